@@ -1,0 +1,49 @@
+# Every target works alone on a fresh machine: it makes the virtual environment and installs what it needs.
+#
+#   VENV=DIR              where the environment lives (.venv)
+#   PYTHON=python3.12     which Python makes it
+#   TORCH_INDEX=URL       another index to find torch on, e.g. PyTorch's own, whose CPU build is ten times smaller
+#   FORETOKEN_NATIVE=...  auto (default), required, or off: the native module
+
+VENV ?= .venv
+PYTHON ?= python3
+TORCH_INDEX ?=
+export FORETOKEN_NATIVE ?= auto
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+INSTALLED := $(VENV)/.installed-$(FORETOKEN_NATIVE)
+
+.PHONY: demo test check prove docs clean
+.DEFAULT_GOAL := demo
+
+demo: $(INSTALLED) ## the main job on the embedded model: with drafting, then plainly, and whether they are identical
+	@$(BIN)/foretoken demo
+
+test: $(INSTALLED) ## the tests
+	$(BIN)/python -m pytest -q
+
+check: $(INSTALLED) ## style, types, layers, and that generated documents are fresh
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py
+	$(BIN)/python docs/generate.py --check
+
+prove: $(INSTALLED) ## the whole product of every contract: slow
+	$(BIN)/python -m pytest -q -m prove tests
+
+docs: $(INSTALLED) ## write the generated documents
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(BIN)/python pyproject.toml CMakeLists.txt $(wildcard src/foretoken/kernels/csrc/*)
+	@echo "installing into $(VENV) (torch is large: the first time takes minutes)"
+	$(PIP) install -q --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e ".[dev]"
+	@rm -f $(VENV)/.installed-* && touch $@
+	@$(BIN)/foretoken doctor

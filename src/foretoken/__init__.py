@@ -1,0 +1,92 @@
+"""Foretoken makes a language model answer faster without changing one token of what it would have said.
+
+    import foretoken
+    model = foretoken.load("PATH_OR_ID", draft="lookup")
+    print(model.generate("def add(", max_new_tokens=64).text)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretoken.build import load
+    from foretoken.errors import (
+        CheckpointError,
+        ContractError,
+        DraftSpecError,
+        ForetokenError,
+        InputError,
+        ModelError,
+        ModelNotFoundError,
+        NativeError,
+        NumericsError,
+        PromptError,
+        SettingError,
+        UnsupportedModelError,
+    )
+    from foretoken.kernels import explain
+    from foretoken.model import Model, Piece, Stream
+    from foretoken.settings import GenerateSettings, LoadSettings
+    from foretoken.types import Completion, Stats
+
+__version__ = "0.1.0"
+
+# where each public name lives: it is imported when it is first used, so that `import foretoken` is instant
+_HOMES = {
+    "foretoken.build": ("load",),
+    "foretoken.errors": (
+        "CheckpointError",
+        "ContractError",
+        "DraftSpecError",
+        "ForetokenError",
+        "InputError",
+        "ModelError",
+        "ModelNotFoundError",
+        "NativeError",
+        "NumericsError",
+        "PromptError",
+        "SettingError",
+        "UnsupportedModelError",
+    ),
+    "foretoken.kernels": ("explain",),
+    "foretoken.model": ("Model", "Piece", "Stream"),
+    "foretoken.settings": ("GenerateSettings", "LoadSettings"),
+    "foretoken.types": ("Completion", "Stats"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "CheckpointError",
+    "Completion",
+    "ContractError",
+    "DraftSpecError",
+    "ForetokenError",
+    "GenerateSettings",
+    "InputError",
+    "LoadSettings",
+    "Model",
+    "ModelError",
+    "ModelNotFoundError",
+    "NativeError",
+    "NumericsError",
+    "Piece",
+    "PromptError",
+    "SettingError",
+    "Stats",
+    "Stream",
+    "UnsupportedModelError",
+    "explain",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'foretoken' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,1 @@
+"""Which drafted tokens the target accepts: pure functions."""

@@ -1,0 +1,95 @@
+"""The only place where settings become objects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.weights import DTYPES, load_weights
+from foretoken.drafters import DRAFTERS
+from foretoken.errors import CheckpointError, DraftSpecError, SettingError, nearest
+from foretoken.model import Model
+from foretoken.settings import LoadSettings, parse_draft
+from foretoken.source import DEFAULT_MODEL, resolve
+from foretoken.text import Tokenizer
+from foretoken.types import Drafter
+from foretoken.verification.local import Caches, LocalVerifier
+
+
+def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
+    """Load a checkpoint of the Llama family, ready to generate.
+
+    model: a folder, a hub id (owner/name), or an embedded model (stdlib-7m, stdlib-1m). settings: the fields of
+    `foretoken.LoadSettings`, e.g. draft="lookup", dtype="float32".
+    """
+    chosen = LoadSettings.of(settings)
+    drafter, num_speculative_tokens = make_drafter(chosen)  # before the model: a wrong name should not cost a load
+    _expect_device(chosen.device)
+    folder = resolve(str(model), chosen.revision)
+    config = parse_config(read_json(folder / "config.json"))
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer is not None and tokenizer.size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer in {folder} has {tokenizer.size} tokens and the model {config.vocab_size}; "
+            "they do not belong together: fetch both from one place"
+        )
+    weights = load_weights(folder, config, dtype=DTYPES.get(chosen.dtype), device=chosen.device)
+    target = Decoder(config, weights, threads=chosen.threads)
+    verifier = LocalVerifier(target, Caches(), needs=drafter.needs, prefill_chunk=chosen.prefill_chunk)
+    return Model(
+        target,
+        tokenizer,
+        verifier,
+        drafter,
+        num_speculative_tokens=num_speculative_tokens,
+        end_tokens=find_end_tokens(folder, config, tokenizer),
+        # on a GPU the same code runs, but that its kernels keep the promise has not been shown: see docs/lossless.md
+        promise="exact" if chosen.device == "cpu" else "algorithmic",
+        draft=chosen.draft,
+    )
+
+
+def make_drafter(settings: LoadSettings) -> tuple[Drafter, int]:
+    """The drafter that a draft names, and its num_speculative_tokens."""
+    levels = parse_draft(settings.draft)
+    for level in levels:
+        if level.name not in DRAFTERS:
+            raise DraftSpecError(f"there is no draft {level.name!r}{nearest(level.name, DRAFTERS)}")
+    if len(levels) > 1:
+        raise DraftSpecError(f"draft {settings.draft!r} has {len(levels)} levels; expected one, such as {levels[0].name!r}")
+    entry = DRAFTERS[levels[0].name]
+    options = levels[0].integers({**entry.options, "tokens": int})
+    tokens = options.pop("tokens", None)
+    asked = settings.num_speculative_tokens
+    if tokens is not None and asked is not None and tokens != asked:
+        raise DraftSpecError(
+            f"draft {settings.draft!r} asks for {tokens} tokens and num_speculative_tokens for {asked}; give one of them"
+        )
+    return entry.load()(**options), tokens or asked or entry.num_speculative_tokens
+
+
+def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """The end tokens: from generation_config.json, else config.json, else the tokenizer. May be several, or none."""
+    for name in ("generation_config.json", "config.json"):
+        if (folder / name).exists():
+            found = read_json(folder / name).get("eos_token_id")
+            if found is not None:
+                ids = found if isinstance(found, list) else [found]
+                if not all(isinstance(i, int) and 0 <= i < config.vocab_size for i in ids):
+                    raise CheckpointError(
+                        f"{name}: eos_token_id is {found!r}, expected ids below {config.vocab_size}; correct the file"
+                    )
+                return frozenset(ids)
+    if tokenizer is not None and tokenizer.end_token is not None:
+        return frozenset([tokenizer.end_token])
+    return frozenset()
+
+
+def _expect_device(device: str) -> None:
+    if device != "cpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise SettingError(f"device is {device!r}, but PyTorch sees no GPU here; use cpu")

@@ -1,0 +1,41 @@
+"""`foretoken demo`: the main job on the embedded model, with drafting and plainly, and whether the two are identical."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+PROMPT = '''class Stack:
+    """A last-in, first-out stack."""
+
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        """Add an item."""
+        self.items.append(item)
+
+    def pop(self):'''
+
+
+def demo() -> None:
+    """Complete a few lines of Python with the embedded model: with drafting, plainly, and compare."""
+    import foretoken
+    from foretoken.cli.show import summary
+
+    completions = []
+    for draft, title in (("lookup", "with drafting (lookup)"), ("none", "plainly")):
+        model = foretoken.load(draft=draft)
+        print(f"-- {title}\n{PROMPT}", end="", flush=True)
+        stream = model.stream(PROMPT, max_new_tokens=160)
+        for piece in stream:
+            print(piece.text, end="", flush=True)
+        print(f"\n-- {summary(stream.completion)}\n", flush=True)
+        completions.append(stream.completion)
+    with_drafting, plain = completions
+    identical = with_drafting.tokens == plain.tokens
+    print(f"identical: {'yes' if identical else 'no'}")
+    if not identical:
+        print("foretoken: drafting changed the output, which must never happen: please report this", file=sys.stderr)
+        raise typer.Exit(1)

@@ -1,0 +1,59 @@
+"""What a generation looks like to people and to programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from foretoken.model import Piece
+from foretoken.types import TARGET, Completion
+
+_COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of origins, as they appear; the target's stay plain
+
+
+def summary(completion: Completion) -> str:
+    """One line: how many tokens, how fast, and how drafting went."""
+    stats = completion.stats
+    line = f"{len(completion.tokens)} tokens, {stats.tokens_per_second:.1f} tokens/s, "
+    if stats.draft_tokens:
+        line += (
+            f"{stats.mean_acceptance_length:.2f} tokens a pass (bonus counted), "
+            f"{stats.accepted_tokens} of {stats.draft_tokens} draft tokens accepted, "
+        )
+    else:
+        line += "nothing drafted, "
+    return line + f"ended by {completion.finish_reason}; promise: {completion.promise}"
+
+
+def as_json(completion: Completion) -> dict[str, Any]:
+    """The object that `generate --json` prints."""
+    return {
+        "tokens": list(completion.tokens),
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "promise": completion.promise,
+        "draft": completion.draft,
+        "origins": list(completion.origins),
+        "stats": asdict(completion.stats),
+    }
+
+
+def print_with_origins(pieces: Iterable[Piece]) -> None:
+    """Print the pieces as they come, each in the colour of who proposed it, then a legend."""
+    import os
+
+    from rich.console import Console
+    from rich.text import Text
+
+    # asked for by name, so colours go into pipes too, unless the user wants none anywhere
+    console = Console(force_terminal="NO_COLOR" not in os.environ, highlight=False, soft_wrap=True)
+    colours: dict[str, str] = {TARGET: ""}
+    for piece in pieces:
+        style = colours.setdefault(piece.origin, _COLOURS[(len(colours) - 1) % len(_COLOURS)])
+        console.print(Text(piece.text, style=style), end="")
+    console.print()
+    legend = Text("proposed by: ")
+    for origin, style in colours.items():
+        legend.append(f"{origin} ", style=style)
+    Console(stderr=True, force_terminal="NO_COLOR" not in os.environ).print(legend)

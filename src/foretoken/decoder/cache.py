@@ -1,0 +1,190 @@
+"""Keys and values of one sequence: a committed prefix, then scratch.
+
+A pass writes the rows that it computes into scratch *slots*; `commit` turns one path of slots into prefix and forgets
+the rest. A *view* is a cache that begins where another one's prefix ends: a drafter reads that prefix, writes and
+commits in the view's own memory, and throws it away. Views stack, and may cover only some of the layers.
+
+                  position 0 ............. base ........... length
+    a cache       | prefix                                  | slot 0 | slot 1 | ...
+    a view on it  | the parent's prefix     | own prefix    | slot 0 | slot 1 | ...
+
+Shapes: keys and values [layers, capacity, kv_heads, head_dim], rounded to the cache's type before any row reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+import torch
+
+from foretoken.errors import ContractError
+
+_UNWRITTEN = 0
+_writers = itertools.count(1)
+_FIRST_CAPACITY = 256  # positions
+
+
+def new_writer() -> int:
+    """A tag that no pass had before: what a pass wrote can be told from everything else that lies in scratch."""
+    return next(_writers)
+
+
+class Cache:
+    """Keys and values of one sequence, or (with a parent) a view."""
+
+    def __init__(
+        self,
+        layers: range,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        parent: Cache | None = None,
+    ) -> None:
+        self.layers = layers
+        self.parent = parent
+        self.base = 0 if parent is None else parent.length
+        self.length = self.base  # committed positions, the parent's included
+        self._epoch = 0  # counts truncations, which pull the ground from under views
+        self._parent_epoch = 0 if parent is None else parent._epoch
+        self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
+        self._depths: list[int] = []
+        shape = (len(layers), 0, kv_heads, head_dim)
+        self._keys = torch.empty(shape, dtype=dtype, device=device)
+        self._values = torch.empty(shape, dtype=dtype, device=device)
+        self._tags = torch.empty((len(layers), 0), dtype=torch.int64)
+
+    # -- scratch ----------------------------------------------------------------------------------------------------
+
+    @property
+    def scratch(self) -> int:
+        """How many slots are in use."""
+        return len(self._parents)
+
+    def place(self, parents: Sequence[int]) -> range:
+        """Reserve a slot for each of some rows. A parent is a slot reserved before, or -1 for the end of the prefix."""
+        first = self.scratch
+        for slot, parent in enumerate(parents, first):
+            if not -1 <= parent < slot:
+                raise ContractError(f"slot {slot} was given parent {parent}; expected an earlier slot, or -1")
+            self._parents.append(parent)
+            self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
+        self._reserve(self.length - self.base + self.scratch)
+        start = self.length - self.base
+        self._tags[:, start + first : start + self.scratch] = _UNWRITTEN
+        return range(first, self.scratch)
+
+    def position(self, slot: int) -> int:
+        """Where the row in a slot stands in the sequence."""
+        return self.length + self._depths[slot]
+
+    def path(self, slot: int) -> list[int]:
+        """The slots from the end of the prefix down to and including `slot`."""
+        path = []
+        while slot >= 0:
+            path.append(slot)
+            slot = self._parents[slot]
+        return path[::-1]
+
+    def write(self, layer: int, slots: range, keys: torch.Tensor, values: torch.Tensor, writer: int) -> None:
+        """Store rows [len(slots), kv_heads, head_dim] of one layer and tag them with their writer."""
+        at = self._layer(layer)
+        start = self.length - self.base
+        span = slice(start + slots.start, start + slots.stop)
+        self._keys[at, span] = keys.to(self._keys.dtype)
+        self._values[at, span] = values.to(self._values.dtype)
+        self._tags[at, span] = writer
+
+    def discard(self) -> None:
+        """Forget all scratch."""
+        self._parents.clear()
+        self._depths.clear()
+
+    # -- prefix -----------------------------------------------------------------------------------------------------
+
+    def commit(self, path: Sequence[int], writer: int) -> None:
+        """Make one path of slots part of the prefix; forget all other scratch.
+
+        Refuses a path that is not one, and slots that `writer` has not written in every layer: a drafter's rows can
+        never become the target's. The watermark moves last, so a commit that is cancelled has not happened.
+        """
+        previous = -1
+        for slot in path:
+            if not 0 <= slot < self.scratch or self._parents[slot] != previous:
+                raise ContractError(f"slots {list(path)} are not a path from the end of the prefix")
+            previous = slot
+        start = self.length - self.base
+        where = torch.tensor(path, dtype=torch.int64) + start
+        strange = (self._tags[:, where] != writer).nonzero()
+        if len(strange):
+            layer, row = strange[0].tolist()
+            raise ContractError(
+                f"slot {path[row]} of layer {self.layers[layer]} was not written by the pass that commits it"
+            )
+        if list(path) != list(range(len(path))):
+            where = where.to(self._keys.device)
+            self._keys[:, start : start + len(path)] = self._keys[:, where]
+            self._values[:, start : start + len(path)] = self._values[:, where]
+        self.discard()
+        self.length += len(path)
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` positions. Views made before become unusable."""
+        if not self.base <= length <= self.length:
+            raise ContractError(f"cannot truncate to {length}; expected {self.base} to {self.length}")
+        self.discard()
+        if length < self.length:
+            self._epoch += 1
+        self.length = length
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a layer, [length + scratch, kv_heads, head_dim]: prefix by position, then slots in order.
+
+        Rows that nobody wrote hold anything, NaN included; a reader must pick, not mask.
+        """
+        at = self._layer(layer)
+        stop = self.length - self.base + self.scratch
+        keys, values = self._keys[at, :stop], self._values[at, :stop]
+        if self.parent is None:
+            return keys, values
+        if self.parent._epoch != self._parent_epoch:
+            raise ContractError("the cache under this view was truncated; make a new view each round")
+        below_keys, below_values = self.parent.read(layer)
+        return torch.cat((below_keys[: self.base], keys)), torch.cat((below_values[: self.base], values))
+
+    def view(self, layers: range | None = None) -> Cache:
+        """A view on this cache's prefix, of all its layers or some."""
+        layers = self.layers if layers is None else layers
+        for layer in layers:
+            self._layer(layer)
+        return Cache(layers, *self._keys.shape[2:], self._keys.dtype, self._keys.device, parent=self)
+
+    def digest(self) -> str:
+        """SHA-256 of the committed keys and values: equal digests are equal bits."""
+        digest = hashlib.sha256()
+        for layer in self.layers:
+            for tensor in self.read(layer):
+                digest.update(tensor[: self.length].contiguous().view(torch.uint8).cpu().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _layer(self, layer: int) -> int:
+        if layer not in self.layers:
+            raise ContractError(f"layer {layer} is not in this view, which covers {self.layers}")
+        return layer - self.layers.start
+
+    def _reserve(self, rows: int) -> None:
+        capacity = self._keys.shape[1]
+        if rows <= capacity:
+            return
+        capacity = max(_FIRST_CAPACITY, capacity)
+        while capacity < rows:
+            capacity *= 2
+        for name in ("_keys", "_values", "_tags"):
+            old = getattr(self, name)
+            new = old.new_empty((old.shape[0], capacity, *old.shape[2:]))
+            new[:, : old.shape[1]] = old
+            setattr(self, name, new)

@@ -1,0 +1,169 @@
+"""The shape of a decoder, read from a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretoken.decoder.families import FAMILIES, Windows
+from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+
+ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary positions. Keys that a type does not use are ignored; `original` is the length trained on."""
+
+    theta: float = 10000.0
+    type: str = "default"
+    factor: float = 1.0
+    original: int = 2048
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    attention_factor: float | None = None  # yarn
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    mscale: float | None = None  # yarn
+    mscale_all_dim: float | None = None  # yarn
+    truncate: bool = True  # yarn
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Everything that the forward pass must know beside the weights. Sizes are counts, lengths are in tokens."""
+
+    model_type: str
+    vocab_size: int
+    valid_vocab_size: int  # tokens from here up exist as rows (padding) but are never generated
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    norm_eps: float
+    context_length: int
+    tied: bool
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    rope: RopeConfig
+    windows: Windows  # by layer: how many keys a row sees, itself included; None for all
+    dtype: str | None = None  # as the checkpoint names it
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.num_heads // self.num_kv_heads
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or an error that names the file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelNotFoundError(
+            f"{path.parent} has no {path.name}; expected a Hugging Face checkpoint: a folder with config.json, "
+            "*.safetensors and a tokenizer"
+        ) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is not JSON ({error}); fetch the file again") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds a {type(value).__name__}, expected an object; fetch the file again")
+    return value
+
+
+def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
+    """Read a `config.json`'s contents, in the layout of transformers 4 or 5. Refuses what the decoder cannot do."""
+    model_type = raw.get("model_type")
+    family = FAMILIES.get(str(model_type))
+    if family is None:
+        raise UnsupportedModelError(
+            f"model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}"
+        )
+    if raw.get("hidden_act", "silu") != "silu":
+        raise UnsupportedModelError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "?")
+        raise UnsupportedModelError(f"the checkpoint is quantised ({method}); use the bf16, fp16 or fp32 original")
+
+    def size(key: str, default: int | None = None) -> int:
+        value = raw.get(key)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise CheckpointError(f"config.json: {key} is {value!r}, expected a positive whole number")
+        return value
+
+    hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
+    kv_heads = size("num_key_value_heads", heads)
+    vocab, context = size("vocab_size"), size("max_position_embeddings", 2048)
+    head_dim = size("head_dim", hidden // heads)
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"config.json: {heads} query heads cannot share {kv_heads} key/value heads; expected a divisor"
+        )
+    if head_dim % 2:
+        raise CheckpointError(f"config.json: head_dim is {head_dim}, expected an even number (rotary positions need pairs)")
+    valid = size("valid_vocab_size", vocab)
+    if valid > vocab:
+        raise CheckpointError(f"config.json: valid_vocab_size is {valid}, expected at most vocab_size, {vocab}")
+    rope = _parse_rope(raw, context)
+    windows = family.windows(raw, layers)
+    if len(windows) != layers:
+        raise CheckpointError(f"config.json: layer_types names {len(windows)} layers, expected {layers}")
+    attention_bias = bool(raw.get("attention_bias", False))
+    return DecoderConfig(
+        model_type=str(model_type),
+        vocab_size=vocab,
+        valid_vocab_size=valid,
+        hidden_size=hidden,
+        intermediate_size=size("intermediate_size"),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        # dynamic NTK is meant to be used beyond the length that the model was trained on
+        context_length=int(context * rope.factor) if rope.type == "dynamic" else context,
+        tied=bool(raw.get("tie_word_embeddings", False)),
+        qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
+        output_bias=attention_bias if family.output_bias is None else family.output_bias,
+        mlp_bias=bool(raw.get("mlp_bias", False)) if family.mlp_bias is None else family.mlp_bias,
+        qk_norm=family.qk_norm,
+        rope=rope,
+        windows=windows,
+        dtype=raw.get("dtype") or raw.get("torch_dtype"),
+    )
+
+
+def _parse_rope(raw: Mapping[str, Any], context: int) -> RopeConfig:
+    """`rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (transformers 4)."""
+    given = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    kind = given.get("rope_type") or given.get("type") or "default"
+    if kind not in ROPE_TYPES:
+        raise UnsupportedModelError(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_TYPES)}")
+    partial = given.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if partial not in (None, 1, 1.0):
+        raise UnsupportedModelError(f"partial_rotary_factor {partial} is not supported; supported: 1")
+    theta = given.get("rope_theta", raw.get("rope_theta"))
+    original = given.get("original_max_position_embeddings") or raw.get("original_max_position_embeddings") or context
+    known = {key: given[key] for key in RopeConfig.__dataclass_fields__ if key != "type" and given.get(key) is not None}
+    if kind not in ("default",) and kind != "yarn" and "factor" not in known:
+        raise CheckpointError(f"config.json: rope type {kind!r} needs a factor; add it to rope_parameters")
+    if kind == "yarn":
+        known.setdefault("factor", context / original)
+    if kind == "dynamic":
+        original = context
+    try:
+        known = {key: value if isinstance(value, bool) else float(value) for key, value in known.items()}
+        rope = RopeConfig(**{**known, "theta": float(theta or 10000.0), "type": kind, "original": int(original)})
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"config.json: rope parameters {given} do not make sense ({error})") from None
+    if rope.factor <= 0 or rope.theta <= 0 or rope.original <= 0:
+        raise CheckpointError(f"config.json: rope parameters {given} hold a number that is not positive")
+    return rope

@@ -1,0 +1,51 @@
+"""One row per architecture: what tells the members of the Llama family apart.
+
+To add a member: add a row, and a line to the table in `tests/decoder/models.py`; the parity tests do the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Windows = tuple[int | None, ...]
+
+
+def _no_window(config: Mapping[str, Any], layers: int) -> Windows:
+    return (None,) * layers
+
+
+def _window_everywhere(config: Mapping[str, Any], layers: int) -> Windows:
+    return (config.get("sliding_window", 4096),) * layers
+
+
+def _window_if_asked(config: Mapping[str, Any], layers: int) -> Windows:
+    """Qwen: off by default; where on, from layer `max_window_layers` up, unless `layer_types` names the layers."""
+    window = config.get("sliding_window", 4096) if config.get("use_sliding_window", False) else None
+    kinds = config.get("layer_types")
+    if kinds is None:
+        first = config.get("max_window_layers", 28)
+        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+@dataclass(frozen=True)
+class Family:
+    """What an architecture does beyond the plain Llama block. A bias of None follows the configuration's key."""
+
+    architecture: str
+    qkv_bias: bool | None = None  # None: `attention_bias`
+    output_bias: bool | None = None  # None: `attention_bias`
+    mlp_bias: bool | None = False  # None: `mlp_bias`
+    qk_norm: bool = False  # RMS norm on each query and key head, before rotation
+    windows: Callable[[Mapping[str, Any], int], Windows] = _no_window
+
+
+# by `model_type` in config.json
+FAMILIES: dict[str, Family] = {
+    "llama": Family("LlamaForCausalLM", mlp_bias=None),
+    "mistral": Family("MistralForCausalLM", qkv_bias=False, output_bias=False, windows=_window_everywhere),
+    "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True, output_bias=False, windows=_window_if_asked),
+    "qwen3": Family("Qwen3ForCausalLM", qk_norm=True, windows=_window_if_asked),
+}

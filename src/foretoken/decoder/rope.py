@@ -1,0 +1,107 @@
+"""Rotary positions: a table of cosines and sines by position.
+
+A row's entry depends on its position alone. The table is computed in pages of fixed size, so that growing it never
+changes a bit of what it already said (a vectorised cosine may differ from a scalar one in the last place, and which
+of the two an element gets depends on the size of the tensor that it is in).
+
+Sources: linear, Chen et al. 2023; dynamic NTK and YaRN, Peng et al. 2023 (arXiv 2309.00071); llama3, Llama 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from foretoken.decoder.config import RopeConfig
+
+PAGE = 256  # positions
+
+
+class RopeTable:
+    """cos and sin of every position, computed on demand a page at a time."""
+
+    def __init__(self, config: RopeConfig, head_dim: int, device: torch.device) -> None:
+        self._config = config
+        self._head_dim = head_dim
+        self._device = device
+        self._scale = yarn_scale(config) if config.type == "yarn" else 1.0
+        self._pages: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, positions: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin: float32 [len(positions), head_dim / 2]."""
+        pages = [self._page(p // PAGE) for p in positions]
+        cos = torch.stack([page[0][p % PAGE] for page, p in zip(pages, positions, strict=True)])
+        sin = torch.stack([page[1][p % PAGE] for page, p in zip(pages, positions, strict=True)])
+        return cos, sin
+
+    def _page(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        page = self._pages.get(number)
+        if page is None:
+            positions = torch.arange(number * PAGE, (number + 1) * PAGE)
+            angles = positions[:, None].float() * inverse_frequencies(self._config, self._head_dim, positions)
+            cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
+            page = self._pages[number] = (cos.to(self._device), sin.to(self._device))
+        return page
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate heads. x: float32 [rows, heads, head_dim], halves paired (i, i + head_dim / 2); cos, sin: [rows, head_dim / 2]."""
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+def inverse_frequencies(config: RopeConfig, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
+    """Radians per position: float32 [1 or len(positions), head_dim / 2]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim
+    if config.type == "dynamic":
+        # the base grows with the row's own position, not with the longest row in the pass: rows stay independent
+        length = (positions + 1).clamp(min=config.original).double()
+        stretch = (config.factor * length / config.original - (config.factor - 1)) ** (head_dim / (head_dim - 2))
+        return 1.0 / ((config.theta * stretch).float()[:, None] ** exponents)
+    plain = 1.0 / (config.theta**exponents)
+    if config.type == "linear":
+        plain = plain / config.factor
+    elif config.type == "llama3":
+        plain = _llama3(plain, config)
+    elif config.type == "yarn":
+        plain = _yarn(plain, config, head_dim)
+    return plain[None]
+
+
+def _llama3(plain: torch.Tensor, config: RopeConfig) -> torch.Tensor:
+    """Long waves are slowed down by the factor, short ones kept, those between blended."""
+    turns = config.original * plain / (2 * math.pi)  # how often a wave fits into the original context
+    keep = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
+    keep = keep.clamp(0, 1)
+    return plain * (keep + (1 - keep) / config.factor)
+
+
+def _yarn(plain: torch.Tensor, config: RopeConfig, head_dim: int) -> torch.Tensor:
+    """Dimensions that turn fast are kept, slow ones are slowed down by the factor, a linear ramp between."""
+
+    def dimension(turns: float) -> float:
+        return head_dim * math.log(config.original / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
+
+    low, high = dimension(config.beta_fast), dimension(config.beta_slow)
+    if config.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    slow = ((torch.arange(head_dim // 2, dtype=torch.float) - low) / (high - low)).clamp(0, 1)
+    return plain / config.factor * slow + plain * (1 - slow)
+
+
+def yarn_scale(config: RopeConfig) -> float:
+    """YaRN's factor on cos and sin, which stands for a temperature on the attention's logits."""
+
+    def mscale(weight: float) -> float:
+        return 1.0 if config.factor <= 1 else 0.1 * weight * math.log(config.factor) + 1.0
+
+    if config.attention_factor is not None:
+        return config.attention_factor
+    if config.mscale and config.mscale_all_dim:
+        return mscale(config.mscale) / mscale(config.mscale_all_dim)
+    return mscale(1.0)

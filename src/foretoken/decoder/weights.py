@@ -1,0 +1,176 @@
+"""Weights from safetensors: memory-mapped, checked against the configuration, never copied unless a type is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from foretoken.decoder.config import DecoderConfig, read_json
+from foretoken.decoder.linear import Linear
+from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer. Norm weights: [hidden]; query and key norms, where a family has them: [head_dim]."""
+
+    input_norm: torch.Tensor
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    post_norm: torch.Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
+    query_norm: torch.Tensor | None = None
+    key_norm: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of a decoder. `tensors` holds them once more by their names in the checkpoint."""
+
+    embedding: torch.Tensor  # [vocab, hidden]
+    layers: tuple[LayerWeights, ...]
+    norm: torch.Tensor  # [hidden]
+    head: Linear  # [vocab, hidden]; the embedding itself where tied
+    tensors: dict[str, torch.Tensor]
+
+    def first_not_finite(self) -> str | None:
+        """The name of the first tensor that holds a NaN or an infinity, and how many; None if all are finite."""
+        for name, tensor in self.tensors.items():
+            bad = int((~torch.isfinite(tensor)).sum())
+            if bad:
+                return f"{bad} of {tensor.numel()} numbers in {name}"
+        return None
+
+
+def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The names and shapes that a checkpoint of this configuration must hold."""
+    c, shapes = config, {}
+    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+
+    def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
+        shapes[f"{name}.weight"] = (outputs, inputs)
+        if bias:
+            shapes[f"{name}.bias"] = (outputs,)
+
+    shapes["model.embed_tokens.weight"] = (c.vocab_size, c.hidden_size)
+    for i in range(c.num_layers):
+        layer = f"model.layers.{i}"
+        shapes[f"{layer}.input_layernorm.weight"] = (c.hidden_size,)
+        linear(f"{layer}.self_attn.q_proj", queries, c.hidden_size, c.qkv_bias)
+        linear(f"{layer}.self_attn.k_proj", keys, c.hidden_size, c.qkv_bias)
+        linear(f"{layer}.self_attn.v_proj", keys, c.hidden_size, c.qkv_bias)
+        linear(f"{layer}.self_attn.o_proj", c.hidden_size, queries, c.output_bias)
+        if c.qk_norm:
+            shapes[f"{layer}.self_attn.q_norm.weight"] = (c.head_dim,)
+            shapes[f"{layer}.self_attn.k_norm.weight"] = (c.head_dim,)
+        shapes[f"{layer}.post_attention_layernorm.weight"] = (c.hidden_size,)
+        linear(f"{layer}.mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias)
+        linear(f"{layer}.mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias)
+        linear(f"{layer}.mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias)
+    shapes["model.norm.weight"] = (c.hidden_size,)
+    if not c.tied:
+        shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
+    return shapes
+
+
+def load_weights(
+    folder: Path, config: DecoderConfig, *, dtype: torch.dtype | None = None, device: str = "cpu"
+) -> Weights:
+    """Map the checkpoint's tensors. With `dtype`, or on another device, they are copied; otherwise they stay where
+    the file is mapped. Every tensor's presence and shape is checked before any is used."""
+    shapes = expected_shapes(config)
+    found = dict(_mapped_tensors(folder, shapes))
+    missing = [name for name in shapes if name not in found]
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of {len(shapes)} tensors, the first is {missing[0]}; "
+            "expected what config.json describes: fetch the checkpoint again"
+        )
+    for name, shape in shapes.items():
+        if tuple(found[name].shape) != shape:
+            raise CheckpointError(
+                f"{name} has shape {list(found[name].shape)}, expected {list(shape)} by config.json; "
+                "the files do not belong together: fetch the checkpoint again"
+            )
+    dtype = dtype or found["model.embed_tokens.weight"].dtype
+    if dtype not in DTYPES.values():
+        raise UnsupportedModelError(f"weights of type {dtype} are not supported; supported: {', '.join(DTYPES)}")
+    return assemble({name: found[name].to(device=device, dtype=dtype) for name in shapes}, config)
+
+
+def assemble(tensors: dict[str, torch.Tensor], config: DecoderConfig) -> Weights:
+    """Weights from tensors by their names in a checkpoint."""
+
+    def linear(name: str) -> Linear:
+        return Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+
+    def layer(name: str) -> LayerWeights:
+        return LayerWeights(
+            input_norm=tensors[f"{name}.input_layernorm.weight"],
+            query=linear(f"{name}.self_attn.q_proj"),
+            key=linear(f"{name}.self_attn.k_proj"),
+            value=linear(f"{name}.self_attn.v_proj"),
+            output=linear(f"{name}.self_attn.o_proj"),
+            query_norm=tensors.get(f"{name}.self_attn.q_norm.weight"),
+            key_norm=tensors.get(f"{name}.self_attn.k_norm.weight"),
+            post_norm=tensors[f"{name}.post_attention_layernorm.weight"],
+            gate=linear(f"{name}.mlp.gate_proj"),
+            up=linear(f"{name}.mlp.up_proj"),
+            down=linear(f"{name}.mlp.down_proj"),
+        )
+
+    embedding = tensors["model.embed_tokens.weight"]
+    return Weights(
+        embedding=embedding,
+        layers=tuple(layer(f"model.layers.{i}") for i in range(config.num_layers)),
+        norm=tensors["model.norm.weight"],
+        head=Linear(embedding if config.tied else tensors["lm_head.weight"]),
+        tensors=tensors,
+    )
+
+
+def _mapped_tensors(folder: Path, wanted: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path in _weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = [name for name in file.keys() if name in wanted]  # noqa: SIM118 (not a dictionary)
+                tensors = [file.get_tensor(name) for name in names]
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read as safetensors ({error}); it may be cut short: fetch the file again"
+            ) from None
+        yield from zip(names, tensors, strict=True)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        single = folder / "model.safetensors"
+        if single.is_file():
+            return [single]
+        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(p.name for p in folder.glob("*.gguf"))
+        seen = f" (found {others[0]}, which is another format: convert it)" if others else ""
+        raise ModelNotFoundError(
+            f"{folder} has no model.safetensors and no model.safetensors.index.json{seen}; expected one of them"
+        )
+    mapping = read_json(index).get("weight_map")
+    if not isinstance(mapping, dict) or not mapping:
+        raise CheckpointError(f"{index} has no weight_map; fetch the file again")
+    files = [folder / name for name in sorted(set(mapping.values()))]
+    absent = [path.name for path in files if not path.is_file()]
+    if absent:
+        raise ModelNotFoundError(
+            f"{index.name} names {len(files)} shards, of which {len(absent)} are absent, the first is {absent[0]}; "
+            f"fetch it into {folder}"
+        )
+    return files

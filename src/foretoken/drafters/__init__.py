@@ -1,0 +1,37 @@
+"""One file per drafting method. `DRAFTERS` is the table of those that a user can name.
+
+To add one: write its file, add its row here, and every contract test in `tests/contracts` runs on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DrafterEntry:
+    """Where a drafter's class is, so that naming one does not import them all, and which options it takes."""
+
+    module: str
+    cls: str
+    summary: str
+    options: Mapping[str, type] = field(default_factory=dict)
+    num_speculative_tokens: int = 8  # most draft tokens a round, where the user names no number
+
+    def load(self) -> Any:
+        """The class itself."""
+        return getattr(import_module(self.module), self.cls)
+
+
+DRAFTERS: dict[str, DrafterEntry] = {
+    "none": DrafterEntry("foretoken.drafters.nothing", "NothingDrafter", "plain decoding"),
+    "lookup": DrafterEntry(
+        "foretoken.drafters.lookup",
+        "LookupDrafter",
+        "repeats what followed the longest earlier match in prompt and output",
+        {"min_match": int, "branches": int},
+    ),
+}

@@ -1,0 +1,79 @@
+"""A suffix automaton that grows by one token at a time, in amortised constant time.
+
+It recognises every run of tokens that has occurred in a text. After each token it knows the longest end of the text
+that has occurred before, and where that earlier occurrence ended: what follows there is a guess at what follows now.
+
+Sources: Blumer et al. 1985 for the automaton; SAM decoding (Hu et al. 2024, arXiv 2411.10666) for its use as a drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+class SuffixAutomaton:
+    """The text so far, its automaton, and the matches of its end.
+
+    A state stands for a set of runs that end at the same places: `length` of the longest of them, the `link` to the
+    state of the longest shorter end, and the latest `end` at which it was looked up or made (an index into the text).
+    """
+
+    def __init__(self) -> None:
+        self.text: list[int] = []
+        self._next: list[dict[int, int]] = [{}]
+        self._link: list[int] = [-1]
+        self._length: list[int] = [0]
+        self._end: list[int] = [-1]
+        self._last = 0
+
+    def __len__(self) -> int:
+        """The number of states: at most twice that of tokens."""
+        return len(self._link)
+
+    def append(self, token: int) -> None:
+        """Add one token to the text."""
+        self._touch()
+        state = self._new_state(dict(), self._length[self._last] + 1, len(self.text))
+        self.text.append(token)
+        at = self._last
+        while at >= 0 and token not in self._next[at]:
+            self._next[at][token] = state
+            at = self._link[at]
+        if at < 0:
+            self._link[state] = 0
+        else:
+            self._link[state] = self._split(at, token)
+        self._last = state
+
+    def matches(self, min_length: int = 1) -> Iterator[tuple[int, int]]:
+        """(length, end) of earlier occurrences of ends of the text, longest first: `text[end + 1:]` is what followed."""
+        state = self._link[self._last]
+        while state > 0 and self._length[state] >= min_length:
+            yield self._length[state], self._end[state]
+            state = self._link[state]
+
+    def _touch(self) -> None:
+        """The longest match of the end has now occurred here too: the next look finds the later occurrence."""
+        state = self._link[self._last]
+        if state > 0:
+            self._end[state] = len(self.text) - 1
+
+    def _split(self, at: int, token: int) -> int:
+        """The state of the longest earlier run that ends in `token` after `at`, split off from its longer ones."""
+        target = self._next[at][token]
+        if self._length[target] == self._length[at] + 1:
+            return target
+        clone = self._new_state(dict(self._next[target]), self._length[at] + 1, self._end[target])
+        self._link[clone] = self._link[target]
+        self._link[target] = clone
+        while at >= 0 and self._next[at].get(token) == target:
+            self._next[at][token] = clone
+            at = self._link[at]
+        return clone
+
+    def _new_state(self, following: dict[int, int], length: int, end: int) -> int:
+        self._next.append(following)
+        self._link.append(-1)
+        self._length.append(length)
+        self._end.append(end)
+        return len(self._link) - 1

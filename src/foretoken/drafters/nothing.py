@@ -1,0 +1,27 @@
+"""Proposes nothing: the loop with this drafter is plain decoding, the baseline of every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foretoken.types import Draft, Needs, Request, Turn, Verdict
+
+
+class NothingDrafter:
+    """Plain decoding."""
+
+    name = "none"
+    needs = Needs()
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        """Nothing."""
+        return []
+
+    def observe(self, verdicts: Sequence[Verdict]) -> None:
+        """Nothing to learn."""
+
+    def end(self, sequence: int) -> None:
+        """Nothing to forget."""

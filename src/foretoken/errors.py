@@ -1,0 +1,80 @@
+"""Every error that Foretoken raises on purpose.
+
+    ForetokenError
+    ├── InputError (ValueError)             what the caller gave cannot be used
+    │   ├── PromptError                       empty, too long, or a token that the model does not have
+    │   ├── SettingError                      an unknown or absurd setting
+    │   └── DraftSpecError                    a draft that is not known, or options that contradict each other
+    ├── ModelError                          the checkpoint cannot be used
+    │   ├── ModelNotFoundError (FileNotFoundError)  no such folder, file, shard or repository
+    │   ├── CheckpointError (ValueError)      files that are damaged or do not fit their configuration
+    │   └── UnsupportedModelError (NotImplementedError)  an architecture or feature that is not here yet
+    ├── NumericsError (ArithmeticError)     a NaN where a number is needed: never turned into a token
+    ├── ContractError (RuntimeError)        a part broke the rules between parts: a bug, ours or a plug-in's
+    └── NativeError (RuntimeError)          the native module is required or forced, and cannot be had
+
+Messages are one line and say what came, what was expected, and what to do. Each class is also the standard exception
+that it refines, so that `except ValueError` keeps working. To add one: refine the nearest class here, and quote its
+message in a test.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ForetokenError(Exception):
+    """The root: catch it to catch everything that is not a bug in the calling code."""
+
+
+class InputError(ForetokenError, ValueError):
+    """What the caller gave cannot be used."""
+
+
+class PromptError(InputError):
+    """The prompt is empty, too long, or holds a token that the model does not have."""
+
+
+class SettingError(InputError):
+    """A setting is unknown, or its value makes no sense."""
+
+
+class DraftSpecError(InputError):
+    """A draft is not known, or its options contradict each other."""
+
+
+class ModelError(ForetokenError):
+    """The checkpoint cannot be used."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """No such folder, file, shard or repository."""
+
+
+class CheckpointError(ModelError, ValueError):
+    """The checkpoint's files are damaged or do not fit their configuration."""
+
+
+class UnsupportedModelError(ModelError, NotImplementedError):
+    """An architecture or a feature of one that Foretoken does not have."""
+
+
+class NumericsError(ForetokenError, ArithmeticError):
+    """A NaN where a number is needed."""
+
+
+class ContractError(ForetokenError, RuntimeError):
+    """A part broke the rules between parts."""
+
+
+class NativeError(ForetokenError, RuntimeError):
+    """The native module is required or forced, and cannot be had."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: `; did you mean 'x'?` if one is near, and all that are known."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{hint} (known: {', '.join(known)})"

@@ -1,0 +1,56 @@
+"""The arithmetic, and which implementation of it runs.
+
+    rowwise     PyTorch; every operation of the decoder; defines what a row's bits are on this engine
+    native      C++, by instruction level; so far `argmax`, which proves the way from build to dispatch
+
+An operation with more than one implementation is chosen from a table, once, when it is first used. `explain()` says
+what was chosen and why. Two environment variables steer it:
+
+    FORETOKEN_NATIVE   auto (default) | required | off
+    FORETOKEN_LEVEL    force an instruction level: generic, avx2 or avx512
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from foretoken.kernels import native
+
+if TYPE_CHECKING:
+    import torch
+
+Argmax = Callable[["torch.Tensor"], "int | None"]
+
+
+def argmax(logits: torch.Tensor) -> int | None:
+    """The index of the largest of float32 [V], the lowest on a tie; None if any of them is NaN."""
+    return _argmax(logits.device.type)(logits)
+
+
+@cache
+def _argmax(device: str) -> Argmax:
+    module = native.module()
+    if module is None or device != "cpu":
+        return _argmax_torch
+    level = native.level()
+    return lambda logits: native.argmax(logits, level)
+
+
+def _argmax_torch(logits: torch.Tensor) -> int | None:
+    if bool(logits.isnan().any()):
+        return None
+    return int((logits == logits.max()).nonzero()[0])
+
+
+def explain() -> str:
+    """Which implementations run on this machine, and why: a few lines for people."""
+    import torch
+
+    lines = [
+        f"decoder   PyTorch {torch.__version__}, {torch.get_num_threads()} threads, rows in fixed blocks (rowwise)",
+        f"native    {native.explain()}",
+        f"argmax    {'native, ' + native.level() if native.module() is not None else 'PyTorch'}",
+    ]
+    return "\n".join(lines)

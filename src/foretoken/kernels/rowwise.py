@@ -1,0 +1,68 @@
+"""PyTorch arithmetic in which a row's result depends on that row alone, bit for bit.
+
+Why it is needed, and why each function here has the property, is argued in docs/lossless.md. In short: a linear layer
+runs over blocks of a fixed number of rows, padded with zeros, because with that number fixed PyTorch treats every row
+of a block alike; everything that reduces or exponentiates runs one row at a time; plain additions, multiplications,
+divisions and square roots are correctly rounded wherever they stand, so they may run over all rows at once.
+
+Rows are float32 [N, width] between operations, and are rounded to a weight's type where they meet it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn import functional
+
+BLOCK = 16  # rows; up to here a linear layer costs what one row costs, because reading the weights is what takes time
+
+
+@contextmanager
+def pinned_threads(threads: int) -> Iterator[None]:
+    """Run with a given number of PyTorch threads: a matrix product's bits may depend on it."""
+    before = torch.get_num_threads()
+    if before == threads:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, block: int = BLOCK) -> torch.Tensor:
+    """x: float32 [N, inputs]; weight: [outputs, inputs], any float type. Returns float32 [N, outputs]."""
+    out = torch.empty((len(x), weight.shape[0]), dtype=torch.float32, device=x.device)
+    for start in range(0, len(x), block):
+        rows = x[start : start + block]
+        padded = torch.zeros((block, x.shape[1]), dtype=weight.dtype, device=x.device)
+        padded[: len(rows)] = rows
+        out[start : start + block] = functional.linear(padded, weight, bias)[: len(rows)]
+    return out
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x: float32 [..., width], each vector along the last axis normed by itself."""
+    vectors = (x * x).flatten(0, -2)
+    means = torch.stack([vector.mean() for vector in vectors.unbind(0)])
+    return x / (means.view(*x.shape[:-1], 1) + eps).sqrt() * weight.float()
+
+
+def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up, float32 [N, width]."""
+    return torch.stack([functional.silu(row) for row in gate.unbind(0)]) * up
+
+
+def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One row over the keys that it sees, in logical order.
+
+    query: float32 [heads, head_dim]; keys, values: float32 [seen, kv_heads, head_dim]. Returns [heads, head_dim].
+    """
+    heads, head_dim = query.shape
+    kv_heads = keys.shape[1]
+    grouped = query.view(kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
+    weights = torch.softmax(grouped @ keys.permute(1, 2, 0), dim=-1)
+    return (weights @ values.transpose(0, 1)).reshape(heads, head_dim)

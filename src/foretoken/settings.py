@@ -1,0 +1,102 @@
+"""Settings as plain dataclasses: one line a field, defaults in one place, unknown names refused with the nearest one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from foretoken.errors import DraftSpecError, SettingError, nearest
+
+
+def _at_least(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise SettingError(f"{name} is {value!r}, expected a whole number, {least} or more")
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SettingError(f"{name} is {value!r}{nearest(str(value), known)}")
+
+
+class _Settings:
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Settings from keywords; an unknown one is refused with the nearest known."""
+        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        for name in given:
+            if name not in known:
+                raise SettingError(f"there is no setting {name!r}{nearest(name, known)}")
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class LoadSettings(_Settings):
+    """How a model is loaded."""
+
+    draft: str = "lookup"  # what drafts: see `parse_draft`
+    num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
+    dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32
+    device: str = "cpu"  # cpu or cuda
+    revision: str | None = None  # branch, tag or commit, for a model from the hub
+    threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
+    prefill_chunk: int = 256  # rows of the prompt read in one pass
+
+    def __post_init__(self) -> None:
+        _one_of("dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
+        _one_of("device", self.device.split(":")[0], ("cpu", "cuda"))
+        _at_least("prefill_chunk", self.prefill_chunk, 1)
+        if self.num_speculative_tokens is not None:
+            _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
+        if self.threads is not None:
+            _at_least("threads", self.threads, 1)
+
+
+@dataclass(frozen=True)
+class GenerateSettings(_Settings):
+    """How one text is generated."""
+
+    max_new_tokens: int = 128
+    ignore_eos: bool = False  # go on after an end token
+    keep_logits: bool = False  # return the logits that each token was chosen from
+
+    def __post_init__(self) -> None:
+        _at_least("max_new_tokens", self.max_new_tokens, 1)
+
+
+@dataclass(frozen=True)
+class DraftLevel:
+    """One level of a draft: `NAME` or `NAME:option=value:...`. `tokens` is its num_speculative_tokens."""
+
+    name: str
+    options: Mapping[str, str]
+
+    def integers(self, known: Mapping[str, type]) -> dict[str, int]:
+        """The options as whole numbers; an unknown one is refused."""
+        values: dict[str, int] = {}
+        for key, text in self.options.items():
+            if key not in known:
+                raise DraftSpecError(f"draft {self.name!r} has no option {key!r}{nearest(key, known)}")
+            if not text.isdecimal() or int(text) < 1:
+                raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r}, expected a whole number, 1 or more")
+            values[key] = int(text)
+        return values
+
+
+def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
+    """Levels of a draft, nearest to the target first: commas between levels, colons between options."""
+    levels = []
+    for part in spec.split(","):
+        name, *pairs = part.strip().split(":")
+        options: dict[str, str] = {}
+        for pair in pairs:
+            key, equals, value = pair.partition("=")
+            if not equals or not key or not value:
+                raise DraftSpecError(f"draft {part.strip()!r}: {pair!r} is not an option; expected name=value")
+            if key in options:
+                raise DraftSpecError(f"draft {part.strip()!r} gives {key} twice; give it once")
+            options[key] = value
+        if not name:
+            raise DraftSpecError(f"draft {spec!r} has an empty level; expected names with commas between them")
+        levels.append(DraftLevel(name, options))
+    return tuple(levels)

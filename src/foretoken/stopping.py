@@ -1,0 +1,22 @@
+"""Where a generation stops: at an end token, or when its length is reached. Cuts verdicts in the middle, exactly."""
+
+from __future__ import annotations
+
+from foretoken.types import Request, Verdict
+
+
+def limit(request: Request, context_length: int) -> int:
+    """How many tokens the request may gain: what it asked for, or what the context leaves."""
+    return min(request.max_new_tokens, context_length - len(request.prompt))
+
+
+def cut(verdict: Verdict, request: Request, context_length: int) -> Verdict:
+    """The verdict up to and including the token at which plain decoding would have stopped; whole if it would not."""
+    done = verdict.position - len(request.prompt)
+    room = limit(request, context_length) - done
+    for count, token in enumerate(verdict.tokens[:room], 1):
+        if token in request.end_tokens:
+            return verdict.first(count, "stop")
+    if len(verdict.tokens) >= room:
+        return verdict.first(room, "length")
+    return verdict

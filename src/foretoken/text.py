@@ -1,0 +1,86 @@
+"""Text to tokens and back, and back again while tokens are still coming."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import CheckpointError
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+_CONTEXT = 6  # tokens before the new ones that are decoded with them: their spaces and bytes may join
+_INCOMPLETE = "\ufffd"  # what a decoder gives for bytes that are not a character yet
+
+
+class Tokenizer:
+    """transformers' tokenizer of a checkpoint."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer | None:
+        """The tokenizer in a folder; None if it has none."""
+        if not any((folder / name).exists() for name in TOKENIZER_FILES):
+            return None
+        from transformers import AutoTokenizer
+
+        try:
+            return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+        except Exception as error:  # transformers raises what its many tokenizers raise
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise CheckpointError(
+                f"the tokenizer in {folder} cannot be loaded ({first}); fetch its files again"
+            ) from error
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return max(self._tokenizer.get_vocab().values()) + 1
+
+    @property
+    def end_token(self) -> int | None:
+        """The tokenizer's own end token, if it has one."""
+        return self._tokenizer.eos_token_id  # type: ignore[no-any-return]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, with what the model expects at the beginning."""
+        return self._tokenizer.encode(text)  # type: ignore[no-any-return]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text without special tokens."""
+        return self._tokenizer.decode(  # type: ignore[no-any-return]
+            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come: `"".join` of what `feed` and `flush` return is the whole text.
+
+    Half a character is held back until the rest of it comes. The prompt's last tokens are decoded along, so that a
+    space or a character that began there is continued, not begun anew.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._tokens = list(prompt[-_CONTEXT:])
+        self._said = tokenizer.decode(self._tokens)
+
+    def feed(self, token: int) -> str:
+        """The text that this token completes: empty while a character is incomplete."""
+        self._tokens.append(token)
+        text = self._tokenizer.decode(self._tokens)
+        if text.endswith(_INCOMPLETE):
+            return ""
+        return self._say(text)
+
+    def flush(self) -> str:
+        """What was held back, at the end."""
+        return self._say(self._tokenizer.decode(self._tokens))
+
+    def _say(self, text: str) -> str:
+        new = text[len(self._said) :]
+        self._tokens = self._tokens[-_CONTEXT:]
+        self._said = self._tokenizer.decode(self._tokens)
+        return new

@@ -1,0 +1,1 @@
+"""Training: the embedded models (`pretrain`). Needs the `train` extra."""

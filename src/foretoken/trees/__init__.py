@@ -1,0 +1,1 @@
+"""Draft trees: cutting them to a budget, and merging chains into one."""

@@ -1,0 +1,272 @@
+"""The values that travel: requests in, drafts and verdicts between the parts, completions out.
+
+All are frozen. A drafter sees turns and verdicts and returns drafts; the verifier sees drafts and returns verdicts;
+nothing else passes between them, so either may stand at the far end of a network.
+
+A sequence's tokens are counted by *position*: the prompt's first token stands at 0. All but the last committed token
+have keys and values in the target's cache; the last one is the root of the next draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from foretoken.decoder.cache import Cache
+
+FinishReason = Literal["stop", "length"]
+TARGET = "target"  # the origin of a token that no drafter proposed: the bonus token of a pass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate. `end_tokens` is empty when end tokens are to be ignored."""
+
+    sequence: int
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    end_tokens: frozenset[int] = frozenset()
+    keep_logits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one sequence may draft in one round.
+
+    `position` is where the first drafted token would stand. `rows` bounds the draft's tokens, `depth` its longest
+    path; a draft beyond them is cut, not refused.
+    """
+
+    sequence: int
+    round: int
+    position: int
+    rows: int
+    depth: int
+
+    def chain(self, tokens: Sequence[int], origin: str, work: tuple[Work, ...] = ()) -> Draft:
+        """A draft for this turn in which each token follows the one before."""
+        return self.tree(tokens, range(-1, len(tokens) - 1), origin, work)
+
+    def tree(
+        self, tokens: Sequence[int], parents: Sequence[int], origin: str | Sequence[str], work: tuple[Work, ...] = ()
+    ) -> Draft:
+        """A draft for this turn. `parents[i]` is the index of token i's parent, -1 for the last committed token."""
+        origins = (origin,) * len(tokens) if isinstance(origin, str) else tuple(origin)
+        return Draft(self.sequence, self.round, self.position, tuple(tokens), tuple(parents), origins, work=work)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one level of a drafter did for one draft: without it, the cost of inner levels would be invisible."""
+
+    level: str
+    rows: int = 0
+    seconds: float = 0.0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """N proposed tokens with their parents. Parents come before children.
+
+    Sequence, round and position say what it was made for, so that a late or repeated draft can be told and dropped.
+    `draft_probs`, where a drafter gives them, has shape [N]: the draft's own probability of each token.
+    """
+
+    sequence: int
+    round: int
+    position: int
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    origins: tuple[str, ...]
+    draft_probs: tuple[float, ...] | None = None
+    work: tuple[Work, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if not (len(self.parents) == len(self.origins) == n) or (self.draft_probs and len(self.draft_probs) != n):
+            raise ValueError(f"a draft of {n} tokens needs {n} parents and origins, got {len(self.parents)} and {len(self.origins)}")
+        for i, parent in enumerate(self.parents):
+            if not -1 <= parent < i:
+                raise ValueError(f"draft token {i} has parent {parent}; parents come before children, -1 is the root")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a drafter asked for, of the rows that a verdict committed to the target's cache.
+
+    Row 0 is position `start`. Each tensor has one row a committed token and owns its memory: nothing here is a
+    window on the target's cache, so the same object can cross a network.
+    """
+
+    start: int
+    tensors: Mapping[str, torch.Tensor]
+
+    def first(self, rows: int) -> Features:
+        """The features of the first `rows` rows."""
+        return Features(self.start, {name: tensor[:rows] for name, tensor in self.tensors.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target said about a draft: the accepted path and the bonus token that follows it.
+
+    `tokens` are the new tokens from `position` on: those of `accepted` (indices into the draft, root to leaf), then
+    the bonus. A verdict that was cut to a stop has lost tokens from its end and carries the reason. `logits`, on
+    request, is float32 [len(tokens), vocabulary]: what each token was chosen from.
+    """
+
+    sequence: int
+    round: int
+    position: int
+    accepted: tuple[int, ...]
+    tokens: tuple[int, ...]
+    origins: tuple[str, ...]
+    features: Features | None = None
+    logits: torch.Tensor | None = None
+    finish_reason: FinishReason | None = None
+
+    def first(self, count: int, finish_reason: FinishReason) -> Verdict:
+        """This verdict cut to its first `count` tokens."""
+        dropped = len(self.tokens) - count
+        features = self.features
+        if features is not None and dropped:
+            rows = next(iter(features.tensors.values())).shape[0] if features.tensors else 0
+            features = features.first(rows - dropped)
+        return replace(
+            self,
+            accepted=self.accepted[:count],
+            tokens=self.tokens[:count],
+            origins=self.origins[:count],
+            features=features,
+            logits=None if self.logits is None else self.logits[:count],
+            finish_reason=finish_reason,
+        )
+
+
+class Extractor(Protocol):
+    """Reduces the target's keys and values, beside the target, to what a drafter needs to see of them."""
+
+    def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
+        """Features of the committed positions `start` to `stop`: one row a position, memory of their own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which features a drafter wants in its verdicts: the target's last hidden state (float32 [rows, hidden], before
+    the final norm), the output of an extractor, both, or (the default) none."""
+
+    hidden: bool = False
+    extractor: Extractor | None = None
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Sees turns and verdicts; never the verifier, the engine or the target's scratch."""
+
+    name: str
+    needs: Needs
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """New sequences: their prompts, before the target has read them."""
+        ...
+
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Draft]:
+        """Drafts for this round, in any order. None for a turn means: nothing to propose."""
+        ...
+
+    def observe(self, verdicts: Sequence[Verdict]) -> None:
+        """What became of the drafts. The first verdict of a sequence is that of its prompt."""
+        ...
+
+    def end(self, sequence: int) -> None:
+        """The sequence is finished or cancelled: forget it."""
+        ...
+
+
+class Verifier(Protocol):
+    """Owns the target. Turns prompts and drafts into verdicts."""
+
+    context_length: int
+    vocab_size: int  # tokens from here up are never generated
+
+    def begin(self, requests: Sequence[Request]) -> list[Verdict]:
+        """Read the prompts; each verdict holds the first token and the features of the prompt's rows."""
+        ...
+
+    def submit(self, drafts: Sequence[Draft]) -> int:
+        """Start checking one draft for each of some sequences; returns a ticket for `result`."""
+        ...
+
+    def result(self, ticket: int) -> list[Verdict]:
+        """The verdicts of a submitted check, in the order of its drafts."""
+        ...
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Keep `length` positions of the sequence's cache: a verdict was cut."""
+        ...
+
+    def end(self, sequence: int) -> None:
+        """The sequence is finished or cancelled: free what it holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """What one round did, for statistics, pictures and (later) the pace. Times in seconds.
+
+    `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included.
+    `dropped` counts drafts that were late, repeated or for an unknown sequence.
+    """
+
+    round: int
+    drafted: Mapping[int, int]
+    accepted: Mapping[int, int]
+    new_tokens: Mapping[int, int]
+    propose_seconds: float
+    check_seconds: float
+    dropped: int = 0
+    work: tuple[Work, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`."""
+
+    tokens: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason
+    origins: tuple[str, ...]
+    promise: str
+    draft: str
+    stats: Stats
+    logits: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts and rates of one generation, in the field's terms.
+
+    `mean_acceptance_length` is tokens per target pass, the bonus token counted, the prompt's pass not; plain decoding
+    has 1. `accepted_per_position[i]` counts drafts whose token i+1 was accepted. `tokens_per_second` is decoding
+    alone: the first token, which the prompt's pass gives, is left out of it.
+    """
+
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_acceptance_rate: float = 0.0
+    mean_acceptance_length: float = 0.0
+    accepted_per_position: tuple[int, ...] = field(default=())
+    tokens_per_second: float = 0.0
+    tokens_per_second_with_prefill: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0

@@ -1,0 +1,1 @@
+"""Verifiers: the target checks drafts. `local`: in this process."""

@@ -1,0 +1,55 @@
+"""Tiny random decoders, in milliseconds and without a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foretoken.decoder.config import DecoderConfig, parse_config
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.weights import assemble, expected_shapes
+
+BASE: dict[str, Any] = {
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
+
+
+def tiny_config(**changes: Any) -> DecoderConfig:
+    """A configuration like `BASE` but for some keys of config.json."""
+    return parse_config({**BASE, **changes})
+
+
+def random_tensors(config: DecoderConfig, seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    """Random weights by name: matrices keep a vector's size, norms are near one, biases small."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    for name, shape in expected_shapes(config).items():
+        noise = torch.randn(shape, generator=generator)
+        if "norm" in name:
+            tensors[name] = 1 + 0.1 * noise
+        elif name.endswith("bias"):
+            tensors[name] = 0.1 * noise
+        elif "embed" in name:
+            tensors[name] = noise
+        else:
+            tensors[name] = scale * noise / shape[1] ** 0.5
+    return tensors
+
+
+def tiny_decoder(
+    seed: int = 0, dtype: torch.dtype = torch.float32, threads: int | None = None, **changes: Any
+) -> Decoder:
+    """A decoder with random weights."""
+    config = tiny_config(**changes)
+    tensors = {name: tensor.to(dtype) for name, tensor in random_tensors(config, seed).items()}
+    return Decoder(config, assemble(tensors, config), threads=threads)
