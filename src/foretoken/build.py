@@ -58,14 +58,16 @@ def make_drafter(settings: LoadSettings) -> tuple[Drafter, int]:
         if level.name not in DRAFTERS:
             raise DraftSpecError(f"there is no draft {level.name!r}{nearest(level.name, DRAFTERS)}")
     if len(levels) > 1:
-        raise DraftSpecError(f"draft {settings.draft!r} has {len(levels)} levels; expected one, such as {levels[0].name!r}")
+        raise DraftSpecError(
+            f"draft {settings.draft!r} has {len(levels)} levels; expected one, such as {levels[0].name!r}"
+        )
     entry = DRAFTERS[levels[0].name]
     options = levels[0].integers({**entry.options, "tokens": int})
     tokens = options.pop("tokens", None)
     asked = settings.num_speculative_tokens
     if tokens is not None and asked is not None and tokens != asked:
         raise DraftSpecError(
-            f"draft {settings.draft!r} asks for {tokens} tokens and num_speculative_tokens for {asked}; give one of them"
+            f"draft {settings.draft!r} asks for {tokens} tokens, num_speculative_tokens for {asked}; give one of them"
         )
     return entry.load()(**options), tokens or asked or entry.num_speculative_tokens
 

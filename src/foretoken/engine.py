@@ -9,7 +9,7 @@ Plain decoding is this loop with a drafter that proposes nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from foretoken.stopping import cut, limit
@@ -40,7 +40,7 @@ class Engine:
         self._num_speculative_tokens = num_speculative_tokens
         self._recorder = recorder
 
-    def run(self, requests: Sequence[Request]) -> Iterator[list[Verdict]]:
+    def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
         """Verdicts round by round, the first round being the prompts'; each sequence's last has a finish reason.
 
         Closing the iterator cancels what is left. Whatever happens, every sequence is ended on both sides.

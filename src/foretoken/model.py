@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ class Stream:
     def __init__(
         self,
         request: Request,
-        rounds: Iterator[list[Verdict]],
+        rounds: Generator[list[Verdict]],
         records: list[RoundRecord],
         decoder: StreamDecoder | None,
         *,
@@ -138,7 +138,7 @@ class Stream:
             raise InputError("the stream has not ended; iterate it to its end before asking for its completion")
         return self._completion
 
-    def _run(self, rounds: Iterator[list[Verdict]], decoder: StreamDecoder | None) -> Any:
+    def _run(self, rounds: Generator[list[Verdict]], decoder: StreamDecoder | None) -> Generator[Piece]:
         verdicts: list[Verdict] = []
         texts: list[str] = []
         try:
@@ -151,7 +151,7 @@ class Stream:
                     texts.append(text)
                     yield Piece(token, text, origin)
         finally:
-            rounds.close()  # type: ignore[attr-defined]
+            rounds.close()
         assert verdict.finish_reason is not None
         logits = [v.logits for v in verdicts if v.logits is not None]
         self._completion = Completion(

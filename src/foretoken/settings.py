@@ -1,4 +1,4 @@
-"""Settings as plain dataclasses: one line a field, defaults in one place, unknown names refused with the nearest one."""
+"""Settings as dataclasses: one line a field, defaults in one place, unknown names refused with the nearest one."""
 
 from __future__ import annotations
 

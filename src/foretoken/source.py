@@ -41,11 +41,15 @@ def _download(model: str, revision: str | None) -> Path:
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=_WANTED))
     except GatedRepoError:
-        raise ModelNotFoundError(f"{model} is gated; accept its terms on its page, then log in with `hf auth login`") from None
+        raise ModelNotFoundError(
+            f"{model} is gated; accept its terms on its page, then log in with `hf auth login`"
+        ) from None
     except RevisionNotFoundError:
         raise ModelNotFoundError(f"{model} has no revision {revision!r}; expected a branch, tag or commit") from None
     except RepositoryNotFoundError:
-        raise ModelNotFoundError(f"the hub has no model {model!r}, or it is private; check the name, or log in") from None
+        raise ModelNotFoundError(
+            f"the hub has no model {model!r}, or it is private; check the name, or log in"
+        ) from None
     except HFValidationError as error:
         raise ModelNotFoundError(f"{model!r} is neither a folder nor a hub id ({error})".splitlines()[0]) from None
     except (LocalEntryNotFoundError, OSError) as error:

@@ -37,7 +37,7 @@ class Tokenizer:
     @property
     def size(self) -> int:
         """One more than the largest token id."""
-        return max(self._tokenizer.get_vocab().values()) + 1
+        return int(max(self._tokenizer.get_vocab().values())) + 1
 
     @property
     def end_token(self) -> int | None:

@@ -90,7 +90,9 @@ class Draft:
     def __post_init__(self) -> None:
         n = len(self.tokens)
         if not (len(self.parents) == len(self.origins) == n) or (self.draft_probs and len(self.draft_probs) != n):
-            raise ValueError(f"a draft of {n} tokens needs {n} parents and origins, got {len(self.parents)} and {len(self.origins)}")
+            raise ValueError(
+                f"a draft of {n} tokens needs {n} parents and origins, got {len(self.parents)} and {len(self.origins)}"
+            )
         for i, parent in enumerate(self.parents):
             if not -1 <= parent < i:
                 raise ValueError(f"draft token {i} has parent {parent}; parents come before children, -1 is the root")

@@ -1,4 +1,4 @@
-"""`foretoken demo`: the main job on the embedded model, with drafting and plainly, and whether the two are identical."""
+"""`foretoken demo`: the main job on the embedded model, with drafting and plainly, and whether they are identical."""
 
 from __future__ import annotations
 

@@ -17,9 +17,13 @@ _LOAD, _GENERATE = LoadSettings(), GenerateSettings()
 
 
 def generate(
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; otherwise --prompt-file, or standard input.")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; otherwise --prompt-file, or standard input.")
+    ] = None,
     model: Annotated[str, typer.Option(help="A folder, a hub id (owner/name) or an embedded model.")] = DEFAULT_MODEL,
-    draft: Annotated[str, typer.Option(help="What drafts: none, lookup, lookup:branches=3, ...")] = _LOAD.draft,
+    draft: Annotated[
+        str, typer.Option(help="What drafts: none, lookup, lookup:min_match=3:tokens=4, ...")
+    ] = _LOAD.draft,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.")] = _GENERATE.max_new_tokens,
     num_speculative_tokens: Annotated[int | None, typer.Option(help="Most draft tokens a round.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,

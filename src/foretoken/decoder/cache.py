@@ -45,8 +45,8 @@ class Cache:
     ) -> None:
         self.layers = layers
         self.parent = parent
-        self.base = 0 if parent is None else parent.length
-        self.length = self.base  # committed positions, the parent's included
+        self.base: int = 0 if parent is None else parent.length
+        self.length: int = self.base  # committed positions, the parent's included
         self._epoch = 0  # counts truncations, which pull the ground from under views
         self._parent_epoch = 0 if parent is None else parent._epoch
         self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
@@ -161,7 +161,8 @@ class Cache:
         layers = self.layers if layers is None else layers
         for layer in layers:
             self._layer(layer)
-        return Cache(layers, *self._keys.shape[2:], self._keys.dtype, self._keys.device, parent=self)
+        _, _, kv_heads, head_dim = self._keys.shape
+        return Cache(layers, kv_heads, head_dim, self._keys.dtype, self._keys.device, parent=self)
 
     def digest(self) -> str:
         """SHA-256 of the committed keys and values: equal digests are equal bits."""

@@ -108,7 +108,9 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
             f"config.json: {heads} query heads cannot share {kv_heads} key/value heads; expected a divisor"
         )
     if head_dim % 2:
-        raise CheckpointError(f"config.json: head_dim is {head_dim}, expected an even number (rotary positions need pairs)")
+        raise CheckpointError(
+            f"config.json: head_dim is {head_dim}, expected an even number (rotary positions need pairs)"
+        )
     valid = size("valid_vocab_size", vocab)
     if valid > vocab:
         raise CheckpointError(f"config.json: valid_vocab_size is {valid}, expected at most vocab_size, {vocab}")

@@ -37,7 +37,7 @@ class Decoder:
         """The tokens' embeddings: float32 [N, hidden]."""
         return self.weights.embedding[torch.tensor(tokens, device=self.device)].float()
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, hi: int | None = None) -> torch.Tensor:
         """Run layers lo to hi (not included) over the rows, writing their keys and values to their slots."""
         hi = self.config.num_layers if hi is None else hi
@@ -52,7 +52,7 @@ class Decoder:
                 hidden = self._layer(index, hidden, rows, cos, sin)
         return hidden
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and output layer: float32 logits [N, valid_vocab_size]."""
         with rowwise.pinned_threads(self.threads):
@@ -73,7 +73,9 @@ class Decoder:
             )
         return NumericsError(f"the model's logits hold NaN because its weights do: {bad}; fetch the checkpoint again")
 
-    def _layer(self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def _layer(
+        self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
         w, eps = self.weights.layers[index], self.config.norm_eps
         attended = self._attend(index, w, rowwise.rms_norm(hidden, w.input_norm, eps), rows, cos, sin)
         hidden = hidden + w.output(attended)
@@ -97,9 +99,7 @@ class Decoder:
             self._attend_segment(index, query, out, rows, segment)
         return out.flatten(1)
 
-    def _attend_segment(
-        self, index: int, query: torch.Tensor, out: torch.Tensor, rows: Rows, segment: Segment
-    ) -> None:
+    def _attend_segment(self, index: int, query: torch.Tensor, out: torch.Tensor, rows: Rows, segment: Segment) -> None:
         """Attention of one sequence's rows, row by row, each over exactly the keys that it sees."""
         window = self.config.windows[index]
         keys, values = (tensor.float() for tensor in segment.cache.read(index))

@@ -46,7 +46,7 @@ class RopeTable:
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate heads. x: float32 [rows, heads, head_dim], halves paired (i, i + head_dim / 2); cos, sin: [rows, head_dim / 2]."""
+    """Rotate heads. x: float32 [rows, heads, head_dim], i paired with i + head_dim/2; cos, sin: [rows, head_dim/2]."""
     a, b = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)

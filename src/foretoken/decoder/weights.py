@@ -1,4 +1,4 @@
-"""Weights from safetensors: memory-mapped, checked against the configuration, never copied unless a type is asked for."""
+"""Weights from safetensors: memory-mapped, checked against the configuration, copied only if a type is asked for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Weights:
 
 def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """The names and shapes that a checkpoint of this configuration must hold."""
-    c, shapes = config, {}
+    c = config
+    shapes: dict[str, tuple[int, ...]] = {}
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
 
     def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:

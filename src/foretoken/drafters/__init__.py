@@ -32,6 +32,6 @@ DRAFTERS: dict[str, DrafterEntry] = {
         "foretoken.drafters.lookup",
         "LookupDrafter",
         "repeats what followed the longest earlier match in prompt and output",
-        {"min_match": int, "branches": int},
+        {"min_match": int},
     ),
 }

@@ -8,8 +8,6 @@ Sources: Blumer et al. 1985 for the automaton; SAM decoding (Hu et al. 2024, arX
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 
 class SuffixAutomaton:
     """The text so far, its automaton, and the matches of its end.
@@ -33,7 +31,7 @@ class SuffixAutomaton:
     def append(self, token: int) -> None:
         """Add one token to the text."""
         self._touch()
-        state = self._new_state(dict(), self._length[self._last] + 1, len(self.text))
+        state = self._new_state({}, self._length[self._last] + 1, len(self.text))
         self.text.append(token)
         at = self._last
         while at >= 0 and token not in self._next[at]:
@@ -45,12 +43,13 @@ class SuffixAutomaton:
             self._link[state] = self._split(at, token)
         self._last = state
 
-    def matches(self, min_length: int = 1) -> Iterator[tuple[int, int]]:
-        """(length, end) of earlier occurrences of ends of the text, longest first: `text[end + 1:]` is what followed."""
+    def longest_match(self) -> tuple[int, int]:
+        """(length, end): how much of the text's end occurred before, at most, and where that occurrence ended.
+
+        `text[end + 1:]` is what followed it. The length is 0 where even the last token is new.
+        """
         state = self._link[self._last]
-        while state > 0 and self._length[state] >= min_length:
-            yield self._length[state], self._end[state]
-            state = self._link[state]
+        return (self._length[state], self._end[state]) if state > 0 else (0, -1)
 
     def _touch(self) -> None:
         """The longest match of the end has now occurred here too: the next look finds the later occurrence."""

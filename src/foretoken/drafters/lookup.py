@@ -9,28 +9,23 @@ Sources: prompt lookup decoding (Saxena 2023) for the idea; SAM decoding (arXiv 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 
 from foretoken.drafters.automaton import SuffixAutomaton
 from foretoken.errors import DraftSpecError
-from foretoken.trees.tree import merge
 from foretoken.types import Draft, Needs, Request, Turn, Verdict, Work
 
 
 class LookupDrafter:
-    """min_match: shortest match, in tokens, that is worth following. branches: how many different continuations to
-    propose, from longer matches to shorter ones, as a tree; 1 is a chain."""
+    """min_match: the shortest match, in tokens, that is worth following."""
 
     name = "lookup"
     needs = Needs()
 
-    def __init__(self, min_match: int = 2, branches: int = 1) -> None:
-        for key, value in (("min_match", min_match), ("branches", branches)):
-            if value < 1:
-                raise DraftSpecError(f"lookup: {key} is {value}, expected 1 or more")
+    def __init__(self, min_match: int = 2) -> None:
+        if min_match < 1:
+            raise DraftSpecError(f"lookup: min_match is {min_match}, expected 1 or more")
         self._min_match = min_match
-        self._branches = branches
         self._texts: dict[int, SuffixAutomaton] = {}
 
     def begin(self, requests: Sequence[Request]) -> None:
@@ -41,7 +36,7 @@ class LookupDrafter:
                 text.append(token)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """For each turn the tokens that followed earlier matches, longest match first."""
+        """For each turn the tokens that followed the longest earlier match of the text's end."""
         return [self._propose(turn) for turn in turns]
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
@@ -57,17 +52,8 @@ class LookupDrafter:
 
     def _propose(self, turn: Turn) -> Draft:
         began = time.perf_counter()
-        tokens, parents = merge(self._continuations(self._texts[turn.sequence], turn.depth), turn.rows)
-        work = Work(self.name, seconds=time.perf_counter() - began, draft_tokens=len(tokens))
-        return turn.tree(tokens, parents, self.name, (work,))
-
-    def _continuations(self, text: SuffixAutomaton, depth: int) -> Iterator[list[int]]:
-        firsts: set[int] = set()
-        # a text that repeats one token has as many matches as tokens: look at a few per branch, not at all
-        for _, end in islice(text.matches(self._min_match), 8 * self._branches):
-            followed = text.text[end + 1 : end + 1 + depth]
-            if followed and followed[0] not in firsts:
-                firsts.add(followed[0])
-                yield followed
-                if len(firsts) == self._branches:
-                    return
+        text = self._texts[turn.sequence]
+        length, end = text.longest_match()
+        followed = text.text[end + 1 : end + 1 + turn.depth] if length >= self._min_match else []
+        work = Work(self.name, seconds=time.perf_counter() - began, draft_tokens=len(followed))
+        return turn.chain(followed, self.name, (work,))

@@ -48,8 +48,13 @@ def explain() -> str:
     """Which implementations run on this machine, and why: a few lines for people."""
     import torch
 
+    from foretoken.kernels import rowwise
+
+    single = rowwise.blocks_in_use().count(1)
+    slow = f"; of 1 row for {single} shapes, whose rows this machine does not treat alike" if single else ""
     lines = [
-        f"decoder   PyTorch {torch.__version__}, {torch.get_num_threads()} threads, rows in fixed blocks (rowwise)",
+        f"decoder   PyTorch {torch.__version__}, {torch.get_num_threads()} threads, linear layers in blocks of "
+        f"{rowwise.BLOCK} rows{slow}",
         f"native    {native.explain()}",
         f"argmax    {'native, ' + native.level() if native.module() is not None else 'PyTorch'}",
     ]

@@ -33,8 +33,9 @@ def pinned_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, block: int = BLOCK) -> torch.Tensor:
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """x: float32 [N, inputs]; weight: [outputs, inputs], any float type. Returns float32 [N, outputs]."""
+    block = block_of(weight, bias)
     out = torch.empty((len(x), weight.shape[0]), dtype=torch.float32, device=x.device)
     for start in range(0, len(x), block):
         rows = x[start : start + block]
@@ -42,6 +43,39 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, blo
         padded[: len(rows)] = rows
         out[start : start + block] = functional.linear(padded, weight, bias)[: len(rows)]
     return out
+
+
+def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
+    """How many rows a block of this layer has: BLOCK, or 1 where this machine does not treat a block's rows alike.
+
+    That it does is a property of the matrix library, not a promise of it, so it is looked at once for each shape.
+    """
+    key = (tuple(weight.shape), weight.dtype, weight.device, bias is not None, torch.get_num_threads())
+    if key not in _blocks:
+        _blocks[key] = BLOCK if _treats_rows_alike(weight, bias) else 1
+    return _blocks[key]
+
+
+def blocks_in_use() -> list[int]:
+    """The block of each shape that has been looked at so far in this process."""
+    return list(_blocks.values())
+
+
+_blocks: dict[tuple[object, ...], int] = {}  # facts about the machine, not about a model
+
+
+def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """One vector at every place of a block, then at a few places among others: are all its results the same bits?"""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randn(weight.shape[1], generator=generator)
+    everywhere = functional.linear(row.expand(BLOCK, -1).to(weight), weight, bias).view(torch.uint8)
+    alike = bool((everywhere == everywhere[0]).all())
+    for place in (0, BLOCK // 2 + 1, BLOCK - 1):
+        others = torch.randn((BLOCK, weight.shape[1]), generator=generator)
+        others[place] = row
+        result = functional.linear(others.to(weight), weight, bias).view(torch.uint8)
+        alike = alike and bool((result[place] == everywhere[0]).all())
+    return alike
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

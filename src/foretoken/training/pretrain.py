@@ -13,8 +13,10 @@ import platform
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -78,7 +80,7 @@ def build_model(shape: Shape, vocab_size: int, end_token: int, pad_token: int) -
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         **asdict(shape),
     )
-    model = LlamaForCausalLM(config)
+    model: torch.nn.Module = LlamaForCausalLM(config)
     depth = math.sqrt(2 * shape.num_hidden_layers)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -107,7 +109,7 @@ def optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optim
     ]
 
 
-def batch_loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+def batch_loss(model: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy, nats a token, of `tokens[:, 1:]` given what precedes them. tokens: [batch, length + 1]."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
@@ -115,14 +117,14 @@ def batch_loss(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def heldout_loss(model: torch.nn.Module, stream: torch.Tensor, length: int, windows: int | None = None) -> float:
+def heldout_loss(model: Callable[..., Any], stream: torch.Tensor, length: int, windows: int | None = None) -> float:
     """Mean loss over the held-out stream cut into windows of `length`; all of them, or `windows` spread evenly."""
     starts = torch.arange(0, len(stream) - length - 1, length)
     if windows is not None:
         starts = starts[:: max(1, len(starts) // windows)]
     losses = [
         batch_loss(model, torch.stack([stream[s : s + length + 1] for s in part])) * len(part)
-        for part in starts.split(16)
+        for part in torch.split(starts, 16)
     ]
     return float(sum(losses) / len(starts))
 
@@ -135,11 +137,13 @@ def train(recipe: Recipe, tokenizer_folder: Path, out: Path, *, compile_model: b
         raise InputError(f"{out} exists already; name a new folder, or remove it")
     torch.manual_seed(recipe.seed)
     tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
-    end_token = tokenizer.token_to_id("<|endoftext|>")
+    end_token, pad_token = (tokenizer.token_to_id(name) for name in ("<|endoftext|>", "<|pad|>"))
+    if end_token is None or pad_token is None:
+        raise InputError(f"the tokenizer in {tokenizer_folder} lacks <|endoftext|> or <|pad|>; use an embedded model's")
     texts = corpus.read_texts(corpus.TRAIN_FILES)
     stream = torch.tensor(corpus.token_stream(texts, tokenizer, end_token))
     heldout = torch.tensor(corpus.token_stream(corpus.read_texts(corpus.HELDOUT_FILES), tokenizer, end_token))
-    model = build_model(SHAPES[recipe.size], tokenizer.get_vocab_size(), end_token, tokenizer.token_to_id("<|pad|>"))
+    model = build_model(SHAPES[recipe.size], tokenizer.get_vocab_size(), end_token, pad_token)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters / 1e6:.2f} M parameters, {len(stream) / 1e6:.2f} M tokens to train on", flush=True)
     step_model = torch.compile(model) if compile_model else model
@@ -151,7 +155,7 @@ def train(recipe: Recipe, tokenizer_folder: Path, out: Path, *, compile_model: b
     for step in range(recipe.steps):
         starts = torch.randint(len(stream) - recipe.length - 1, (recipe.batch,), generator=generator)
         loss = batch_loss(step_model, torch.stack([stream[s : s + recipe.length + 1] for s in starts]))
-        loss.backward()
+        torch.autograd.backward(loss)
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         for optimizer, peak in zip(opts, peaks, strict=True):
             for group, rate in zip(optimizer.param_groups, peak, strict=True):
@@ -162,7 +166,9 @@ def train(recipe: Recipe, tokenizer_folder: Path, out: Path, *, compile_model: b
         if (step + 1) % 20 == 0:
             rate = (step + 1) * recipe.batch * recipe.length / (time.perf_counter() - began)
             left = (recipe.steps - step - 1) * recipe.batch * recipe.length / rate / 60
-            print(f"step {step + 1}/{recipe.steps} loss {smooth:.3f} {rate:,.0f} tokens/s {left:.0f} min left", flush=True)
+            print(
+                f"step {step + 1}/{recipe.steps} loss {smooth:.3f} {rate:,.0f} tokens/s {left:.0f} min left", flush=True
+            )
         if (step + 1) % recipe.evaluate_every == 0:
             print(f"  held-out loss {heldout_loss(step_model, heldout, recipe.length, 64):.3f}", flush=True)
     model.to(torch.bfloat16)
@@ -194,6 +200,7 @@ def write_checkpoint(model: torch.nn.Module, tokenizer_folder: Path, out: Path, 
 
 
 def main() -> None:
+    """The command line."""
     defaults = Recipe()
     parser = argparse.ArgumentParser(description="Train an embedded model from nothing.")
     parser.add_argument("--size", choices=sorted(SHAPES), default=defaults.size)

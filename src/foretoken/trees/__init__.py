@@ -1,1 +1,1 @@
-"""Draft trees: cutting them to a budget, and merging chains into one."""
+"""Draft trees: pure functions."""

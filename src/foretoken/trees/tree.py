@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from foretoken.types import Draft
@@ -34,25 +34,3 @@ def clip(draft: Draft, rows: int, depth: int, vocab_size: int) -> Draft:
         origins=tuple(draft.origins[i] for i in chosen),
         draft_probs=None if probs is None else tuple(probs[i] for i in chosen),
     )
-
-
-def merge(chains: Iterable[Sequence[int]], rows: int) -> tuple[list[int], list[int]]:
-    """(tokens, parents) of the tree whose paths are the chains, shared beginnings stored once, at most `rows` tokens.
-
-    Earlier chains are preferred; a token's children stand in the order in which the chains brought them.
-    """
-    tokens: list[int] = []
-    parents: list[int] = []
-    children: dict[tuple[int, int], int] = {}
-    for chain in chains:
-        at = -1
-        for token in chain:
-            child = children.get((at, token))
-            if child is None:
-                if len(tokens) == rows:
-                    return tokens, parents
-                child = children[at, token] = len(tokens)
-                tokens.append(token)
-                parents.append(at)
-            at = child
-    return tokens, parents

@@ -141,15 +141,15 @@ class LocalVerifier:
                 f"expected round {expected[0]}, position {expected[1]}"
             )
 
-    def _judge(
-        self, draft: Draft, rows: Rows, segment: Segment, hidden: torch.Tensor, logits: torch.Tensor
-    ) -> Verdict:
+    def _judge(self, draft: Draft, rows: Rows, segment: Segment, hidden: torch.Tensor, logits: torch.Tensor) -> Verdict:
         accepted, bonus = walk(draft.tokens, draft.parents, lambda i: self._choose(logits[i + 1]))
         path = [0, *(i + 1 for i in accepted)]
         segment.cache.commit([segment.slots.start + i for i in path], rows.writer)
         tokens = (*(draft.tokens[i] for i in accepted), bonus)
         origins = (*(draft.origins[i] for i in accepted), TARGET)
-        return self._verdict(draft.sequence, draft.round, tuple(accepted), tokens, origins, [hidden[path]], logits[path])
+        return self._verdict(
+            draft.sequence, draft.round, tuple(accepted), tokens, origins, [hidden[path]], logits[path]
+        )
 
     def _verdict(
         self,
@@ -188,5 +188,3 @@ class LocalVerifier:
         if token is None:
             raise self.target.nan_error()
         return token
-
-

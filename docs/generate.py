@@ -1,0 +1,75 @@
+"""Writes the documents that follow from the code: `python docs/generate.py`; `--check` only says if they are stale."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from foretoken.cli.app import app
+from foretoken.drafters import DRAFTERS
+
+DOCS = Path(__file__).parent
+
+
+def command_line() -> Iterator[str]:
+    """docs/cli.md."""
+    yield "# The command line"
+    yield ""
+    yield "<!-- written by docs/generate.py; do not edit -->"
+    group = typer.main.get_command(app)
+    for name, command in group.commands.items():  # type: ignore[attr-defined]
+        yield from ("", f"## foretoken {name}", "", " ".join((command.help or "").split()), "")
+        arguments = [p for p in command.params if p.param_type_name == "argument"]
+        options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+        usage = " ".join(
+            ["foretoken", name, *(["[OPTIONS]"] if options else []), *(f"[{a.name.upper()}]" for a in arguments)]
+        )
+        yield from ("```", usage, "```")
+        if arguments or options:
+            yield from ("", "| | default | |", "|---|---|---|")
+        for argument in arguments:
+            yield f"| `{argument.name.upper()}` | | {argument.help} |"
+        for option in options:
+            default = "" if option.default in (None, False) else f"`{option.default}`"
+            yield f"| `{option.opts[0]}` | {default} | {option.help} |"
+    yield from (
+        "",
+        "## Drafts",
+        "",
+        "What `--draft` (and `draft=` in Python) takes: `NAME` or `NAME:option=value:...`.",
+        "",
+    )
+    yield from ("| name | what it is | options |", "|---|---|---|")
+    for name, entry in DRAFTERS.items():
+        options = ", ".join(f"`{o}`" for o in (*entry.options, *(["tokens"] if name != "none" else [])))
+        yield f"| `{name}` | {entry.summary} | {options} |"
+    yield from (
+        "",
+        "`tokens` is the most draft tokens a round (num_speculative_tokens). Exit codes: 0; 2 for what cannot be used, "
+        "with one line on standard error; 130 after Ctrl-C.",
+    )
+
+
+DOCUMENTS = {"cli.md": command_line}
+
+
+def main() -> None:
+    stale = []
+    for name, lines in DOCUMENTS.items():
+        path, text = DOCS / name, "\n".join(lines()) + "\n"
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        if "--check" in sys.argv:
+            stale.append(name)
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote docs/{name}")
+    if stale:
+        raise SystemExit(f"stale: {', '.join(stale)}; run `make docs` and commit the result")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Does drafting change a token? `python -m foretoken.bench.identical --model MODEL --out results/NAME.json`.
+
+Generates each prompt of a suite plainly and with each draft, in each type, and compares tokens and logits bit for bit.
+The record says how much was drafted, accepted and rejected, so that "identical" cannot be vacuous. It is no benchmark:
+times are in it to be looked at, not quoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from foretoken.bench.suites import load_suite
+from foretoken.build import load
+from foretoken.errors import ForetokenError, ModelError
+from foretoken.kernels import explain
+from foretoken.provenance import provenance
+from foretoken.types import Completion
+
+
+def compare(model: str, suite: str, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
+    """One row a draft: how many completions and logits differ from plain decoding, and what drafting did."""
+    plain_model = load(model, draft="none", dtype=dtype)
+    if plain_model.tokenizer is None:
+        raise ModelError(f"{model} has no tokenizer; the suite's prompts are text")
+    prompts = load_suite(suite, plain_model.tokenizer)
+    loaded = {draft: load(model, draft=draft, dtype=dtype) for draft in drafts}
+    done: dict[str, list[Completion]] = {draft: [] for draft in drafts}
+    plain: list[Completion] = []
+    for prompt in track(prompts, f"{dtype}", disable=not sys.stderr.isatty()):
+        settings = {"max_new_tokens": max_new_tokens, "keep_logits": True}
+        plain.append(plain_model.generate(prompt.tokens, **settings))
+        for draft in drafts:
+            done[draft].append(loaded[draft].generate(prompt.tokens, **settings))
+    return [_row(draft, dtype, plain, done[draft]) for draft in drafts]
+
+
+def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completion]) -> dict[str, Any]:
+    def equal_logits(a: Completion, b: Completion) -> bool:
+        return a.logits is not None and b.logits is not None and torch.equal(a.logits, b.logits)
+
+    stats = [completion.stats for completion in drafted]
+    pairs = list(zip(plain, drafted, strict=True))
+    draft_tokens, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
+    return {
+        "draft": draft,
+        "dtype": dtype,
+        "prompts": len(pairs),
+        "tokens": sum(len(a.tokens) for a in plain),
+        "completions_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
+        "completions_with_other_logits": sum(not equal_logits(a, b) for a, b in pairs),
+        "draft_tokens": draft_tokens,
+        "accepted_tokens": accepted,
+        "rejected_tokens": draft_tokens - accepted,
+        "mean_acceptance_length": round(statistics.mean(s.mean_acceptance_length for s in stats), 3),
+        "tokens_per_second": round(statistics.median(s.tokens_per_second for s in stats), 1),
+        "plain_tokens_per_second": round(statistics.median(a.stats.tokens_per_second for a in plain), 1),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Does drafting change a token?")
+    parser.add_argument("--model", default="stdlib-7m")
+    parser.add_argument("--suite", default="heldout-20")
+    parser.add_argument("--drafts", default="lookup,lookup:min_match=1:tokens=15", help="drafts, commas between")
+    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--max-new-tokens", type=int, default=200)
+    parser.add_argument("--out", type=Path, help="write the record here")
+    args = parser.parse_args()
+    try:
+        rows = [
+            row
+            for dtype in args.dtypes.split(",")
+            for row in compare(args.model, args.suite, args.drafts.split(","), dtype, args.max_new_tokens)
+        ]
+    except ForetokenError as error:
+        raise SystemExit(f"identical: {error}") from None
+    record = {**provenance(), "kernels": explain().splitlines(), "model": Path(args.model).name, "suite": args.suite}
+    record = {**record, "temperature": 0, "promise": "exact", "threads": torch.get_num_threads(), "results": rows}
+    print(json.dumps(record, indent=1))
+    if args.out is not None:
+        partial = args.out.with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        partial.rename(args.out)
+    if any(row["completions_with_other_tokens"] or row["completions_with_other_logits"] for row in rows):
+        raise SystemExit("identical: drafting changed the output")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Where a number comes from: machine, versions, commit, command. Every record of a measurement carries it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+
+def provenance() -> dict[str, Any]:
+    """A JSON object about this run."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": " ".join(["python", *sys.orig_argv[1:]]),
+        "commit": _commit(),
+        "machine": {"processor": _processor(), "system": platform.system(), "architecture": platform.machine()},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("foretoken", "torch", "transformers")},
+        },
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this code runs from, marked if it was changed since; None outside of one."""
+    try:
+        answer = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,129 @@
+"""The contract of every drafter: what comes out is what plain decoding gives, token for token and logit bit for bit.
+
+`make test` runs a seeded sample in which every pair of values of two factors occurs; `make prove` the whole product.
+Both count what happened, so that a contract cannot hold because nothing was drafted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken.types import Request
+from foretoken.verification.local import Caches
+from tests.contracts.pairwise import pairwise
+from tests.contracts.table import TABLE, Stage
+from tests.fakes import FarVerifier
+from tests.world import LONGEST, Plain, Run, make_world
+
+SEED = 20261121
+FACTORS: dict[str, list[Any]] = {
+    "shape": ["chain", "tree"],
+    "max_new_tokens": list(range(1, 21)),
+    "end_at": [*range(LONGEST), None],  # the offset of the planted end token; None: there is none
+    "sequences": [1, 2],
+    "num_speculative_tokens": [1, 2, 5, 17],  # 17: more than one block of rows
+    "verifier": ["near", "far"],
+}
+PRODUCT = ("shape", "max_new_tokens", "end_at")  # the others are drawn, in turn, along the whole product
+
+
+def expected(plain: Plain, max_new_tokens: int, end_at: int | None) -> tuple[int, str]:
+    """How many tokens plain decoding gives, and why it stops there."""
+    if end_at is not None and end_at < max_new_tokens:
+        return end_at + 1, "stop"
+    return max_new_tokens, "length"
+
+
+def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
+    world, caches = make_world(), Caches()
+    drafter = TABLE[name].make(Stage(world, caches, case["shape"]))
+    plains = world.plains[: case["sequences"]]
+    requests = [
+        Request(
+            sequence=s,
+            prompt=plain.prompt,
+            max_new_tokens=case["max_new_tokens"],
+            end_tokens=frozenset() if case["end_at"] is None else frozenset([plain.tokens[case["end_at"]]]),
+            keep_logits=True,
+        )
+        for s, plain in enumerate(plains)
+    ]
+    run = Run(
+        world.target,
+        drafter,
+        requests,
+        num_speculative_tokens=case["num_speculative_tokens"],
+        caches=caches,
+        wrap=FarVerifier if case["verifier"] == "far" else None,
+    )
+    for s, plain in enumerate(plains):
+        count, reason = expected(plain, case["max_new_tokens"], case["end_at"])
+        got = run.sequences[s]
+        assert got.tokens == plain.tokens[:count], f"{name}, {case}: tokens differ"
+        assert torch.equal(got.logits, plain.logits[:count]), f"{name}, {case}: logits differ in a bit"
+        assert got.finish_reason == reason, f"{name}, {case}"
+        assert len(got.origins) == count
+        assert run.final_caches[s].digest_at(len(plain.prompt) + count - 1) == plain.digests[count], (
+            f"{name}, {case}: committed keys or values differ"
+        )
+    for record in run.records:
+        events["dropped"] += record.dropped
+        for s, drafted in record.drafted.items():
+            accepted = record.accepted[s]
+            events["drafted"] += drafted
+            events["accepted"] += accepted
+            events["rejected"] += drafted - accepted
+            if drafted and accepted == record.new_tokens[s] - 1 and _all_said(run, s, record.round, drafted):
+                events["fully accepted"] += 1
+
+
+def _all_said(run: Run, sequence: int, round: int, drafted: int) -> bool:
+    """Whether the round's accepted path ends at a leaf of the draft: nothing of its branch was left over."""
+    verdict = run.verdicts[sequence][round]
+    return verdict.finish_reason is None and bool(verdict.accepted) and verdict.accepted[-1] == drafted - 1
+
+
+def run_all(name: str, cases: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    events: Counter[str] = Counter()
+    for case in cases:
+        run_one(name, case, events)
+        events["cases"] += 1
+    for event in TABLE[name].shows:
+        assert events[event] > 0, f"{name}: vacuous, nothing was {event} in {events['cases']} cases: {dict(events)}"
+    if name in ("delayed", "liar"):
+        assert events["dropped"] > 0, f"{name}: no draft came late or twice"
+    if name in ("none", "silent"):
+        assert events["drafted"] == 0
+    return events
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_pair_of_circumstances_gives_what_plain_decoding_gives(name: str) -> None:
+    sample = pairwise({"drafter": list(TABLE), **FACTORS}, SEED)
+    run_all(name, [case for case in sample if case["drafter"] == name])
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("name", TABLE)
+def test_all_circumstances_give_what_plain_decoding_gives(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    others = [factor for factor in FACTORS if factor not in PRODUCT]
+    rest = list(product(*(FACTORS[factor] for factor in others)))
+    cases = [
+        dict(zip((*PRODUCT, *others), (*values, *rest[i % len(rest)]), strict=True))
+        for i, values in enumerate(product(*(FACTORS[factor] for factor in PRODUCT)))
+    ]
+    events = run_all(name, cases)
+    with capsys.disabled():
+        print(f"\n  {name}: " + ", ".join(f"{count} {event}" for event, count in sorted(events.items())), flush=True)
+
+
+def test_the_truth_is_not_trivial() -> None:
+    for plain in make_world().plains:
+        assert len(set(plain.tokens)) == LONGEST, "an end token can be planted at every offset"
+        assert not plain.logits.isnan().any()

@@ -1,0 +1,206 @@
+"""The engine and the local verifier where they meet: cancelling, errors, foreign writes, sequences side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from foretoken.decoder.cache import Cache
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.engine import Engine
+from foretoken.errors import ContractError, NumericsError
+from foretoken.types import Draft, Features, Needs, Request, Turn, Verdict
+from foretoken.verification.local import Caches, LocalVerifier
+from tests.fakes import Fake, Halves, Scripted
+from tests.tiny import tiny_decoder
+from tests.world import Run, make_world
+
+
+def request(sequence: int = 0, count: int = 20) -> Request:
+    return Request(sequence, make_world().plains[sequence].prompt, count, keep_logits=True)
+
+
+def test_closing_a_run_frees_both_sides() -> None:
+    caches, drafter = Caches(), LookupDrafter()
+    verifier = LocalVerifier(make_world().target, caches)
+    run = Engine(verifier, drafter, num_speculative_tokens=5).run([request(0), request(1)])
+    next(run)
+    next(run)
+    assert caches[0].length > 0
+    run.close()
+    for sequence in (0, 1):
+        with pytest.raises(ContractError, match=f"sequence {sequence} has not begun, or has ended"):
+            caches[sequence]
+    assert drafter._texts == {}
+
+
+def test_a_sequence_leaves_nothing_for_the_next_one() -> None:
+    world, caches = make_world(), Caches()
+    verifier, drafter = LocalVerifier(world.target, caches), LookupDrafter()
+    for _ in range(2):
+        rounds = list(Engine(verifier, drafter, num_speculative_tokens=5).run([request()]))
+        assert tuple(t for (v,) in rounds for t in v.tokens) == world.plains[0].tokens
+
+
+def test_runs_may_be_interleaved_on_one_verifier_and_drafter() -> None:
+    world, drafter = make_world(), LookupDrafter()
+    verifier = LocalVerifier(world.target, Caches())
+    runs = [Engine(verifier, drafter, num_speculative_tokens=4).run([request(s)]) for s in (0, 1)]
+    got: list[list[int]] = [[], []]
+    alive = {0, 1}
+    while alive:
+        for s in tuple(alive):
+            verdicts = next(runs[s], None)
+            if verdicts is None:
+                alive.remove(s)
+            else:
+                got[s] += verdicts[0].tokens
+    assert [tuple(tokens) for tokens in got] == [plain.tokens for plain in world.plains]
+
+
+class Raises(Fake):
+    """A drafter with a bug."""
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        raise ZeroDivisionError("a bug in a drafter")
+
+
+def test_a_drafters_exception_comes_through_and_leaves_nothing_behind() -> None:
+    caches = Caches()
+    engine = Engine(LocalVerifier(make_world().target, caches), Raises(), num_speculative_tokens=3)
+    with pytest.raises(ZeroDivisionError):
+        list(engine.run([request()]))
+    with pytest.raises(ContractError):
+        caches[0]
+
+
+def test_a_cancelled_pass_leaves_a_sound_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever breaks a pass off, and wherever: the prefix is as it was, and the sequence can go on."""
+    world, caches = make_world(), Caches()
+    verifier = LocalVerifier(world.target, caches)
+    plain = world.plains[0]
+    verifier.begin([request()])
+    turn = Turn(0, 1, len(plain.prompt) + 1, 5, 5)
+    before = caches[0].digest()
+    real = Cache.write
+    for after in range(world.target.config.num_layers):
+        calls = iter(range(after))
+
+        def interrupted(*args: Any, calls: Iterator[int] = calls) -> None:
+            if next(calls, None) is None:
+                raise KeyboardInterrupt
+            real(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Cache, "write", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                verifier.submit([turn.chain(plain.tokens[1:4], "test")])
+        assert caches[0].digest() == before
+        assert caches[0].scratch == 0
+    (verdict,) = verifier.result(verifier.submit([turn.chain(plain.tokens[1:4], "test")]))
+    assert verdict.tokens == plain.tokens[1:5]
+
+
+class WritesIntoTheTarget(Halves):
+    """A drafter that breaks the rules: it writes its own rows into the target's cache, not into a view."""
+
+    def guess(self, turn: Turn) -> list[int]:
+        cache = self.caches[turn.sequence]
+        real = cache.write
+
+        def write(layer: int, slots: range, keys: torch.Tensor, values: torch.Tensor, writer: int) -> None:
+            real(layer, slots, keys, values, writer)
+            if layer == 1:
+                real(layer, slots, keys * 2, values, writer + 10**6)
+
+        cache.write = write  # type: ignore[method-assign]
+        return super().guess(turn)
+
+
+def test_a_commit_refuses_rows_that_a_drafter_wrote() -> None:
+    world, caches = make_world(), Caches()
+    with pytest.raises(ContractError, match="of layer 1 was not written by the pass that commits it"):
+        Run(world.target, WritesIntoTheTarget(world.target, caches), [request()], caches=caches)
+
+
+def test_the_verifier_refuses_a_draft_for_another_round_or_sequence() -> None:
+    verifier = LocalVerifier(make_world().target)
+    (verdict,) = verifier.begin([request()])
+    late = Turn(0, 0, verdict.position + 1, 3, 3).chain([1], "test")
+    with pytest.raises(ContractError, match=r"is for round 0, position 37; expected round 1, position 37"):
+        verifier.submit([late])
+    with pytest.raises(ContractError, match="sequence 9, which has not begun, or has ended"):
+        verifier.submit([Turn(9, 1, 3, 3, 3).chain([1], "test")])
+    with pytest.raises(ContractError, match="sequence 0 has begun already"):
+        verifier.begin([request()])
+
+
+def test_a_nan_logit_is_an_error_that_names_its_cause() -> None:
+    target = tiny_decoder()
+    target.weights.tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = float("nan")
+    with pytest.raises(NumericsError, match=r"1 of 1536 numbers in model.layers.1.mlp.up_proj.weight"):
+        Run(target, NothingDrafter(), [Request(0, (1, 2, 3), 4)])
+
+
+def test_a_nan_that_plain_decoding_would_not_meet_is_not_an_error() -> None:
+    """The embedding of one token is NaN. A draft that proposes it is wrong; it must not break the run."""
+    target = tiny_decoder()
+    prompt = (1, 2, 3)
+    plain = Run(target, NothingDrafter(), [Request(0, prompt, 8)]).sequences[0].tokens
+    poison = next(token for token in range(50) if token not in (*prompt, *plain))
+    target.weights.embedding[poison] = float("nan")
+
+    class Poisoned(Fake):
+        name = "poisoned"
+
+        def guess(self, turn: Turn) -> list[int]:
+            return [poison] * turn.depth
+
+    run = Run(target, Poisoned(), [Request(0, prompt, 8)])
+    assert run.sequences[0].tokens == plain
+    assert sum(record.drafted.get(0, 0) for record in run.records) > 0
+
+
+class Watches(Scripted):
+    """Asks for hidden states and keeps what it is shown."""
+
+    needs = Needs(hidden=True)
+
+    def observe(self, verdicts: Sequence[Verdict]) -> None:
+        super().observe(verdicts)
+        self.seen: list[Features] = getattr(self, "seen", [])
+        self.seen += [v.features for v in verdicts if v.features is not None]
+
+
+def test_features_are_owned_and_cover_each_committed_row_once() -> None:
+    world = make_world()
+    plain = world.plains[0]
+    drafter = Watches({0: plain.prompt + plain.tokens})
+    run = Run(world.target, drafter, [Request(0, plain.prompt, 12)])
+    at = 0
+    for features, verdict in zip(drafter.seen, run.verdicts[0], strict=True):
+        assert features.start == at
+        rows = len(features.tensors["hidden"])
+        assert at + rows == verdict.position + len(verdict.tokens) - 1, "the last token has no row yet"
+        at += rows
+    assert at == len(plain.prompt) + 11
+
+
+def test_the_context_ends_a_generation_exactly() -> None:
+    target = tiny_decoder(max_position_embeddings=24)
+    prompt = tuple(range(1, 18))
+    for drafter in (NothingDrafter(), LookupDrafter(min_match=1)):
+        run = Run(target, drafter, [Request(0, prompt, 100)], num_speculative_tokens=16)
+        assert len(run.sequences[0].tokens) == 24 - 17
+        assert run.sequences[0].finish_reason == "length"
+
+
+def test_the_last_round_drafts_no_more_than_can_be_used() -> None:
+    world = make_world()
+    drafter = Scripted({0: world.plains[0].prompt + world.plains[0].tokens})
+    run = Run(world.target, drafter, [request(count=2)], num_speculative_tokens=16)
+    assert [record.drafted.get(0, 0) for record in run.records] == [0, 0], "the second token is the bonus"

@@ -1,0 +1,78 @@
+"""Imports point down: a module may import from layers below its own, and from its own package."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
+
+# the layers of ARCHITECTURE.md; within a layer, only a package may import from itself
+LAYERS: list[set[str]] = [
+    {"types", "errors", "settings", "provenance"},
+    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source"},
+    {"decoder"},
+    {"verification"},
+    {"drafters"},
+    {"engine", "training"},
+    {"model"},
+    {"build"},
+    {"cli", "bench"},
+]
+LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports_of(tree: ast.AST, *, typing: bool = False) -> Iterator[str]:
+    """Foretoken's modules that a tree imports, wherever in a file; those for type checkers only if `typing`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not typing:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("foretoken."))
+        elif isinstance(node, ast.ImportFrom) and node.module == "foretoken":
+            yield from (f"foretoken.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("foretoken."):
+            yield str(node.module)
+        else:
+            yield from imports_of(node, typing=typing)
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
+
+
+def test_every_part_has_a_layer_and_every_layer_is_drawn_in_the_architecture() -> None:
+    parts = {part_of(path) for path in modules()}
+    assert parts == set(LEVEL), "a part without a layer, or a layer without its part"
+    drawing = (SOURCE.parent.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    for level, names in enumerate(LAYERS):
+        line = next(line for line in drawing.splitlines() if line.strip().startswith(f"{level}  "))
+        assert set(line.split()[1:]) == names, f"ARCHITECTURE.md draws layer {level} as {line.strip()!r}"
+
+
+def test_imports_point_down() -> None:
+    seen = 0
+    for path in modules():
+        here = part_of(path)
+        for name in imports_of(ast.parse(path.read_text(encoding="utf-8"))):
+            there = name.split(".")[1]
+            if there not in LEVEL:  # public names, used by the command line
+                assert here == "cli", f"{path.name} imports {name} from the package's top"
+                continue
+            seen += 1
+            assert there == here or LEVEL[there] < LEVEL[here], f"{path.relative_to(SOURCE)} imports {name}: upwards"
+    assert seen > 50, "the test no longer sees the imports"
+
+
+def test_a_drafter_never_sees_the_verifier_nor_the_engine_the_decoder() -> None:
+    for path in modules():
+        names = set(imports_of(ast.parse(path.read_text(encoding="utf-8")), typing=True))
+        if part_of(path) == "drafters":
+            assert not any(name.startswith("foretoken.verification") for name in names), path.name
+        if part_of(path) == "engine":
+            assert not any(name.startswith("foretoken.decoder") for name in names), path.name

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretoken.build import make_drafter
+from foretoken.drafters import DRAFTERS
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.errors import DraftSpecError, SettingError
+from foretoken.settings import DraftLevel, GenerateSettings, LoadSettings, parse_draft
+from foretoken.types import Request, Turn
+
+ABSURD_NUMBERS = [0, -1, True, False, 1.0, 2.5, "8", float("nan")]
+
+
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_settings_take_the_names_of_their_fields() -> None:
+    given = {"draft": "none", "num_speculative_tokens": 3, "dtype": "float32", "device": "cuda:1", "threads": 1}
+    assert LoadSettings.of(given) == LoadSettings(**given)  # type: ignore[arg-type]
+    assert LoadSettings.of({}) == LoadSettings()
+    assert GenerateSettings.of({"max_new_tokens": 1}) == GenerateSettings(max_new_tokens=1)
+
+
+def test_settings_are_frozen() -> None:
+    for chosen in (LoadSettings(), GenerateSettings()):
+        for field in dataclasses.fields(chosen):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(chosen, field.name, None)
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(SettingError) as error:
+        LoadSettings.of({"thread": 2})
+    assert str(error.value) == (
+        "there is no setting 'thread'; did you mean 'threads'? "
+        f"(known: {', '.join(sorted(field.name for field in dataclasses.fields(LoadSettings)))})"
+    )
+
+
+def test_an_unknown_setting_with_nothing_near_is_refused_with_all_that_are_known() -> None:
+    with pytest.raises(SettingError) as error:
+        GenerateSettings.of({"beam_width": 4})
+    known = sorted(field.name for field in dataclasses.fields(GenerateSettings))
+    assert str(error.value) == f"there is no setting 'beam_width' (known: {', '.join(known)})"
+
+
+@pytest.mark.parametrize("value", [*ABSURD_NUMBERS, None])
+def test_max_new_tokens_must_be_a_positive_whole_number(value: Any) -> None:
+    with pytest.raises(SettingError) as error:
+        GenerateSettings.of({"max_new_tokens": value})
+    assert str(error.value) == f"max_new_tokens is {value!r}, expected a whole number, 1 or more"
+
+
+@pytest.mark.parametrize("name", ["num_speculative_tokens", "threads", "prefill_chunk"])
+@pytest.mark.parametrize("value", ABSURD_NUMBERS)
+def test_numbers_of_loading_must_be_positive_and_whole(name: str, value: Any) -> None:
+    with pytest.raises(SettingError) as error:
+        LoadSettings.of({name: value})
+    assert str(error.value) == f"{name} is {value!r}, expected a whole number, 1 or more"
+
+
+def test_some_numbers_of_loading_may_be_left_open() -> None:
+    chosen = LoadSettings.of({"num_speculative_tokens": None, "threads": None})
+    assert (chosen.num_speculative_tokens, chosen.threads) == (None, None)
+    with pytest.raises(SettingError, match=r"^prefill_chunk is None, expected a whole number, 1 or more$"):
+        LoadSettings.of({"prefill_chunk": None})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"dtype": "bfloat"},
+            "dtype is 'bfloat'; did you mean 'bfloat16'? (known: auto, bfloat16, float16, float32)",
+        ),
+        # what PyTorch's users would try
+        (
+            {"dtype": torch.float32},
+            "dtype is torch.float32; did you mean 'float32'? (known: auto, bfloat16, float16, float32)",
+        ),
+        ({"dtype": None}, "dtype is None (known: auto, bfloat16, float16, float32)"),
+        ({"device": "tpu"}, "device is 'tpu'; did you mean 'cpu'? (known: cpu, cuda)"),
+        ({"device": ""}, "device is '' (known: cpu, cuda)"),
+    ],
+)
+def test_a_choice_must_be_a_known_one(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        LoadSettings.of(given)
+    assert str(error.value) == message
+
+
+@pytest.mark.xfail(strict=True, raises=AttributeError, reason="`device` is split before it is checked")
+@pytest.mark.parametrize("value", [None, 0])
+def test_a_device_that_is_not_text_is_refused(value: Any) -> None:
+    with pytest.raises(SettingError):
+        LoadSettings.of({"device": value})
+
+
+@pytest.mark.xfail(strict=True, raises=AttributeError, reason="`draft` is not checked before it is split")
+@pytest.mark.parametrize("value", [None, 3, ["lookup"]])
+def test_a_draft_that_is_not_text_is_refused(value: Any) -> None:
+    with pytest.raises((SettingError, DraftSpecError)):
+        make_drafter(LoadSettings.of({"draft": value}))
+
+
+@pytest.mark.xfail(strict=True, raises=pytest.fail.Exception, reason="switches are not checked: 'no' counts as yes")
+@pytest.mark.parametrize("name", ["ignore_eos", "keep_logits"])
+def test_a_switch_that_is_neither_true_nor_false_is_refused(name: str) -> None:
+    with pytest.raises(SettingError):
+        GenerateSettings.of({name: "no"})
+
+
+# -- what drafts ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "levels"),
+    [
+        ("none", [("none", {})]),
+        ("lookup:min_match=3", [("lookup", {"min_match": "3"})]),
+        ("mxfp4:tokens=8,lookup", [("mxfp4", {"tokens": "8"}), ("lookup", {})]),
+        (" mxfp4:tokens=8:k=2 , lookup ", [("mxfp4", {"tokens": "8", "k": "2"}), ("lookup", {})]),
+        ("fractal:layers=2+4+6", [("fractal", {"layers": "2+4+6"})]),
+        ("a/path:where=x=y", [("a/path", {"where": "x=y"})]),
+    ],
+)
+def test_a_draft_is_levels_with_options(spec: str, levels: list[tuple[str, dict[str, str]]]) -> None:
+    assert parse_draft(spec) == tuple(DraftLevel(name, options) for name, options in levels)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", "draft '' has an empty level; expected names with commas between them"),
+        ("lookup,", "draft 'lookup,' has an empty level; expected names with commas between them"),
+        ("a,,b", "draft 'a,,b' has an empty level; expected names with commas between them"),
+        (":tokens=2", "draft ':tokens=2' has an empty level; expected names with commas between them"),
+        ("lookup:", "draft 'lookup:': '' is not an option; expected name=value"),
+        ("lookup:fast", "draft 'lookup:fast': 'fast' is not an option; expected name=value"),
+        ("lookup:tokens=", "draft 'lookup:tokens=': 'tokens=' is not an option; expected name=value"),
+        ("none, lookup:=2", "draft 'lookup:=2': '=2' is not an option; expected name=value"),
+        ("lookup:tokens=2:tokens=2", "draft 'lookup:tokens=2:tokens=2' gives tokens twice; give it once"),
+    ],
+)
+def test_a_draft_that_cannot_be_read_is_refused(spec: str, message: str) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        parse_draft(spec)
+    assert str(error.value) == message
+
+
+words = st.text("abc019+/._", min_size=1, max_size=4)
+
+
+@given(st.lists(st.tuples(words, st.dictionaries(words, words, max_size=3)), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=50)
+def test_a_draft_that_is_written_down_is_read_back(levels: list[tuple[str, dict[str, str]]]) -> None:
+    spec = ",".join(":".join([name, *(f"{key}={value}" for key, value in o.items())]) for name, o in levels)
+    assert [(level.name, level.options) for level in parse_draft(spec)] == levels
+
+
+@given(st.text(",:= \n\tab1", max_size=12))
+@settings(deadline=None, max_examples=200)
+def test_any_text_is_read_as_a_draft_or_refused_with_the_part_that_is_wrong(spec: str) -> None:
+    parts = [part.strip() for part in spec.split(",")]
+    try:
+        levels = parse_draft(spec)
+    except DraftSpecError as error:
+        refusal = str(error)
+    else:
+        assert [level.name for level in levels] == [part.split(":")[0] for part in parts]
+        assert all(level.name for level in levels)
+        return
+    assert any(refusal.startswith(f"draft {wrong!r}") for wrong in [spec, *parts])
+
+
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an option that is given twice is not quoted")
+def test_a_message_stays_on_its_line_whatever_the_draft_holds() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        parse_draft("lookup:a\nb=1:a\nb=2")
+    assert "\n" not in str(error.value)
+
+
+def test_options_are_read_as_whole_numbers() -> None:
+    level = DraftLevel("lookup", {"min_match": "3", "tokens": "12"})
+    assert level.integers({"min_match": int, "tokens": int, "k": int}) == {"min_match": 3, "tokens": 12}
+    assert DraftLevel("none", {}).integers({}) == {}
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "+1", "1.0", "1e3", "two", "true", " 1", "²", "1_0"])
+def test_an_option_must_be_a_positive_whole_number(value: str) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        DraftLevel("lookup", {"min_match": value}).integers({"min_match": int})
+    assert str(error.value) == f"draft 'lookup': min_match is {value!r}, expected a whole number, 1 or more"
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="Python refuses to read so many digits, in its own words")
+def test_an_option_of_absurdly_many_digits_is_refused() -> None:
+    with pytest.raises(DraftSpecError):
+        DraftLevel("lookup", {"min_match": "9" * 5000}).integers({"min_match": int})
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        DraftLevel("lookup", {"match": "2"}).integers({"min_match": int, "tokens": int})
+    assert str(error.value) == (
+        "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: min_match, tokens)"
+    )
+
+
+# -- from a draft to a drafter ----------------------------------------------------------------------------------------
+
+
+def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
+    return make_drafter(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
+
+
+def test_a_draft_becomes_the_drafter_that_it_names() -> None:
+    assert isinstance(drafter_of("none")[0], NothingDrafter)
+    assert isinstance(drafter_of("lookup")[0], LookupDrafter)
+    assert isinstance(make_drafter(LoadSettings())[0], LookupDrafter)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_drafter_in_the_table_can_be_made_and_is_called_what_the_table_says(name: str) -> None:
+    drafter, tokens = drafter_of(name)
+    assert drafter.name == name
+    assert tokens == DRAFTERS[name].num_speculative_tokens
+
+
+def test_how_many_tokens_are_drafted_is_said_by_the_draft_or_the_setting_or_the_table() -> None:
+    assert drafter_of("lookup:tokens=3")[1] == 3
+    assert drafter_of("lookup", 5)[1] == 5
+    assert drafter_of("lookup:tokens=5", 5)[1] == 5  # the same number twice is no contradiction
+    assert drafter_of("lookup")[1] == 8
+
+
+def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lookup:tokens=3", 5)
+    assert str(error.value) == (
+        "draft 'lookup:tokens=3' asks for 3 tokens and num_speculative_tokens for 5; give one of them"
+    )
+
+
+def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
+    known = f"(known: {', '.join(sorted(DRAFTERS))})"
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lokup")
+    assert str(error.value) == f"there is no draft 'lokup'; did you mean 'lookup'? {known}"
+    with pytest.raises(DraftSpecError) as error:  # on any level
+        drafter_of("lookup,zzz")
+    assert str(error.value) == f"there is no draft 'zzz' {known}"
+
+
+def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lookup:match=3")
+    assert str(error.value) == (
+        "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: min_match, tokens)"
+    )
+    with pytest.raises(DraftSpecError, match=r"^draft 'none' has no option 'min_match' \(known: tokens\)$"):
+        drafter_of("none:min_match=3")
+
+
+def test_more_than_one_level_is_refused() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lookup,none")
+    assert str(error.value) == "draft 'lookup,none' has 2 levels; expected one, such as 'lookup'"
+
+
+@pytest.mark.parametrize(
+    ("spec", "tokens"), [("lookup", (4,)), ("lookup:min_match=2", (4,)), ("lookup:min_match=3", ())]
+)
+def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> None:
+    prompt = (1, 2, 4, 1, 2)  # it ends as it began, for two tokens
+    drafter, _ = drafter_of(spec)
+    drafter.begin([Request(0, prompt, 9)])
+    (draft,) = drafter.propose([Turn(0, 1, len(prompt), rows=1, depth=1)])
+    assert draft.tokens == tokens

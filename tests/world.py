@@ -1,0 +1,142 @@
+"""A small world to run drafters in: a tiny target, prompts, and what plain decoding makes of them.
+
+The target is built so that every drafter has something to do: attention and feed-forward are weak, so the next token
+depends mostly (not only) on the last one. Earlier text therefore predicts later text often, and not always.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.weights import assemble
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.engine import Engine
+from foretoken.types import Drafter, Request, RoundRecord, Verdict, Verifier
+from foretoken.verification.local import Caches, LocalVerifier
+from tests.tiny import random_tensors, tiny_config
+
+LONGEST = 20  # tokens of plain continuation that the contracts use
+VOCABULARY = 509
+_SEED = 1
+_STARTS = (87, 75)  # chosen, with the seed, so that no token comes twice in either continuation
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Plain decoding of one prompt: the truth. `digests[n]` is that of the cache after n tokens."""
+
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    logits: torch.Tensor
+    digests: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class World:
+    """A target and the truth about some prompts; sequence s is `plains[s]`."""
+
+    target: Decoder
+    plains: tuple[Plain, ...]
+
+
+def weak_decoder(seed: int, noise: float = 0.0) -> Decoder:
+    """A decoder whose blocks add little to the embedding. With `noise`, another draw is mixed in: a poor copy."""
+    config = tiny_config(vocab_size=VOCABULARY, num_hidden_layers=3, hidden_size=24, head_dim=6, intermediate_size=40)
+    tensors = random_tensors(config, seed)
+    other = random_tensors(config, seed + 1000)
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.mul_(0.15)
+        if noise and tensor.ndim == 2:
+            tensor.add_(noise * tensor.std() * other[name] / other[name].std())
+    return Decoder(config, assemble(tensors, config))
+
+
+@cache
+def make_world() -> World:
+    """Two prompts that end as they began, so that there is something to look up."""
+    target = weak_decoder(_SEED)
+    plains = []
+    for start in _STARTS:
+        orbit = decode(target, (start,), 40).tokens
+        plains.append(decode(target, (*orbit[:30], 7, *orbit[:5]), LONGEST))
+    return World(target, tuple(plains))
+
+
+def decode(target: Decoder, prompt: tuple[int, ...], count: int) -> Plain:
+    """Plain decoding, straight from the engine with a drafter that proposes nothing."""
+    run = Run(target, NothingDrafter(), [Request(0, prompt, count, keep_logits=True)])
+    result = run.sequences[0]
+    caches = run.final_caches[0]
+    digests = tuple(caches.digest_at(len(prompt) + n - 1) for n in range(1, count + 1))
+    return Plain(prompt, result.tokens, result.logits, ("", *digests))
+
+
+class Snapshot:
+    """The committed keys and values of a cache, copied."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._layers = [[t[: cache.length].clone() for t in cache.read(layer)] for layer in cache.layers]
+
+    def digest_at(self, length: int) -> str:
+        """As `Cache.digest`, of the first `length` positions."""
+        digest = hashlib.sha256()
+        for tensors in self._layers:
+            for tensor in tensors:
+                digest.update(tensor[:length].contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Generated:
+    """What one sequence became."""
+
+    tokens: tuple[int, ...]
+    origins: tuple[str, ...]
+    logits: torch.Tensor
+    finish_reason: str | None
+
+
+class Run:
+    """One run of the engine: what came out, the caches as they stood at the end, and the rounds' records."""
+
+    def __init__(
+        self,
+        target: Decoder,
+        drafter: Drafter,
+        requests: list[Request],
+        *,
+        num_speculative_tokens: int = 5,
+        caches: Caches | None = None,
+        wrap: type | None = None,
+    ) -> None:
+        caches = Caches() if caches is None else caches
+        verifier: Verifier = LocalVerifier(target, caches, needs=drafter.needs)
+        if wrap is not None:
+            verifier = wrap(verifier)
+        self.records: list[RoundRecord] = []
+        engine = Engine(verifier, drafter, num_speculative_tokens=num_speculative_tokens, recorder=self.records.append)
+        self.verdicts: dict[int, list[Verdict]] = {r.sequence: [] for r in requests}
+        self.final_caches: dict[int, Snapshot] = {}
+        for verdicts in engine.run(requests):
+            for verdict in verdicts:
+                self.verdicts[verdict.sequence].append(verdict)
+                if verdict.finish_reason is not None:
+                    self.final_caches[verdict.sequence] = Snapshot(caches[verdict.sequence])
+        self.sequences = {s: _joined(v) for s, v in self.verdicts.items()}
+
+
+def _joined(verdicts: list[Verdict]) -> Generated:
+    logits = [v.logits for v in verdicts if v.logits is not None]
+    return Generated(
+        tuple(t for v in verdicts for t in v.tokens),
+        tuple(o for v in verdicts for o in v.origins),
+        torch.cat(logits) if logits else torch.empty(0),
+        verdicts[-1].finish_reason,
+    )
