@@ -49,7 +49,7 @@ def command_line() -> Iterator[str]:
     yield from (
         "",
         "`tokens` is the most draft tokens a round (num_speculative_tokens). Exit codes: 0; 2 for what cannot be used, "
-        "with one line on standard error; 130 after Ctrl-C.",
+        "with the reason on standard error.",
     )
 
 

@@ -87,8 +87,8 @@ def test_some_numbers_of_loading_may_be_left_open() -> None:
             "dtype is torch.float32; did you mean 'float32'? (known: auto, bfloat16, float16, float32)",
         ),
         ({"dtype": None}, "dtype is None (known: auto, bfloat16, float16, float32)"),
-        ({"device": "tpu"}, "device is 'tpu'; did you mean 'cpu'? (known: cpu, cuda)"),
-        ({"device": ""}, "device is '' (known: cpu, cuda)"),
+        ({"device": "tpu"}, "device is 'tpu', expected cpu, cuda or cuda:NUMBER"),
+        ({"device": ""}, "device is '', expected cpu, cuda or cuda:NUMBER"),
     ],
 )
 def test_a_choice_must_be_a_known_one(given: dict[str, Any], message: str) -> None:
@@ -97,21 +97,18 @@ def test_a_choice_must_be_a_known_one(given: dict[str, Any], message: str) -> No
     assert str(error.value) == message
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="`device` is split before it is checked")
 @pytest.mark.parametrize("value", [None, 0])
 def test_a_device_that_is_not_text_is_refused(value: Any) -> None:
     with pytest.raises(SettingError):
         LoadSettings.of({"device": value})
 
 
-@pytest.mark.xfail(strict=True, raises=AttributeError, reason="`draft` is not checked before it is split")
 @pytest.mark.parametrize("value", [None, 3, ["lookup"]])
 def test_a_draft_that_is_not_text_is_refused(value: Any) -> None:
     with pytest.raises((SettingError, DraftSpecError)):
         make_drafter(LoadSettings.of({"draft": value}))
 
 
-@pytest.mark.xfail(strict=True, raises=pytest.fail.Exception, reason="switches are not checked: 'no' counts as yes")
 @pytest.mark.parametrize("name", ["ignore_eos", "keep_logits"])
 def test_a_switch_that_is_neither_true_nor_false_is_refused(name: str) -> None:
     with pytest.raises(SettingError):
@@ -147,7 +144,7 @@ def test_a_draft_is_levels_with_options(spec: str, levels: list[tuple[str, dict[
         ("lookup:fast", "draft 'lookup:fast': 'fast' is not an option; expected name=value"),
         ("lookup:tokens=", "draft 'lookup:tokens=': 'tokens=' is not an option; expected name=value"),
         ("none, lookup:=2", "draft 'lookup:=2': '=2' is not an option; expected name=value"),
-        ("lookup:tokens=2:tokens=2", "draft 'lookup:tokens=2:tokens=2' gives tokens twice; give it once"),
+        ("lookup:tokens=2:tokens=2", "draft 'lookup:tokens=2:tokens=2' gives 'tokens' twice; give it once"),
     ],
 )
 def test_a_draft_that_cannot_be_read_is_refused(spec: str, message: str) -> None:
@@ -181,7 +178,6 @@ def test_any_text_is_read_as_a_draft_or_refused_with_the_part_that_is_wrong(spec
     assert any(refusal.startswith(f"draft {wrong!r}") for wrong in [spec, *parts])
 
 
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="an option that is given twice is not quoted")
 def test_a_message_stays_on_its_line_whatever_the_draft_holds() -> None:
     with pytest.raises(DraftSpecError) as error:
         parse_draft("lookup:a\nb=1:a\nb=2")
@@ -198,10 +194,9 @@ def test_options_are_read_as_whole_numbers() -> None:
 def test_an_option_must_be_a_positive_whole_number(value: str) -> None:
     with pytest.raises(DraftSpecError) as error:
         DraftLevel("lookup", {"min_match": value}).integers({"min_match": int})
-    assert str(error.value) == f"draft 'lookup': min_match is {value!r}, expected a whole number, 1 or more"
+    assert str(error.value) == f"draft 'lookup': min_match is {value!r}, expected a whole number, 1 to 999999"
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="Python refuses to read so many digits, in its own words")
 def test_an_option_of_absurdly_many_digits_is_refused() -> None:
     with pytest.raises(DraftSpecError):
         DraftLevel("lookup", {"min_match": "9" * 5000}).integers({"min_match": int})
@@ -246,7 +241,7 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
     with pytest.raises(DraftSpecError) as error:
         drafter_of("lookup:tokens=3", 5)
     assert str(error.value) == (
-        "draft 'lookup:tokens=3' asks for 3 tokens and num_speculative_tokens for 5; give one of them"
+        "draft 'lookup:tokens=3' asks for 3 tokens, num_speculative_tokens for 5; give one of them"
     )
 
 

@@ -1,8 +1,10 @@
 """Foretoken makes a language model answer faster without changing one token of what it would have said.
 
-import foretoken
-model = foretoken.load("PATH_OR_ID", draft="lookup")
-print(model.generate("def add(", max_new_tokens=64).text)
+    import foretoken
+    model = foretoken.load("PATH_OR_ID", draft="lookup")
+    print(model.generate("def add(", max_new_tokens=64).text)
+
+`LoadSettings` and `GenerateSettings` list the settings of the two calls.
 """
 
 from __future__ import annotations

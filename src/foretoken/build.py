@@ -90,8 +90,10 @@ def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | 
 
 
 def _expect_device(device: str) -> None:
-    if device != "cpu":
-        import torch
+    if device == "cpu":
+        return
+    import torch
 
-        if not torch.cuda.is_available():
-            raise SettingError(f"device is {device!r}, but PyTorch sees no GPU here; use cpu")
+    number = int(device.partition(":")[2] or 0)
+    if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+        raise SettingError(f"device is {device!r}, but PyTorch sees no such GPU here; use cpu")

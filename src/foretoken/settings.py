@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -44,7 +45,10 @@ class LoadSettings(_Settings):
 
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
-        _one_of("device", self.device.split(":")[0], ("cpu", "cuda"))
+        if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
+            raise SettingError(f"device is {self.device!r}, expected cpu, cuda or cuda:NUMBER")
+        if not isinstance(self.draft, str):
+            raise SettingError(f"draft is {self.draft!r}, expected text, such as 'lookup' or 'none'")
         _at_least("prefill_chunk", self.prefill_chunk, 1)
         if self.num_speculative_tokens is not None:
             _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
@@ -62,6 +66,9 @@ class GenerateSettings(_Settings):
 
     def __post_init__(self) -> None:
         _at_least("max_new_tokens", self.max_new_tokens, 1)
+        for name in ("ignore_eos", "keep_logits"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingError(f"{name} is {getattr(self, name)!r}, expected True or False")
 
 
 @dataclass(frozen=True)
@@ -77,8 +84,10 @@ class DraftLevel:
         for key, text in self.options.items():
             if key not in known:
                 raise DraftSpecError(f"draft {self.name!r} has no option {key!r}{nearest(key, known)}")
-            if not text.isdecimal() or int(text) < 1:
-                raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r}, expected a whole number, 1 or more")
+            if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+                raise DraftSpecError(
+                    f"draft {self.name!r}: {key} is {text!r:.30}, expected a whole number, 1 to 999999"
+                )
             values[key] = int(text)
         return values
 
@@ -94,7 +103,7 @@ def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
             if not equals or not key or not value:
                 raise DraftSpecError(f"draft {part.strip()!r}: {pair!r} is not an option; expected name=value")
             if key in options:
-                raise DraftSpecError(f"draft {part.strip()!r} gives {key} twice; give it once")
+                raise DraftSpecError(f"draft {part.strip()!r} gives {key!r} twice; give it once")
             options[key] = value
         if not name:
             raise DraftSpecError(f"draft {spec!r} has an empty level; expected names with commas between them")

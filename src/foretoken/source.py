@@ -15,17 +15,31 @@ def resolve(model: str, revision: str | None = None) -> Path:
     """The folder of a checkpoint. A hub id is downloaded, or found where an earlier download put it."""
     if model in EMBEDDED:
         return EMBEDDED[model]
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    folder = _folder(model)
+    if folder is not None and folder.is_dir():
         return folder
-    if folder.is_file():
+    if folder is not None and folder.is_file():
         raise ModelNotFoundError(f"{model} is a file, expected the folder of a Hugging Face checkpoint")
-    if model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
+    if folder is None or model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise ModelNotFoundError(
-            f"there is no folder {model!r}; expected a checkpoint's folder, a hub id (owner/name) or an embedded model"
-            f"{nearest(model, EMBEDDED)}"
+            f"there is no folder {model!r:.80}; expected a checkpoint's folder, a hub id (owner/name) or "
+            f"an embedded model{nearest(model, EMBEDDED)}"
         )
     return _download(model, revision)
+
+
+def _folder(model: str) -> Path | None:
+    """The path that a name may be; None for what cannot be one: empty, too long, the home of nobody."""
+    if not model:
+        return None
+    try:
+        folder = Path(model).expanduser()
+        folder.stat()
+    except FileNotFoundError:
+        return folder
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return folder
 
 
 def _download(model: str, revision: str | None) -> Path:

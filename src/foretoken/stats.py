@@ -9,24 +9,26 @@ from foretoken.types import RoundRecord, Stats
 
 def summarise(records: Sequence[RoundRecord], sequence: int) -> Stats:
     """The statistics of one sequence. The first record is that of its prompt."""
-    prompt, rounds = records[0], records[1:]
+    prompt, rounds = records[0], [r for r in records[1:] if sequence in r.new_tokens]
     drafted = [r.drafted.get(sequence, 0) for r in rounds]
     accepted = [r.accepted.get(sequence, 0) for r in rounds]
-    new_tokens = sum(r.new_tokens.get(sequence, 0) for r in rounds)
-    passes = sum(sequence in r.new_tokens for r in rounds)
+    new_tokens = sum(r.new_tokens[sequence] for r in rounds)
     decode_seconds = sum(r.propose_seconds + r.check_seconds for r in rounds)
-    deepest = max(accepted, default=0)
     return Stats(
         drafts=sum(n > 0 for n in drafted),
         draft_tokens=sum(drafted),
         accepted_tokens=sum(accepted),
-        draft_acceptance_rate=sum(accepted) / sum(drafted) if sum(drafted) else 0.0,
-        mean_acceptance_length=new_tokens / passes if passes else 0.0,
-        accepted_per_position=tuple(sum(n > position for n in accepted) for position in range(deepest)),
-        tokens_per_second=new_tokens / decode_seconds if decode_seconds else 0.0,
-        tokens_per_second_with_prefill=(
-            (new_tokens + prompt.new_tokens[sequence]) / (decode_seconds + prompt.check_seconds)
+        draft_acceptance_rate=_per(sum(accepted), sum(drafted)),
+        mean_acceptance_length=_per(new_tokens, len(rounds)),
+        accepted_per_position=tuple(sum(n > at for n in accepted) for at in range(max(accepted, default=0))),
+        tokens_per_second=_per(new_tokens, decode_seconds),
+        tokens_per_second_with_prefill=_per(
+            new_tokens + prompt.new_tokens[sequence], decode_seconds + prompt.check_seconds
         ),
         prefill_seconds=prompt.check_seconds,
         decode_seconds=decode_seconds,
     )
+
+
+def _per(amount: float, unit: float) -> float:
+    return amount / unit if unit else 0.0

@@ -9,7 +9,7 @@ from typing import Any
 from foretoken.errors import CheckpointError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
-_CONTEXT = 6  # tokens before the new ones that are decoded with them: their spaces and bytes may join
+_CONTEXT = 64  # of the prompt's tokens, how many are decoded along with the first new ones
 _INCOMPLETE = "\ufffd"  # what a decoder gives for bytes that are not a character yet
 
 
@@ -46,7 +46,8 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids, with what the model expects at the beginning."""
-        return self._tokenizer.encode(text)  # type: ignore[no-any-return]
+        # not verbose: its warning about long prompts would come before our error about them
+        return self._tokenizer.encode(text, verbose=False)  # type: ignore[no-any-return]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""
@@ -58,29 +59,32 @@ class Tokenizer:
 class StreamDecoder:
     """Turns tokens into text as they come: `"".join` of what `feed` and `flush` return is the whole text.
 
-    Half a character is held back until the rest of it comes. The prompt's last tokens are decoded along, so that a
-    space or a character that began there is continued, not begun anew.
+    New tokens are decoded together with those before them, from the last place but one at which a character was
+    complete: spaces and bytes may join over a token's border. Half a character is held back until the rest of it comes.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._tokens = list(prompt[-_CONTEXT:])
-        self._said = tokenizer.decode(self._tokens)
+        self._window = list(prompt[-_CONTEXT:])  # decoded at each step
+        self._told = len(self._window)  # of these, how many have been said
+        self._said = tokenizer.decode(self._window)
 
     def feed(self, token: int) -> str:
         """The text that this token completes: empty while a character is incomplete."""
-        self._tokens.append(token)
-        text = self._tokenizer.decode(self._tokens)
-        if text.endswith(_INCOMPLETE):
-            return ""
-        return self._say(text)
+        self._window.append(token)
+        text = self._tokenizer.decode(self._window)
+        return "" if text.endswith(_INCOMPLETE) else self._say(text)
 
     def flush(self) -> str:
         """What was held back, at the end."""
-        return self._say(self._tokenizer.decode(self._tokens))
+        return self._say(self._tokenizer.decode(self._window))
 
     def _say(self, text: str) -> str:
-        new = text[len(self._said) :]
-        self._tokens = self._tokens[-_CONTEXT:]
-        self._said = self._tokenizer.decode(self._tokens)
+        # a prompt may end within a character: if that is finished now, the half that was said was not the prompt's
+        said = self._said if text.startswith(self._said) else self._said.rstrip(_INCOMPLETE)
+        new = text[len(said) :]
+        if new:  # a token without text, such as a special one, is no place to begin a window
+            self._window = self._window[self._told :]
+            self._told = len(self._window)
+            self._said = self._tokenizer.decode(self._window)
         return new

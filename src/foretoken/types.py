@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from foretoken.errors import ContractError
+
 if TYPE_CHECKING:
     import torch
 
@@ -89,13 +91,16 @@ class Draft:
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
-        if not (len(self.parents) == len(self.origins) == n) or (self.draft_probs and len(self.draft_probs) != n):
-            raise ValueError(
-                f"a draft of {n} tokens needs {n} parents and origins, got {len(self.parents)} and {len(self.origins)}"
-            )
+        lengths = {"parents": len(self.parents), "origins": len(self.origins)}
+        if self.draft_probs is not None:
+            lengths["draft_probs"] = len(self.draft_probs)
+        if any(length != n for length in lengths.values()):
+            raise ContractError(f"a draft of {n} tokens came with {lengths}; expected {n} of each")
         for i, parent in enumerate(self.parents):
             if not -1 <= parent < i:
-                raise ValueError(f"draft token {i} has parent {parent}; parents come before children, -1 is the root")
+                raise ContractError(
+                    f"draft token {i} has parent {parent}; parents come before children, -1 is the root"
+                )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -113,8 +118,8 @@ class Features:
     tensors: Mapping[str, torch.Tensor]
 
     def first(self, rows: int) -> Features:
-        """The features of the first `rows` rows."""
-        return Features(self.start, {name: tensor[:rows] for name, tensor in self.tensors.items()})
+        """The features of the first `rows` rows, in memory of their own: what was cut is not sent along."""
+        return Features(self.start, {name: tensor[:rows].clone() for name, tensor in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +154,7 @@ class Verdict:
             tokens=self.tokens[:count],
             origins=self.origins[:count],
             features=features,
-            logits=None if self.logits is None else self.logits[:count],
+            logits=None if self.logits is None else self.logits[:count].clone(),
             finish_reason=finish_reason,
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -29,9 +28,3 @@ def main() -> None:
     except ForetokenError as error:
         print(f"foretoken: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader went away, as `head` does: nobody is left to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except KeyboardInterrupt:
-        print(file=sys.stderr)
-        sys.exit(130)

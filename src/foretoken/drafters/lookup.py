@@ -54,6 +54,10 @@ class LookupDrafter:
         began = time.perf_counter()
         text = self._texts[turn.sequence]
         length, end = text.longest_match()
-        followed = text.text[end + 1 : end + 1 + turn.depth] if length >= self._min_match else []
+        count = min(turn.rows, turn.depth) if length >= self._min_match else 0
+        followed = text.text[end + 1 : end + 1 + count]
+        period = len(text.text) - 1 - end
+        while len(followed) < count:  # the copy has caught up with the text's end: it repeats, so go on repeating
+            followed.append(followed[-period])
         work = Work(self.name, seconds=time.perf_counter() - began, draft_tokens=len(followed))
         return turn.chain(followed, self.name, (work,))

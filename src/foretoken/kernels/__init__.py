@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
+from foretoken.errors import ContractError
 from foretoken.kernels import native
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ Argmax = Callable[["torch.Tensor"], "int | None"]
 
 def argmax(logits: torch.Tensor) -> int | None:
     """The index of the largest of float32 [V], the lowest on a tie; None if any of them is NaN."""
+    if str(logits.dtype) != "torch.float32" or logits.ndim != 1 or len(logits) == 0:
+        raise ContractError(f"argmax got {logits.dtype} {list(logits.shape)}; expected float32 [V], V > 0")
     return _argmax(logits.device.type)(logits)
 
 

@@ -79,6 +79,11 @@ class LocalVerifier:
         return [self._read_prompt(request) for request in requests]
 
     def _read_prompt(self, request: Request) -> Verdict:
+        if not 0 < len(request.prompt) < self.context_length:
+            raise ContractError(
+                f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
+                f"expected 1 to {self.context_length - 1}"
+            )
         cache = self.target.new_cache()
         self.caches.open(request.sequence, cache)
         self._sequences[request.sequence] = _Sequence(request)
@@ -164,7 +169,7 @@ class LocalVerifier:
         """After a commit: move on to the next round and gather what was asked for."""
         state, cache = self._sequences[sequence], self.caches[sequence]
         stop = cache.length
-        start = 0 if not accepted and round == 0 else stop - len(tokens)
+        start = 0 if round == 0 else stop - len(tokens)
         features: dict[str, torch.Tensor] = {}
         if self._needs.hidden:
             features["hidden"] = torch.cat(hidden)

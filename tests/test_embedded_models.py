@@ -1,0 +1,126 @@
+"""The embedded models through the public interface: what a user gets, and that drafting never changes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import foretoken
+from foretoken.decoder.weights import DTYPES
+from foretoken.source import EMBEDDED
+
+PROMPTS = {
+    "repeats": "def test_one(self):\n    self.assertEqual(1, 1)\n\ndef test_two(self):\n    self.assertEqual(2, 2)\n\ndef",
+    "new": "import os\nimport sys\n\n\ndef main(argv):",
+    "one token": "x",
+    "not code": "Dæmoner – 悪魔 – 🙂 élan",
+}
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[tuple[str, str], foretoken.Model]:
+    return {
+        (draft, dtype): foretoken.load("stdlib-7m", draft=draft, dtype=dtype)
+        for draft in ("none", "lookup:min_match=1:tokens=20")
+        for dtype in ("bfloat16", "float32")
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", PROMPTS)
+def test_drafting_changes_neither_a_token_nor_a_bit(
+    models: dict[tuple[str, str], foretoken.Model], name: str, dtype: str
+) -> None:
+    plain, drafted = (
+        models[draft, dtype].generate(PROMPTS[name], max_new_tokens=60, ignore_eos=True, keep_logits=True)
+        for draft in ("none", "lookup:min_match=1:tokens=20")
+    )
+    assert plain.tokens == drafted.tokens
+    assert plain.text == drafted.text
+    assert plain.logits is not None
+    assert drafted.logits is not None
+    assert torch.equal(plain.logits, drafted.logits)
+    assert plain.stats.draft_tokens == 0
+    if name == "repeats":
+        assert 0 < drafted.stats.accepted_tokens < drafted.stats.draft_tokens
+
+
+def test_the_logits_are_those_of_transformers() -> None:
+    from transformers import AutoModelForCausalLM
+
+    from foretoken.decoder.rows import chain
+
+    model = foretoken.load("stdlib-7m", dtype="float32")
+    prompt = model.tokens_of(PROMPTS["repeats"])
+    theirs = AutoModelForCausalLM.from_pretrained(EMBEDDED["stdlib-7m"], dtype=torch.float32)
+    with torch.no_grad():
+        expected = theirs(torch.tensor([prompt])).logits[0]
+    rows = chain(model.target.new_cache(), prompt)
+    got = model.target.head(model.target.forward(rows))
+    assert float((got - expected).abs().max() / expected.abs().max()) <= 1e-5
+
+
+def test_streamed_pieces_are_the_completion() -> None:
+    model = foretoken.load("stdlib-7m")
+    stream = model.stream(PROMPTS["repeats"], max_new_tokens=30)
+    pieces = list(stream)
+    assert tuple(piece.token for piece in pieces) == stream.completion.tokens
+    assert "".join(piece.text for piece in pieces) == stream.completion.text
+    assert {piece.origin for piece in pieces} == {"target", "lookup"}
+
+
+def test_a_closed_stream_has_no_completion_and_leaves_the_model_usable() -> None:
+    model = foretoken.load("stdlib-7m")
+    stream = model.stream(PROMPTS["repeats"], max_new_tokens=30)
+    next(iter(stream))
+    stream.close()
+    with pytest.raises(foretoken.InputError, match="the stream has not ended"):
+        _ = stream.completion
+    assert len(model.generate(PROMPTS["repeats"], max_new_tokens=5).tokens) == 5
+
+
+def test_token_ids_and_text_are_the_same_prompt() -> None:
+    model = foretoken.load("stdlib-7m")
+    ids = model.tokens_of("def add(")
+    assert model.generate(ids, max_new_tokens=9).tokens == model.generate("def add(", max_new_tokens=9).tokens
+    with pytest.raises(foretoken.PromptError, match="the prompt holds token 4096; the model has tokens 0 to 4095"):
+        model.generate([1, 4096])
+    with pytest.raises(foretoken.PromptError, match="expected text or token ids"):
+        model.generate(3)  # type: ignore[arg-type]
+    with pytest.raises(foretoken.SettingError, match="did you mean 'max_new_tokens'"):
+        model.generate("x", max_tokens=3)
+
+
+def test_end_tokens_end_a_generation_unless_they_are_ignored(tmp_path: Path) -> None:
+    model = foretoken.load("stdlib-7m")
+    tokens = model.generate(PROMPTS["new"], max_new_tokens=12, ignore_eos=True).tokens
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in EMBEDDED["stdlib-7m"].iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [4000, tokens[7]]}), encoding="utf-8")
+    ends = foretoken.load(folder)
+    assert ends.end_tokens == {4000, tokens[7]}
+    first = tokens.index(tokens[7])
+    done = ends.generate(PROMPTS["new"], max_new_tokens=12)
+    assert (done.tokens, done.finish_reason) == (tokens[: first + 1], "stop")
+    assert ends.generate(PROMPTS["new"], max_new_tokens=12, ignore_eos=True).tokens == tokens
+
+
+@pytest.mark.parametrize("name", EMBEDDED)
+def test_embedded_models_fit_what_was_promised_of_them(name: str) -> None:
+    folder = EMBEDDED[name]
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["num_key_value_heads"] <= 2
+    assert config["head_dim"] <= 64
+    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    assert record["heldout_loss_nats_per_token"] < {"stdlib-7m": 3.0, "stdlib-1m": 3.6}[name]
+    tokenizers = {(f / "tokenizer.json").read_bytes() for f in EMBEDDED.values()}
+    assert len(tokenizers) == 1, "drafts share their target's tokenizer"
+    sizes = sum(file.stat().st_size for f in EMBEDDED.values() for file in f.iterdir())
+    assert sizes < 20e6
+    assert foretoken.load(name).target.weights.embedding.dtype == DTYPES["bfloat16"]
