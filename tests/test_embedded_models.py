@@ -13,7 +13,7 @@ from foretoken.decoder.weights import DTYPES
 from foretoken.source import EMBEDDED
 
 PROMPTS = {
-    "repeats": "def test_one(self):\n    self.assertEqual(1, 1)\n\ndef test_two(self):\n    self.assertEqual(2, 2)\n\ndef",
+    "repeats": "def one(self):\n    self.assertEqual(1, 1)\n\n\ndef two(self):\n    self.assertEqual(2, 2)\n\n\ndef",
     "new": "import os\nimport sys\n\n\ndef main(argv):",
     "one token": "x",
     "not code": "Dæmoner – 悪魔 – 🙂 élan",

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from foretoken.stats import summarise
 from foretoken.types import RoundRecord, Stats
 

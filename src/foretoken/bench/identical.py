@@ -48,6 +48,8 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
 
     stats = [completion.stats for completion in drafted]
     pairs = list(zip(plain, drafted, strict=True))
+    decoded = sum(len(a.tokens) - 1 for a in drafted)  # the first token is that of the prompt's pass
+    passes = sum((len(a.tokens) - 1) / a.stats.mean_acceptance_length for a in drafted)
     draft_tokens, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
     return {
         "draft": draft,
@@ -59,7 +61,7 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
         "draft_tokens": draft_tokens,
         "accepted_tokens": accepted,
         "rejected_tokens": draft_tokens - accepted,
-        "mean_acceptance_length": round(statistics.mean(s.mean_acceptance_length for s in stats), 3),
+        "mean_acceptance_length": round(decoded / passes, 3),
         "tokens_per_second": round(statistics.median(s.tokens_per_second for s in stats), 1),
         "plain_tokens_per_second": round(statistics.median(a.stats.tokens_per_second for a in plain), 1),
     }

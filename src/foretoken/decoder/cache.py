@@ -65,10 +65,12 @@ class Cache:
 
     def place(self, parents: Sequence[int]) -> range:
         """Reserve a slot for each of some rows. A parent is a slot reserved before, or -1 for the end of the prefix."""
+        self._expect_ground()
         first = self.scratch
         for slot, parent in enumerate(parents, first):
             if not -1 <= parent < slot:
                 raise ContractError(f"slot {slot} was given parent {parent}; expected an earlier slot, or -1")
+        for parent in parents:
             self._parents.append(parent)
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
         self._reserve(self.length - self.base + self.scratch)
@@ -110,6 +112,7 @@ class Cache:
         Refuses a path that is not one, and slots that `writer` has not written in every layer: a drafter's rows can
         never become the target's. The watermark moves last, so a commit that is cancelled has not happened.
         """
+        self._expect_ground()
         previous = -1
         for slot in path:
             if not 0 <= slot < self.scratch or self._parents[slot] != previous:
@@ -151,8 +154,7 @@ class Cache:
         keys, values = self._keys[at, :stop], self._values[at, :stop]
         if self.parent is None:
             return keys, values
-        if self.parent._epoch != self._parent_epoch:
-            raise ContractError("the cache under this view was truncated; make a new view each round")
+        self._expect_ground()
         below_keys, below_values = self.parent.read(layer)
         return torch.cat((below_keys[: self.base], keys)), torch.cat((below_values[: self.base], values))
 
@@ -171,6 +173,10 @@ class Cache:
             for tensor in self.read(layer):
                 digest.update(tensor[: self.length].contiguous().view(torch.uint8).cpu().numpy().tobytes())
         return digest.hexdigest()
+
+    def _expect_ground(self) -> None:
+        if self.parent is not None and self.parent._epoch != self._parent_epoch:
+            raise ContractError("the cache under this view was truncated; make a new view each round")
 
     def _layer(self, layer: int) -> int:
         if layer not in self.layers:

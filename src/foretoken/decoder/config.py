@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,8 @@ def read_json(path: Path) -> dict[str, Any]:
             f"{path.parent} has no {path.name}; expected a Hugging Face checkpoint: a folder with config.json, "
             "*.safetensors and a tokenizer"
         ) from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); expected a file") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path} is not JSON ({error}); fetch the file again") from None
     if not isinstance(value, dict):
@@ -89,7 +92,8 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
     if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "?")
+        given = raw["quantization_config"]
+        method = given.get("quant_method", "?") if isinstance(given, dict) else given
         raise UnsupportedModelError(f"the checkpoint is quantised ({method}); use the bf16, fp16 or fp32 original")
 
     def size(key: str, default: int | None = None) -> int:
@@ -102,7 +106,7 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
     kv_heads = size("num_key_value_heads", heads)
     vocab, context = size("vocab_size"), size("max_position_embeddings", 2048)
-    head_dim = size("head_dim", hidden // heads)
+    head_dim = size("head_dim", family.head_dim or hidden // heads)
     if heads % kv_heads:
         raise CheckpointError(
             f"config.json: {heads} query heads cannot share {kv_heads} key/value heads; expected a divisor"
@@ -114,6 +118,9 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     valid = size("valid_vocab_size", vocab)
     if valid > vocab:
         raise CheckpointError(f"config.json: valid_vocab_size is {valid}, expected at most vocab_size, {vocab}")
+    eps = raw.get("rms_norm_eps", 1e-6)
+    if not _is_positive(eps):
+        raise CheckpointError(f"config.json: rms_norm_eps is {eps!r}, expected a positive number")
     rope = _parse_rope(raw, context)
     windows = family.windows(raw, layers)
     if len(windows) != layers:
@@ -129,7 +136,7 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        norm_eps=float(eps),
         # dynamic NTK is meant to be used beyond the length that the model was trained on
         context_length=int(context * rope.factor) if rope.type == "dynamic" else context,
         tied=bool(raw.get("tie_word_embeddings", False)),
@@ -143,29 +150,63 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     )
 
 
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
 def _parse_rope(raw: Mapping[str, Any], context: int) -> RopeConfig:
     """`rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (transformers 4)."""
-    given = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    given: dict[str, Any] = {}
+    for layout in ("rope_scaling", "rope_parameters"):
+        part = raw.get(layout)
+        if part is not None and not isinstance(part, dict):
+            raise CheckpointError(f"config.json: {layout} is {part!r}, expected an object or null")
+        given.update(part or {})
+    if any(isinstance(value, dict) for value in given.values()):
+        raise UnsupportedModelError(f"rope parameters by layer type ({', '.join(given)}) are not supported")
+    for key in ("rope_theta", "original_max_position_embeddings"):  # these may stand beside them
+        if given.get(key) is None:
+            given.pop(key, None)
+            if raw.get(key) is not None:
+                given[key] = raw[key]
+
     kind = given.get("rope_type") or given.get("type") or "default"
     if kind not in ROPE_TYPES:
         raise UnsupportedModelError(f"rope type {kind!r} is not supported; supported: {', '.join(ROPE_TYPES)}")
     partial = given.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
+    if partial not in (None, 1):
         raise UnsupportedModelError(f"partial_rotary_factor {partial} is not supported; supported: 1")
-    theta = given.get("rope_theta", raw.get("rope_theta"))
-    original = given.get("original_max_position_embeddings") or raw.get("original_max_position_embeddings") or context
-    known = {key: given[key] for key in RopeConfig.__dataclass_fields__ if key != "type" and given.get(key) is not None}
-    if kind not in ("default",) and kind != "yarn" and "factor" not in known:
-        raise CheckpointError(f"config.json: rope type {kind!r} needs a factor; add it to rope_parameters")
+
+    numbers = {key: given[key] for key in _ROPE_NUMBERS if given.get(key) is not None}
+    for key, value in numbers.items():
+        if not _is_positive(value) and not (key in _MAY_BE_ZERO and value == 0):
+            raise CheckpointError(f"config.json: rope parameters {given} do not make sense: {key} is {value!r}")
+    original = int(numbers.pop("original_max_position_embeddings", context))
+    theta = float(numbers.pop("rope_theta", 10000.0))
     if kind == "yarn":
-        known.setdefault("factor", context / original)
-    if kind == "dynamic":
-        original = context
-    try:
-        known = {key: value if isinstance(value, bool) else float(value) for key, value in known.items()}
-        rope = RopeConfig(**{**known, "theta": float(theta or 10000.0), "type": kind, "original": int(original)})
-    except (TypeError, ValueError) as error:
-        raise CheckpointError(f"config.json: rope parameters {given} do not make sense ({error})") from None
-    if rope.factor <= 0 or rope.theta <= 0 or rope.original <= 0:
-        raise CheckpointError(f"config.json: rope parameters {given} hold a number that is not positive")
-    return rope
+        numbers.setdefault("factor", context / original)
+        numbers = {key: value for key, value in numbers.items() if value or key not in ("beta_fast", "beta_slow")}
+    if kind not in ("default", "yarn") and "factor" not in numbers:
+        raise CheckpointError(f"config.json: rope type {kind!r} needs a factor; add it to rope_parameters")
+    return RopeConfig(
+        theta=theta,
+        type=kind,
+        original=context if kind == "dynamic" else original,
+        truncate=bool(given.get("truncate", True)),
+        **{key: float(value) for key, value in numbers.items()},
+    )
+
+
+_ROPE_NUMBERS = (
+    "rope_theta",
+    "original_max_position_embeddings",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+)
+_MAY_BE_ZERO = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # read as absent

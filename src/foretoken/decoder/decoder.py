@@ -35,6 +35,8 @@ class Decoder:
 
     def embed(self, tokens: list[int]) -> torch.Tensor:
         """The tokens' embeddings: float32 [N, hidden]."""
+        if not all(0 <= token < self.config.vocab_size for token in tokens):
+            raise ContractError(f"tokens {tokens!r:.60} are not all within 0 to {self.config.vocab_size - 1}")
         return self.weights.embedding[torch.tensor(tokens, device=self.device)].float()
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them

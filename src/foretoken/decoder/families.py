@@ -9,7 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foretoken.errors import CheckpointError, UnsupportedModelError
+
 Windows = tuple[int | None, ...]
+_FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def _no_window(config: Mapping[str, Any], layers: int) -> Windows:
@@ -17,17 +20,31 @@ def _no_window(config: Mapping[str, Any], layers: int) -> Windows:
 
 
 def _window_everywhere(config: Mapping[str, Any], layers: int) -> Windows:
-    return (config.get("sliding_window", 4096),) * layers
+    return (_window(config),) * layers
 
 
 def _window_if_asked(config: Mapping[str, Any], layers: int) -> Windows:
     """Qwen: off by default; where on, from layer `max_window_layers` up, unless `layer_types` names the layers."""
-    window = config.get("sliding_window", 4096) if config.get("use_sliding_window", False) else None
+    window = _window(config) if config.get("use_sliding_window", False) else None
     kinds = config.get("layer_types")
     if kinds is None:
         first = config.get("max_window_layers", 28)
-        kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(layers)]
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+        if not isinstance(first, int):
+            raise CheckpointError(f"config.json: max_window_layers is {first!r}, expected a whole number")
+        kinds = [_SLIDING if i >= first else _FULL for i in range(layers)]
+    if not isinstance(kinds, list):
+        raise CheckpointError(f"config.json: layer_types is {kinds!r}, expected a list")
+    for kind in kinds:
+        if kind not in (_SLIDING, _FULL):
+            raise UnsupportedModelError(f"layer type {kind!r} is not supported; supported: {_FULL}, {_SLIDING}")
+    return tuple(window if kind == _SLIDING else None for kind in kinds)
+
+
+def _window(config: Mapping[str, Any]) -> int | None:
+    window = config.get("sliding_window", 4096)
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
+        raise CheckpointError(f"config.json: sliding_window is {window!r}, expected a whole number, 1 or more, or null")
+    return window
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,7 @@ class Family:
     mlp_bias: bool | None = False  # None: `mlp_bias`
     qk_norm: bool = False  # RMS norm on each query and key head, before rotation
     windows: Callable[[Mapping[str, Any], int], Windows] = _no_window
+    head_dim: int | None = None  # where config.json does not say; None: hidden_size / num_attention_heads
 
 
 # by `model_type` in config.json
@@ -47,5 +65,5 @@ FAMILIES: dict[str, Family] = {
     "llama": Family("LlamaForCausalLM", mlp_bias=None),
     "mistral": Family("MistralForCausalLM", qkv_bias=False, output_bias=False, windows=_window_everywhere),
     "qwen2": Family("Qwen2ForCausalLM", qkv_bias=True, output_bias=False, windows=_window_if_asked),
-    "qwen3": Family("Qwen3ForCausalLM", qk_norm=True, windows=_window_if_asked),
+    "qwen3": Family("Qwen3ForCausalLM", qk_norm=True, windows=_window_if_asked, head_dim=128),
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from foretoken.decoder.cache import Cache, new_writer
+from foretoken.errors import ContractError
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class Rows:
         self.positions: list[int] = []
         self.segments: list[Segment] = []
         for cache, tokens, parents in parts:
+            if len(tokens) != len(parents) or not len(tokens):
+                raise ContractError(
+                    f"{len(tokens)} tokens came with {len(parents)} parents; expected as many, and some"
+                )
             slots = cache.place(parents)
             first = len(self.tokens)
             self.tokens.extend(tokens)

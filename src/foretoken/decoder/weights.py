@@ -103,9 +103,12 @@ def load_weights(
                 f"{name} has shape {list(found[name].shape)}, expected {list(shape)} by config.json; "
                 "the files do not belong together: fetch the checkpoint again"
             )
+    for name in shapes:  # all of them: a quantised matrix may lie beside a float embedding
+        if found[name].dtype not in DTYPES.values():
+            raise UnsupportedModelError(
+                f"weights of type {found[name].dtype} are not supported; supported: {', '.join(DTYPES)}"
+            )
     dtype = dtype or found["model.embed_tokens.weight"].dtype
-    if dtype not in DTYPES.values():
-        raise UnsupportedModelError(f"weights of type {dtype} are not supported; supported: {', '.join(DTYPES)}")
     return assemble({name: found[name].to(device=device, dtype=dtype) for name in shapes}, config)
 
 
@@ -165,8 +168,8 @@ def _weight_files(folder: Path) -> list[Path]:
             f"{folder} has no model.safetensors and no model.safetensors.index.json{seen}; expected one of them"
         )
     mapping = read_json(index).get("weight_map")
-    if not isinstance(mapping, dict) or not mapping:
-        raise CheckpointError(f"{index} has no weight_map; fetch the file again")
+    if not isinstance(mapping, dict) or not mapping or not all(isinstance(name, str) for name in mapping.values()):
+        raise CheckpointError(f"{index} has no weight_map of tensors to files; fetch the file again")
     files = [folder / name for name in sorted(set(mapping.values()))]
     absent = [path.name for path in files if not path.is_file()]
     if absent:

@@ -1,0 +1,321 @@
+"""What config.json may say, and what is refused: each refusal one line, that names the key and the value."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken.decoder.config import parse_config, read_json
+from foretoken.errors import CheckpointError, ForetokenError, ModelError, ModelNotFoundError, UnsupportedModelError
+from tests.tiny import BASE, tiny_config
+
+
+def refusal(raw: dict[str, Any]) -> ForetokenError:
+    """The error that a config.json like `BASE` but for some keys gives; a key of None is there, and null."""
+    with pytest.raises(ForetokenError) as caught:
+        parse_config({**BASE, **raw})
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in BASE.items() if name != key}
+
+
+# -- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_config_json_is_named_with_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        read_json(tmp_path / "config.json")
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path} has no config.json; expected a Hugging Face checkpoint")
+    assert "\n" not in message
+    assert isinstance(caught.value, FileNotFoundError)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"model_type": "llama",}', b"model_type: llama\nlayers: 3\n", b"\xff\xfe\x00", b"<html>"]
+)
+def test_a_config_json_that_is_not_json_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read_json(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path} is not JSON (")
+    assert message.endswith("fetch the file again")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(("content", "kind"), [("[1]", "list"), ('"llama"', "str"), ("null", "NoneType"), ("3", "int")])
+def test_json_that_is_not_an_object_is_refused(tmp_path: Path, content: str, kind: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(CheckpointError) as caught:
+        read_json(path)
+    assert str(caught.value) == f"{path} holds a {kind}, expected an object; fetch the file again"
+
+
+def test_a_folder_in_the_place_of_config_json_is_an_error_about_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelError, match=r"config\.json"):
+        read_json(tmp_path / "config.json")
+
+
+# -- architectures --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama4", "", None, ["llama"]])
+def test_an_unknown_model_type_is_refused_with_those_that_are_known(model_type: Any) -> None:
+    error = refusal({"model_type": model_type})
+    assert isinstance(error, UnsupportedModelError)
+    assert str(error) == f"model_type {model_type!r} is not supported; supported: llama, mistral, qwen2, qwen3"
+
+
+def test_an_absent_model_type_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"^model_type None is not supported; supported: llama, mistral"):
+        parse_config(without("model_type"))
+
+
+@pytest.mark.parametrize("act", ["gelu", "relu", None])
+def test_another_activation_is_refused(act: str | None) -> None:
+    error = refusal({"hidden_act": act})
+    assert isinstance(error, UnsupportedModelError)
+    assert str(error) == f"hidden_act {act!r} is not supported; supported: silu"
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "method"), [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"bits": 4}, "?"), ("awq", "awq")]
+)
+def test_a_quantised_checkpoint_is_refused(quantisation: Any, method: str) -> None:
+    error = refusal({"quantization_config": quantisation})
+    assert isinstance(error, UnsupportedModelError)
+    assert str(error) == f"the checkpoint is quantised ({method}); use the bf16, fp16 or fp32 original"
+
+
+@pytest.mark.parametrize("empty", [None, {}])
+def test_a_quantisation_that_says_nothing_is_none(empty: Any) -> None:
+    assert tiny_config(quantization_config=empty) == tiny_config()
+
+
+# -- sizes ----------------------------------------------------------------------------------------------------------
+
+REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+WITH_DEFAULT = ("num_key_value_heads", "head_dim", "max_position_embeddings", "valid_vocab_size")
+
+
+@pytest.mark.parametrize("key", REQUIRED)
+def test_an_absent_size_is_named(key: str) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        parse_config(without(key))
+    assert str(caught.value) == f"config.json: {key} is None, expected a positive whole number"
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, 4.0, True, "4", [4]])
+@pytest.mark.parametrize("key", REQUIRED + WITH_DEFAULT)
+def test_a_size_that_is_none_is_named(key: str, value: Any) -> None:
+    error = refusal({key: value})
+    assert isinstance(error, CheckpointError)
+    assert str(error) == f"config.json: {key} is {value!r}, expected a positive whole number"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_key_value_heads": 3}, "4 query heads cannot share 3 key/value heads; expected a divisor"),
+        ({"num_key_value_heads": 8}, "4 query heads cannot share 8 key/value heads; expected a divisor"),
+        ({"head_dim": 7}, "head_dim is 7, expected an even number (rotary positions need pairs)"),
+        ({"head_dim": None, "hidden_size": 36}, "head_dim is 9, expected an even number (rotary positions need pairs)"),
+        ({"head_dim": None, "hidden_size": 3}, "head_dim is 0, expected a positive whole number"),
+        ({"valid_vocab_size": 98}, "valid_vocab_size is 98, expected at most vocab_size, 97"),
+    ],
+)
+def test_sizes_that_do_not_fit_each_other_are_named(changes: dict[str, Any], message: str) -> None:
+    error = refusal(changes)
+    assert isinstance(error, CheckpointError)
+    assert str(error) == f"config.json: {message}"
+
+
+def test_sizes_that_are_absent_follow_from_the_others() -> None:
+    config = parse_config({key: value for key, value in BASE.items() if key not in WITH_DEFAULT})
+    assert (config.num_kv_heads, config.head_dim, config.group) == (4, 8, 1)
+    assert (config.context_length, config.valid_vocab_size) == (2048, 97)
+    assert tiny_config(num_key_value_heads=None, head_dim=None) == tiny_config(num_key_value_heads=4, head_dim=8)
+
+
+@pytest.mark.parametrize("value", [None, "small", -1.0, math.nan])
+def test_an_epsilon_that_is_no_positive_number_is_named(value: Any) -> None:
+    error = refusal({"rms_norm_eps": value})
+    assert isinstance(error, CheckpointError)
+    assert "rms_norm_eps" in str(error)
+
+
+# -- rotary positions -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+@pytest.mark.parametrize("kind", ["longrope", "su", "mrope", ["linear"]])
+def test_an_unknown_rope_type_is_refused_with_those_that_are_known(layout: str, key: str, kind: Any) -> None:
+    error = refusal({layout: {key: kind, "factor": 2.0}})
+    assert isinstance(error, UnsupportedModelError)
+    assert str(error) == f"rope type {kind!r} is not supported; supported: default, linear, dynamic, llama3, yarn"
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3"])
+def test_a_scaled_rope_without_its_factor_is_refused(kind: str) -> None:
+    error = refusal({"rope_scaling": {"type": kind}})
+    assert isinstance(error, CheckpointError)
+    assert str(error) == f"config.json: rope type {kind!r} needs a factor; add it to rope_parameters"
+
+
+def test_the_factor_of_yarn_follows_from_the_lengths() -> None:
+    yarn = {"rope_type": "yarn", "original_max_position_embeddings": 128}
+    assert tiny_config(rope_parameters=yarn).rope.factor == 4.0
+
+
+@pytest.mark.parametrize("partial", [0.5, 0.25, 2])
+@pytest.mark.parametrize("inside", [False, True])
+def test_partly_rotated_heads_are_refused(partial: float, inside: bool) -> None:
+    given = {"partial_rotary_factor": partial}
+    error = refusal({"rope_parameters": {"rope_type": "default", **given}} if inside else given)
+    assert isinstance(error, UnsupportedModelError)
+    assert str(error) == f"partial_rotary_factor {partial} is not supported; supported: 1"
+    assert tiny_config(partial_rotary_factor=1.0) == tiny_config()
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "linear", "factor": "two"},
+        {"rope_type": "linear", "factor": 0},
+        {"rope_type": "linear", "factor": -2.0},
+        {"rope_type": "linear", "factor": [2.0]},
+        {"rope_type": "linear", "factor": math.nan},
+        {"rope_type": "linear", "factor": math.inf},
+        {"rope_type": "dynamic", "factor": math.nan},
+        {"rope_type": "dynamic", "factor": math.inf},
+        {"rope_type": "default", "rope_theta": "ten"},
+        {"rope_type": "default", "rope_theta": -1.0},
+        {"rope_type": "default", "rope_theta": math.nan},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": -5},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": "long"},
+    ],
+    ids=str,
+)
+def test_rope_parameters_that_make_no_sense_are_named(rope: dict[str, Any]) -> None:
+    error = refusal({"rope_parameters": rope})
+    assert isinstance(error, CheckpointError)
+    assert str(error).startswith("config.json: rope parameters {'rope_type': ")
+
+
+@pytest.mark.parametrize("theta", [-1.0, "ten"])
+def test_a_bad_theta_beside_the_rope_parameters_is_named(theta: Any) -> None:
+    error = refusal({"rope_theta": theta})
+    assert isinstance(error, CheckpointError)
+    assert "theta" in str(error)
+    assert str(theta) in str(error)
+
+
+@pytest.mark.parametrize("layout", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("value", ["linear", [1], 2.0])
+def test_rope_parameters_that_are_no_object_are_refused(layout: str, value: Any) -> None:
+    error = refusal({layout: value})
+    assert isinstance(error, ModelError)
+    assert "rope" in str(error)
+
+
+def test_rope_parameters_by_layer_type_are_not_read_as_the_default() -> None:
+    # transformers 5 may nest them; read flat, they would say nothing, and positions would turn at the wrong speed
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+    raw = {"model_type": "qwen2", "layer_types": ["full_attention"] * 3, "rope_parameters": {"full_attention": rope}}
+    assert isinstance(refusal(raw), ModelError)
+
+
+def test_both_layouts_say_the_same() -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    new = tiny_config(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **scaling}, dtype="bfloat16")
+    assert new.rope.theta == 5e5
+    assert new.rope.original == 64
+    assert new.dtype == "bfloat16"
+    for key in ("type", "rope_type"):
+        assert new == tiny_config(rope_scaling={key: "llama3", **scaling}, rope_theta=5e5, torch_dtype="bfloat16")
+
+
+def test_only_dynamic_rope_reaches_beyond_the_trained_length() -> None:
+    for kind in ("linear", "llama3", "yarn"):
+        assert tiny_config(rope_parameters={"rope_type": kind, "factor": 2.0}).context_length == 512
+    assert tiny_config(rope_parameters={"rope_type": "dynamic", "factor": 2.5}).context_length == 1280
+
+
+# -- windows --------------------------------------------------------------------------------------------------------
+
+
+def test_windows_by_architecture() -> None:
+    sliding = {"sliding_window": 8, "use_sliding_window": True}
+    assert tiny_config(sliding_window=8).windows == (None,) * 3
+    assert tiny_config(model_type="mistral", sliding_window=8).windows == (8,) * 3
+    assert tiny_config(model_type="mistral", sliding_window=None).windows == (None,) * 3
+    assert tiny_config(model_type="mistral").windows == (4096,) * 3  # as transformers has it
+    for model_type in ("qwen2", "qwen3"):
+        assert tiny_config(model_type=model_type, sliding_window=8).windows == (None,) * 3
+        assert tiny_config(model_type=model_type, **sliding).windows == (None,) * 3  # from layer 28 up
+        assert tiny_config(model_type=model_type, **sliding, max_window_layers=2).windows == (None, None, 8)
+        kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+        assert tiny_config(model_type=model_type, **sliding, layer_types=kinds).windows == (8, None, 8)
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_layer_types_for_another_number_of_layers_are_refused(count: int) -> None:
+    error = refusal({"model_type": "qwen3", "layer_types": ["full_attention"] * count})
+    assert isinstance(error, CheckpointError)
+    assert str(error) == f"config.json: layer_types names {count} layers, expected 3"
+
+
+@pytest.mark.parametrize("kind", ["linear_attention", "chunked_attention", 7])
+def test_a_layer_type_that_is_not_known_is_not_read_as_full_attention(kind: Any) -> None:
+    error = refusal({"model_type": "qwen3", "layer_types": ["full_attention", kind, "full_attention"]})
+    assert isinstance(error, ModelError)
+    assert str(kind) in str(error)
+
+
+@pytest.mark.parametrize("value", [0, -1, "8", 2.5, True])
+@pytest.mark.parametrize("model_type", ["mistral", "qwen2"])
+def test_a_window_that_is_no_positive_whole_number_is_named(model_type: str, value: Any) -> None:
+    error = refusal(
+        {"model_type": model_type, "sliding_window": value, "use_sliding_window": True, "max_window_layers": 0}
+    )
+    assert isinstance(error, CheckpointError)
+    assert "sliding_window" in str(error)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layer_types": 5}, {"use_sliding_window": True, "max_window_layers": "x"}], ids=str
+)
+def test_windows_that_make_no_sense_are_named(changes: dict[str, Any]) -> None:
+    error = refusal({"model_type": "qwen2", **changes})
+    assert isinstance(error, CheckpointError)
+    assert list(changes)[-1] in str(error)
+
+
+# -- biases and norms -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model_type", "expected"),
+    [
+        # query, key and value; output; MLP; norms on query and key: without the keys of config.json, then with them
+        ("llama", [(False, False, False, False), (True, True, True, False)]),
+        ("mistral", [(False, False, False, False), (False, False, False, False)]),
+        ("qwen2", [(True, False, False, False), (True, False, False, False)]),
+        ("qwen3", [(False, False, False, True), (True, True, False, True)]),
+    ],
+)
+def test_biases_and_norms_by_architecture(model_type: str, expected: list[tuple[bool, ...]]) -> None:
+    for changes, parts in zip(({}, {"attention_bias": True, "mlp_bias": True}), expected, strict=True):
+        config = tiny_config(model_type=model_type, **changes)
+        assert (config.qkv_bias, config.output_bias, config.mlp_bias, config.qk_norm) == parts
