@@ -44,7 +44,7 @@ def command_line() -> Iterator[str]:
     )
     yield from ("| name | what it is | options |", "|---|---|---|")
     for name, entry in DRAFTERS.items():
-        options = ", ".join(f"`{o}`" for o in (*entry.options, *(["tokens"] if name != "none" else [])))
+        options = ", ".join(f"`{option}`" for option in entry.options)
         yield f"| `{name}` | {entry.summary} | {options} |"
     yield from (
         "",

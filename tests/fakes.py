@@ -13,10 +13,10 @@ import torch
 
 from foretoken.acceptance.walk import walk
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.types import Draft, Needs, Request, Turn, Verdict, Verifier, Work
-from foretoken.verification.local import Caches
 
 Shape = str  # "chain" or "tree"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -88,8 +89,11 @@ def test_token_ids_and_text_are_the_same_prompt() -> None:
     assert model.generate(ids, max_new_tokens=9).tokens == model.generate("def add(", max_new_tokens=9).tokens
     with pytest.raises(foretoken.PromptError, match="the prompt holds token 4096; the model has tokens 0 to 4095"):
         model.generate([1, 4096])
-    with pytest.raises(foretoken.PromptError, match="expected text or token ids"):
-        model.generate(3)  # type: ignore[arg-type]
+    assert model.tokens_of(torch.tensor(ids)) == ids  # type: ignore[arg-type]
+    odd: list[Any] = [3, b"def", [True, False], [1.5], [float("inf")], None, [[1]]]
+    for prompt in odd:
+        with pytest.raises(foretoken.PromptError, match="expected text or token ids"):
+            model.generate(prompt)
     with pytest.raises(foretoken.SettingError, match="did you mean 'max_new_tokens'"):
         model.generate("x", max_tokens=3)
 

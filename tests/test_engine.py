@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Caches
+from foretoken.decoder.rows import Rows
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.engine import Engine
 from foretoken.errors import ContractError, NumericsError
-from foretoken.types import Draft, Features, Needs, Request, Turn, Verdict
-from foretoken.verification.local import Caches, LocalVerifier
-from tests.fakes import Fake, Halves, Scripted
+from foretoken.types import Draft, Features, Needs, Request, Turn, Verdict, Work
+from foretoken.verification.local import LocalVerifier
+from tests.fakes import Fake, Halves, KeysValues, Scripted
 from tests.tiny import tiny_decoder
 from tests.world import Run, make_world
 
@@ -105,6 +107,155 @@ def test_a_cancelled_pass_leaves_a_sound_cache(monkeypatch: pytest.MonkeyPatch) 
     assert verdict.tokens == plain.tokens[1:5]
 
 
+class BrokenOffError(Exception):
+    """Something that breaks a pass off."""
+
+
+@pytest.mark.parametrize("where", ["extractor", "commit", "place", "second commit"])
+def test_wherever_a_round_breaks_off_the_next_draft_is_judged_rightly_or_refused(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, caches = make_world(), Caches()
+    armed = [False]
+
+    def extract(cache: Cache, start: int, stop: int) -> dict[str, torch.Tensor]:
+        if armed[0] and where == "extractor":
+            raise BrokenOffError
+        return {}
+
+    verifier = LocalVerifier(world.target, caches, needs=Needs(extractor=extract))
+    verifier.begin([request(0), request(1)])
+    turns = [Turn(s, 1, len(world.plains[s].prompt) + 1, 5, 5) for s in (0, 1)]
+    # a right token behind a wrong one: the accepted path has to be moved
+    drafts = [t.tree([3, *world.plains[t.sequence].tokens[1:4]], [-1, -1, 1, 2], "test") for t in turns]
+    calls = iter(range(1 if where == "second commit" else 0))
+    name = where.removeprefix("second ")
+    real = getattr(Cache, name, None)
+
+    def call(*args: Any) -> Any:
+        if next(calls, None) is None:
+            raise BrokenOffError
+        assert real is not None
+        return real(*args)
+
+    armed[0] = True
+    with monkeypatch.context() as patch:
+        if real is not None:
+            patch.setattr(Cache, name, call)
+        with pytest.raises(BrokenOffError):
+            verifier.submit(drafts)
+    armed[0] = False
+    judged = refused = 0
+    for draft, truth in zip(drafts, (p.tokens for p in world.plains), strict=True):
+        for done in (1, 5):  # tokens so far: as if nothing, or all, had been committed
+            position = len(world.plains[draft.sequence].prompt) + done
+            turn = Turn(draft.sequence, 1 if done == 1 else 2, position, 5, 5)
+            try:
+                ticket = verifier.submit([turn.chain(truth[done : done + 2], "test")])
+            except ContractError:
+                refused += 1
+                continue
+            (verdict,) = verifier.result(ticket)
+            assert verdict.tokens == truth[done : done + 3], "judged, so judged rightly"
+            judged += 1
+    assert judged >= 1
+    assert refused >= 1
+
+
+def test_a_commit_that_broke_off_half_way_is_not_tried_again() -> None:
+    target = tiny_decoder()
+    cache = target.new_cache()
+    rows = Rows([(cache, [5, 6, 7], [-1, -1, 1])])
+    target.forward(rows)
+
+    class Breaks:
+        """Values that can be read and not written."""
+
+        def __init__(self, values: torch.Tensor) -> None:
+            self._values = values
+
+        def __getitem__(self, index: Any) -> torch.Tensor:
+            return self._values[index]
+
+        def __setitem__(self, index: Any, value: Any) -> None:
+            raise BrokenOffError
+
+    values = cache._values
+    cache._values = Breaks(values)  # type: ignore[assignment]
+    with pytest.raises(BrokenOffError):
+        cache.commit([1, 2], rows.writer)
+    cache._values = values
+    assert cache.length == 0
+    with pytest.raises(ContractError, match="was not written by the pass that commits it"):
+        cache.commit([1, 2], rows.writer)
+
+
+def test_two_drafts_for_one_sequence_are_refused_before_anything_happens() -> None:
+    world = make_world()
+    verifier = LocalVerifier(world.target)
+    (first,) = verifier.begin([request()])
+    draft = Turn(0, 1, first.position + 1, 3, 3).chain(world.plains[0].tokens[1:3], "test")
+    with pytest.raises(ContractError, match="two drafts came for one sequence"):
+        verifier.submit([draft, draft])
+    ticket = verifier.submit([draft])
+    assert verifier.result(ticket)[0].tokens == world.plains[0].tokens[1:4]
+    with pytest.raises(ContractError, match="there is no check with ticket"):
+        verifier.result(ticket)
+
+
+def test_a_second_run_with_a_live_sequence_is_refused_and_does_not_harm_the_first() -> None:
+    world, drafter = make_world(), LookupDrafter()
+    verifier = LocalVerifier(world.target)
+    engine = Engine(verifier, drafter, num_speculative_tokens=4)
+    first = engine.run([request(0)])
+    tokens = list(next(first)[0].tokens)
+    with pytest.raises(ContractError, match="sequence 0 has begun already"):
+        next(engine.run([request(1), request(0)]))
+    tokens += [token for (verdict,) in first for token in verdict.tokens]
+    assert tuple(tokens) == world.plains[0].tokens
+    assert drafter._texts == {}
+    assert verifier.caches._caches == {}
+
+
+class EndsBadly(Fake):
+    """A drafter whose `end` has a bug."""
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        return []
+
+    def end(self, sequence: int) -> None:
+        raise ZeroDivisionError
+
+
+def test_a_drafter_that_fails_to_end_does_not_keep_the_targets_memory() -> None:
+    caches = Caches()
+    verifier = LocalVerifier(make_world().target, caches)
+    with pytest.raises(ZeroDivisionError):
+        list(Engine(verifier, EndsBadly(), num_speculative_tokens=3).run([request(0), request(1)]))
+    assert caches._caches == {}
+
+
+def test_a_sequence_that_has_finished_frees_its_memory_while_others_go_on() -> None:
+    caches = Caches()
+    verifier = LocalVerifier(make_world().target, caches)
+    run = Engine(verifier, NothingDrafter(), num_speculative_tokens=3).run([request(0, 2), request(1, 6)])
+    held = [sorted(caches._caches) for _ in run]
+    assert held[0] == [0, 1]
+    assert held[-1] == [1]
+
+
+class Idle(Fake):
+    """Proposes nothing, after some work."""
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        return [turn.chain((), self.name, (Work("inner", rows=3),)) for turn in turns]
+
+
+def test_the_work_of_an_empty_draft_is_recorded() -> None:
+    run = Run(make_world().target, Idle(), [request(count=4)])
+    assert [record.work for record in run.records[1:]] == [(Work("inner", rows=3),)] * 3
+
+
 class WritesIntoTheTarget(Halves):
     """A drafter that breaks the rules: it writes its own rows into the target's cache, not into a view."""
 
@@ -190,13 +341,30 @@ def test_features_are_owned_and_cover_each_committed_row_once() -> None:
     assert at == len(plain.prompt) + 11
 
 
+def test_features_own_their_memory() -> None:
+    world, caches = make_world(), Caches()
+    target = world.target
+    drafter = KeysValues(target)
+    verifier = LocalVerifier(target, caches, needs=Needs(hidden=True, extractor=drafter.extract))
+    (verdict,) = verifier.begin([request()])
+    assert verdict.features is not None
+    before = {name: tensor.clone() for name, tensor in verdict.features.tensors.items()}
+    caches[0]._keys.fill_(7)
+    caches[0]._values.fill_(7)
+    assert before.keys() == {"keys", "values", "hidden"}
+    for name, tensor in verdict.features.tensors.items():
+        assert torch.equal(tensor, before[name]), name
+
+
 def test_the_context_ends_a_generation_exactly() -> None:
     target = tiny_decoder(max_position_embeddings=24)
     prompt = tuple(range(1, 18))
-    for drafter in (NothingDrafter(), LookupDrafter(min_match=1)):
-        run = Run(target, drafter, [Request(0, prompt, 100)], num_speculative_tokens=16)
-        assert len(run.sequences[0].tokens) == 24 - 17
-        assert run.sequences[0].finish_reason == "length"
+    plain = Run(target, NothingDrafter(), [Request(0, prompt, 100)]).sequences[0]
+    assert (len(plain.tokens), plain.finish_reason) == (24 - 17, "length")
+    run = Run(target, Scripted({0: prompt + plain.tokens}), [Request(0, prompt, 100)], num_speculative_tokens=16)
+    assert run.sequences[0].tokens == plain.tokens
+    assert run.sequences[0].finish_reason == "length"
+    assert sum(record.accepted.get(0, 0) for record in run.records) > 0
 
 
 def test_the_last_round_drafts_no_more_than_can_be_used() -> None:

@@ -9,7 +9,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub_errors
 
-from foretoken.errors import ModelNotFoundError
+from foretoken.errors import ModelNotFoundError, SettingError, UnsupportedModelError
 from foretoken.source import DEFAULT_MODEL, EMBEDDED, resolve
 
 KNOWN = "(known: stdlib-1m, stdlib-7m)"
@@ -99,14 +99,39 @@ def test_a_hub_id_without_a_hub_is_refused_at_once(revision: str | None) -> None
 def test_a_hub_id_becomes_the_folder_of_its_snapshot(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def snapshot(model: str, *, revision: str | None, allow_patterns: list[str]) -> str:
-        asked.extend([model, revision, allow_patterns])
+    def snapshot(model: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        asked.append((model, revision, allow_patterns))
+        assert ignore_patterns == ["*/*", "consolidated*"]
         return str(elsewhere)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert resolve("owner/name", "v1") == elsewhere
-    # what loading reads, and no weights in other formats
-    assert asked == ["owner/name", "v1", ["*.json", "*.safetensors", "tokenizer.model"]]
+    # the configuration alone, which may be refused; then what loading reads, and no weights in other formats
+    assert asked == [
+        ("owner/name", "v1", ["config.json"]),
+        ("owner/name", "v1", ["*.json", "*.safetensors", "tokenizer.model"]),
+    ]
+
+
+def test_a_model_that_is_refused_is_not_downloaded(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+
+    def snapshot(*args: Any, allow_patterns: list[str], **kwargs: Any) -> str:
+        asked.append(allow_patterns)
+        return str(elsewhere)
+
+    def refuse(folder: Path) -> NoReturn:
+        raise UnsupportedModelError("not this one")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    with pytest.raises(UnsupportedModelError):
+        resolve("owner/name", None, refuse)
+    assert asked == [["config.json"]]
+
+
+def test_a_revision_of_what_is_on_this_machine_is_refused() -> None:
+    with pytest.raises(SettingError, match="revision is 'v1', but 'stdlib-7m' is on this machine"):
+        resolve("stdlib-7m", "v1")
 
 
 ANSWER: Any = SimpleNamespace(headers={}, request=None)
@@ -129,8 +154,7 @@ ANSWER: Any = SimpleNamespace(headers={}, request=None)
         ),
         (
             hub_errors.HfHubHTTPError("500\nlong", response=ANSWER),
-            "there is no folder 'owner/name', and no hub could be reached to download it (HfHubHTTPError); "
-            "connect, or give the folder of a checkpoint",
+            "owner/name could not be downloaded (HfHubHTTPError: 500 long)",
         ),
         (
             ConnectionResetError("by peer"),

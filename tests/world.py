@@ -13,12 +13,13 @@ from functools import cache
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.engine import Engine
 from foretoken.types import Drafter, Request, RoundRecord, Verdict, Verifier
-from foretoken.verification.local import Caches, LocalVerifier
+from foretoken.verification.local import LocalVerifier
 from tests.tiny import random_tensors, tiny_config
 
 LONGEST = 20  # tokens of plain continuation that the contracts use

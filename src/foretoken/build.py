@@ -15,7 +15,7 @@ from foretoken.settings import LoadSettings, parse_draft
 from foretoken.source import DEFAULT_MODEL, resolve
 from foretoken.text import Tokenizer
 from foretoken.types import Drafter
-from foretoken.verification.local import Caches, LocalVerifier
+from foretoken.verification.local import LocalVerifier
 
 
 def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
@@ -27,8 +27,8 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     chosen = LoadSettings.of(settings)
     drafter, num_speculative_tokens = make_drafter(chosen)  # before the model: a wrong name should not cost a load
     _expect_device(chosen.device)
-    folder = resolve(str(model), chosen.revision)
-    config = parse_config(read_json(folder / "config.json"))
+    folder = resolve(str(model), chosen.revision, accept=_read_config)
+    config = _read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
         raise CheckpointError(
@@ -37,7 +37,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         )
     weights = load_weights(folder, config, dtype=DTYPES.get(chosen.dtype), device=chosen.device)
     target = Decoder(config, weights, threads=chosen.threads)
-    verifier = LocalVerifier(target, Caches(), needs=drafter.needs, prefill_chunk=chosen.prefill_chunk)
+    verifier = LocalVerifier(target, needs=drafter.needs, prefill_chunk=chosen.prefill_chunk)
     return Model(
         target,
         tokenizer,
@@ -51,6 +51,10 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     )
 
 
+def _read_config(folder: Path) -> DecoderConfig:
+    return parse_config(read_json(folder / "config.json"))
+
+
 def make_drafter(settings: LoadSettings) -> tuple[Drafter, int]:
     """The drafter that a draft names, and its num_speculative_tokens."""
     levels = parse_draft(settings.draft)
@@ -62,7 +66,7 @@ def make_drafter(settings: LoadSettings) -> tuple[Drafter, int]:
             f"draft {settings.draft!r} has {len(levels)} levels; expected one, such as {levels[0].name!r}"
         )
     entry = DRAFTERS[levels[0].name]
-    options = levels[0].integers({**entry.options, "tokens": int})
+    options = levels[0].integers(entry.options)
     tokens = options.pop("tokens", None)
     asked = settings.num_speculative_tokens
     if tokens is not None and asked is not None and tokens != asked:

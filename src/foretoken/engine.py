@@ -1,6 +1,6 @@
 """The loop. A drafter proposes, the verifier judges, what is beyond a stop is cut off, the drafter hears what happened.
 
-    begin    drafter.begin, verifier.begin: the prompts are read, each sequence has its first token
+    begin    verifier.begin, drafter.begin: the prompts are read, each sequence has its first token
     round    propose -> keep what is for this round and within the budget -> check -> cut -> observe -> record
 
 Plain decoding is this loop with a drafter that proposes nothing.
@@ -8,8 +8,10 @@ Plain decoding is this loop with a drafter that proposes nothing.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from foretoken.stopping import cut, limit
@@ -43,18 +45,26 @@ class Engine:
     def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
         """Verdicts round by round, the first round being the prompts'; each sequence's last has a finish reason.
 
-        Closing the iterator cancels what is left. Whatever happens, every sequence is ended on both sides.
+        Closing the iterator cancels what is left. Every sequence that began is ended on both sides, whatever happens.
         """
-        try:
+        with ExitStack() as ending:
             began = time.perf_counter()
+            verdicts = self._verifier.begin(requests)
+            for request in requests:
+                ending.callback(self._verifier.end, request.sequence)
+                ending.callback(self._drafter.end, request.sequence)
             self._drafter.begin(requests)
             live = {r.sequence: _Live(r, len(r.prompt)) for r in requests}
-            verdicts = self._settle(live, self._verifier.begin(requests))
+            verdicts = self._settle(live, verdicts)
             self._record(0, [], verdicts, began, began)
             yield verdicts
-            number = 0
-            while live:
-                number += 1
+            for number in itertools.count(1):
+                for verdict in verdicts:
+                    if verdict.finish_reason is not None:  # its memory is free for the others
+                        self._drafter.end(verdict.sequence)
+                        self._verifier.end(verdict.sequence)
+                if not live:
+                    return
                 began = time.perf_counter()
                 turns = [self._turn(s) for s in live.values()]
                 drafts, dropped = self._admit(turns, self._drafter.propose(turns))
@@ -63,10 +73,6 @@ class Engine:
                 verdicts = self._settle(live, self._verifier.result(ticket))
                 self._record(number, drafts, verdicts, began, proposed, dropped)
                 yield verdicts
-        finally:
-            for request in requests:
-                self._drafter.end(request.sequence)
-                self._verifier.end(request.sequence)
 
     def _turn(self, s: _Live) -> Turn:
         """The last token of the rest is always a bonus, so the draft need not reach it."""
@@ -82,7 +88,7 @@ class Engine:
             if now.get(draft.sequence) == (draft.round, draft.position):
                 current.setdefault(draft.sequence, draft)
         vocab_size = self._verifier.vocab_size
-        drafts = [clip(current.get(t.sequence) or t.chain((), ""), t.rows, t.depth, vocab_size) for t in turns]
+        drafts = [clip(current.get(t.sequence, t.chain((), "")), t.rows, t.depth, vocab_size) for t in turns]
         return drafts, len(proposed) - len(current)
 
     def _settle(self, live: dict[int, _Live], verdicts: Sequence[Verdict]) -> list[Verdict]:

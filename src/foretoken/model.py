@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,15 +85,19 @@ class Model:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
-            tokens = tuple(self.tokenizer.encode(prompt))
-        else:
             try:
-                tokens = tuple(int(token) for token in prompt)
-            except (TypeError, ValueError):
-                raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids") from None
+                prompt.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise PromptError(f"the prompt is not text: character {error.start} is half a character") from None
+            tokens = tuple(self.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
+        else:
+            ids = _token_ids(prompt)
+            if ids is None:
+                raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids")
+            tokens = ids
         if not tokens:
             raise PromptError("the prompt is empty; expected at least one token")
-        size, context = self.target.config.valid_vocab_size, self.target.config.context_length
+        size, context = self._verifier.vocab_size, self._verifier.context_length
         for token in tokens:
             if not 0 <= token < size:
                 raise PromptError(f"the prompt holds token {token}; the model has tokens 0 to {size - 1}")
@@ -102,6 +107,17 @@ class Model:
                 "shorten the prompt"
             )
         return tokens
+
+
+def _token_ids(prompt: Any) -> tuple[int, ...] | None:
+    """Token ids from a list, tensor or array; None for anything else, bytes, truth values and fractions among it."""
+    if isinstance(prompt, bytes | bytearray):
+        return None
+    try:
+        items = list(prompt)
+        return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
+    except TypeError:
+        return None
 
 
 class Stream:

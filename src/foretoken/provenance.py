@@ -15,7 +15,7 @@ def provenance() -> dict[str, Any]:
     """A JSON object about this run."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(["python", *sys.orig_argv[1:]]),
+        "command": _command(),
         "commit": _commit(),
         "machine": {"processor": _processor(), "system": platform.system(), "architecture": platform.machine()},
         "versions": {
@@ -25,19 +25,24 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def _command() -> str:
+    """The command line; of a path only its last part, because the rest says more of a machine than of a measurement."""
+    return " ".join(["python", *(Path(word).name if "/" in word else word for word in sys.orig_argv[1:])])
+
+
 def _commit() -> str | None:
-    """The commit of the checkout that this code runs from, marked if it was changed since; None outside of one."""
+    """The commit of the checkout that this code runs from, marked if code was changed since; None outside of one."""
     try:
-        answer = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        here = Path(__file__).parent
+        commit = _git(here, "rev-parse", "--short=12", "HEAD")
+        return commit + ("-dirty" if _git(here, "status", "--porcelain", "-uno", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.stdout.strip()
+
+
+def _git(folder: Path, *command: str) -> str:
+    done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def _processor() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,9 +11,11 @@ from typing import Any, Self
 from foretoken.errors import DraftSpecError, SettingError, nearest
 
 
-def _at_least(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise SettingError(f"{name} is {value!r}, expected a whole number, {least} or more")
+def _count(name: str, value: object, most: int | None = None) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SettingError(f"{name} is {value!r}, expected a whole number, 1 or more")
+    if most is not None and value > most:
+        raise SettingError(f"{name} is {value!r}, expected at most {most}")
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -49,11 +52,11 @@ class LoadSettings(_Settings):
             raise SettingError(f"device is {self.device!r}, expected cpu, cuda or cuda:NUMBER")
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {self.draft!r}, expected text, such as 'lookup' or 'none'")
-        _at_least("prefill_chunk", self.prefill_chunk, 1)
+        _count("prefill_chunk", self.prefill_chunk, 65_536)
         if self.num_speculative_tokens is not None:
-            _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
+            _count("num_speculative_tokens", self.num_speculative_tokens, 4096)
         if self.threads is not None:
-            _at_least("threads", self.threads, 1)
+            _count("threads", self.threads, max(16, os.cpu_count() or 1))
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class GenerateSettings(_Settings):
     keep_logits: bool = False  # return the logits that each token was chosen from
 
     def __post_init__(self) -> None:
-        _at_least("max_new_tokens", self.max_new_tokens, 1)
+        _count("max_new_tokens", self.max_new_tokens)
         for name in ("ignore_eos", "keep_logits"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name} is {getattr(self, name)!r}, expected True or False")
@@ -73,7 +76,7 @@ class GenerateSettings(_Settings):
 
 @dataclass(frozen=True)
 class DraftLevel:
-    """One level of a draft: `NAME` or `NAME:option=value:...`. `tokens` is its num_speculative_tokens."""
+    """One level of a draft: `NAME` or `NAME:option=value:...`."""
 
     name: str
     options: Mapping[str, str]
@@ -84,10 +87,8 @@ class DraftLevel:
         for key, text in self.options.items():
             if key not in known:
                 raise DraftSpecError(f"draft {self.name!r} has no option {key!r}{nearest(key, known)}")
-            if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
-                raise DraftSpecError(
-                    f"draft {self.name!r}: {key} is {text!r:.30}, expected a whole number, 1 to 999999"
-                )
+            if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+                raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}, expected a whole number, 1 to 9999")
             values[key] = int(text)
         return values
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from foretoken.errors import ModelNotFoundError, nearest
+from foretoken.errors import ModelNotFoundError, SettingError, nearest
 
 EMBEDDED = {name: Path(__file__).parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
 DEFAULT_MODEL = "stdlib-7m"
 _WANTED = ["*.json", "*.safetensors", "tokenizer.model"]
+_UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 
-def resolve(model: str, revision: str | None = None) -> Path:
-    """The folder of a checkpoint. A hub id is downloaded, or found where an earlier download put it."""
-    if model in EMBEDDED:
-        return EMBEDDED[model]
-    folder = _folder(model)
+def resolve(model: str, revision: str | None = None, accept: Callable[[Path], object] = lambda folder: None) -> Path:
+    """The folder of a checkpoint. A hub id is downloaded, or found where an earlier download put it.
+
+    `accept` is shown the folder while it holds no more than config.json, and may refuse before weights are fetched.
+    """
+    folder = EMBEDDED.get(model) or _folder(model)
     if folder is not None and folder.is_dir():
+        if revision is not None:
+            raise SettingError(f"revision is {revision!r}, but {model!r} is on this machine; revisions are the hub's")
         return folder
     if folder is not None and folder.is_file():
         raise ModelNotFoundError(f"{model} is a file, expected the folder of a Hugging Face checkpoint")
@@ -25,7 +30,8 @@ def resolve(model: str, revision: str | None = None) -> Path:
             f"there is no folder {model!r:.80}; expected a checkpoint's folder, a hub id (owner/name) or "
             f"an embedded model{nearest(model, EMBEDDED)}"
         )
-    return _download(model, revision)
+    accept(_download(model, revision, ["config.json"]))
+    return _download(model, revision, _WANTED)
 
 
 def _folder(model: str) -> Path | None:
@@ -42,7 +48,7 @@ def _folder(model: str) -> Path | None:
     return folder
 
 
-def _download(model: str, revision: str | None) -> Path:
+def _download(model: str, revision: str | None, files: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -53,7 +59,7 @@ def _download(model: str, revision: str | None) -> Path:
     )
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=_WANTED))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=files, ignore_patterns=_UNWANTED))
     except GatedRepoError:
         raise ModelNotFoundError(
             f"{model} is gated; accept its terms on its page, then log in with `hf auth login`"
@@ -66,8 +72,11 @@ def _download(model: str, revision: str | None) -> Path:
         ) from None
     except HFValidationError as error:
         raise ModelNotFoundError(f"{model!r} is neither a folder nor a hub id ({error})".splitlines()[0]) from None
-    except (LocalEntryNotFoundError, OSError) as error:
+    except (LocalEntryNotFoundError, ConnectionError, TimeoutError) as error:
         raise ModelNotFoundError(
             f"there is no folder {model!r}, and no hub could be reached to download it ({type(error).__name__}); "
             "connect, or give the folder of a checkpoint"
         ) from None
+    except OSError as error:
+        reason = " ".join(str(error).split())
+        raise ModelNotFoundError(f"{model} could not be downloaded ({type(error).__name__}: {reason:.200})") from None

@@ -160,7 +160,7 @@ class Verdict:
 
 
 class Extractor(Protocol):
-    """Reduces the target's keys and values, beside the target, to what a drafter needs to see of them."""
+    """Reduces the target's keys and values, beside the target, to what a drafter needs to see of them. Only reads."""
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
         """Features of the committed positions `start` to `stop`: one row a position, memory of their own."""
@@ -176,18 +176,26 @@ class Needs:
     extractor: Extractor | None = None
 
 
+class Views(Protocol):
+    """What a drafter that shares the target's cache is given: a way to make views, one a round, and nothing else."""
+
+    def view(self, sequence: int, layers: range | None = None) -> Cache:
+        """A window on a sequence's committed keys and values, of all layers or some."""
+        ...
+
+
 class Drafter(Protocol):
-    """Proposes tokens. Sees turns and verdicts; never the verifier, the engine or the target's scratch."""
+    """Proposes tokens. Sees turns and verdicts, and of the target's cache only views; never verifier or engine."""
 
     name: str
     needs: Needs
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """New sequences: their prompts, before the target has read them."""
+        """New sequences: their prompts. Their first verdicts follow at once."""
         ...
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Draft]:
-        """Drafts for this round, in any order. None for a turn means: nothing to propose."""
+        """Drafts for this round, in any order. No draft for a turn means: nothing to propose."""
         ...
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
@@ -195,7 +203,7 @@ class Drafter(Protocol):
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: forget it."""
+        """The sequence is finished or cancelled: forget it. May come twice."""
         ...
 
 
@@ -206,7 +214,7 @@ class Verifier(Protocol):
     vocab_size: int  # tokens from here up are never generated
 
     def begin(self, requests: Sequence[Request]) -> list[Verdict]:
-        """Read the prompts; each verdict holds the first token and the features of the prompt's rows."""
+        """Read the prompts; each verdict holds the first token and the features of the prompt. All begin, or none."""
         ...
 
     def submit(self, drafts: Sequence[Draft]) -> int:
@@ -222,7 +230,7 @@ class Verifier(Protocol):
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: free what it holds."""
+        """The sequence is finished or cancelled: free what it holds. May come twice."""
         ...
 
 

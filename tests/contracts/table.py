@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from foretoken.decoder.caches import Caches
 from foretoken.drafters import DRAFTERS
 from foretoken.types import Drafter
-from foretoken.verification.local import Caches
 from tests.fakes import Delayed, Halves, KeysValues, Ladder, LastLayer, Liar, OverBudget, Scripted, Silent
 from tests.world import World, weak_decoder
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken.decoder.caches import Caches
 from foretoken.types import Request
-from foretoken.verification.local import Caches
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage
-from tests.fakes import FarVerifier
+from tests.fakes import FarVerifier, Ladder
 from tests.world import LONGEST, Plain, Run, make_world
 
 SEED = 20261121
@@ -72,6 +72,8 @@ def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
         assert run.final_caches[s].digest_at(len(plain.prompt) + count - 1) == plain.digests[count], (
             f"{name}, {case}: committed keys or values differ"
         )
+    if isinstance(drafter, Ladder):
+        events["accepted by the inner level"] += drafter.inner_accepted
     for record in run.records:
         events["dropped"] += record.dropped
         for s, drafted in record.drafted.items():
@@ -98,6 +100,8 @@ def run_all(name: str, cases: Iterable[Mapping[str, Any]]) -> Counter[str]:
         assert events[event] > 0, f"{name}: vacuous, nothing was {event} in {events['cases']} cases: {dict(events)}"
     if name in ("delayed", "liar"):
         assert events["dropped"] > 0, f"{name}: no draft came late or twice"
+    if name == "ladder":
+        assert events["accepted by the inner level"] > 0, "one level of the ladder did nothing"
     if name in ("none", "silent"):
         assert events["drafted"] == 0
     return events

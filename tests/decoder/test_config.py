@@ -142,7 +142,7 @@ def test_sizes_that_do_not_fit_each_other_are_named(changes: dict[str, Any], mes
 
 def test_sizes_that_are_absent_follow_from_the_others() -> None:
     config = parse_config({key: value for key, value in BASE.items() if key not in WITH_DEFAULT})
-    assert (config.num_kv_heads, config.head_dim, config.group) == (4, 8, 1)
+    assert (config.num_kv_heads, config.head_dim) == (4, 8)
     assert (config.context_length, config.valid_vocab_size) == (2048, 97)
     assert tiny_config(num_key_value_heads=None, head_dim=None) == tiny_config(num_key_value_heads=4, head_dim=8)
 

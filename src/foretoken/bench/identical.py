@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from foretoken.bench.suites import load_suite
+from foretoken.bench.suites import load_suite, suite_hash
 from foretoken.build import load
 from foretoken.errors import ForetokenError, ModelError
 from foretoken.kernels import explain
@@ -49,7 +49,7 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
     stats = [completion.stats for completion in drafted]
     pairs = list(zip(plain, drafted, strict=True))
     decoded = sum(len(a.tokens) - 1 for a in drafted)  # the first token is that of the prompt's pass
-    passes = sum((len(a.tokens) - 1) / a.stats.mean_acceptance_length for a in drafted)
+    passes = decoded - sum(s.accepted_tokens for s in stats)  # each gives one token that nobody drafted
     draft_tokens, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
     return {
         "draft": draft,
@@ -61,9 +61,13 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
         "draft_tokens": draft_tokens,
         "accepted_tokens": accepted,
         "rejected_tokens": draft_tokens - accepted,
-        "mean_acceptance_length": round(decoded / passes, 3),
-        "tokens_per_second": round(statistics.median(s.tokens_per_second for s in stats), 1),
-        "plain_tokens_per_second": round(statistics.median(a.stats.tokens_per_second for a in plain), 1),
+        "mean_acceptance_length": round(decoded / passes, 3) if passes else None,
+        "promise": sorted({a.promise for a in drafted}),
+        **{
+            f"{prefix}{rate}": round(statistics.median(getattr(a.stats, rate) for a in completions), 1)
+            for prefix, completions in (("", drafted), ("plain_", plain))
+            for rate in ("tokens_per_second", "tokens_per_second_with_prefill")
+        },
     }
 
 
@@ -72,21 +76,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Does drafting change a token?")
     parser.add_argument("--model", default="stdlib-7m")
     parser.add_argument("--suite", default="heldout-20")
-    parser.add_argument("--drafts", default="lookup,lookup:min_match=1:tokens=15", help="drafts, commas between")
-    parser.add_argument("--dtypes", default="bfloat16,float32")
+    parser.add_argument("--draft", action="append", help="a draft to compare with plain decoding; may come again")
+    parser.add_argument("--dtype", action="append", help="bfloat16, float16 or float32; may come again")
     parser.add_argument("--max-new-tokens", type=int, default=200)
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
+    if args.out is not None and not args.out.parent.is_dir():
+        raise SystemExit(f"identical: there is no folder {args.out.parent} to write to; make it first")
+    drafts = args.draft or ["lookup", "lookup:min_match=1:tokens=15"]
     try:
         rows = [
             row
-            for dtype in args.dtypes.split(",")
-            for row in compare(args.model, args.suite, args.drafts.split(","), dtype, args.max_new_tokens)
+            for dtype in args.dtype or ["bfloat16", "float32"]
+            for row in compare(args.model, args.suite, drafts, dtype, args.max_new_tokens)
         ]
+        suite = {"name": args.suite, "sha256": suite_hash(args.suite)}
     except ForetokenError as error:
         raise SystemExit(f"identical: {error}") from None
-    record = {**provenance(), "kernels": explain().splitlines(), "model": Path(args.model).name, "suite": args.suite}
-    record = {**record, "temperature": 0, "promise": "exact", "threads": torch.get_num_threads(), "results": rows}
+    record = {
+        **provenance(),
+        "kernels": explain().splitlines(),
+        "threads": torch.get_num_threads(),
+        "model": Path(args.model).name,
+        "suite": suite,
+        "temperature": 0,
+        "results": rows,
+    }
     print(json.dumps(record, indent=1))
     if args.out is not None:
         partial = args.out.with_suffix(".partial")

@@ -12,7 +12,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from foretoken.errors import InputError
+from foretoken.errors import InputError, nearest
 from foretoken.text import Tokenizer
 from foretoken.training import corpus
 
@@ -32,7 +32,7 @@ class Prompt:
 
 def load_suite(name: str, tokenizer: Tokenizer) -> list[Prompt]:
     """The prompts of a suite, cut from this machine's standard library; refused where that differs."""
-    entries = json.loads((SUITES / f"{name}.json").read_text(encoding="utf-8"))
+    entries = json.loads(_suite_file(name).read_bytes())
     texts = dict(corpus.read_texts(corpus.HELDOUT_FILES))
     prompts = []
     for entry in entries:
@@ -44,6 +44,18 @@ def load_suite(name: str, tokenizer: Tokenizer) -> list[Prompt]:
             )
         prompts.append(prompt)
     return prompts
+
+
+def suite_hash(name: str) -> str:
+    """SHA-256 of a suite, and so of all its prompts' hashes."""
+    return hashlib.sha256(_suite_file(name).read_bytes()).hexdigest()
+
+
+def _suite_file(name: str) -> Path:
+    known = sorted(path.stem for path in SUITES.glob("*.json"))
+    if name not in known:
+        raise InputError(f"there is no suite {name!r}{nearest(name, known)}")
+    return SUITES / f"{name}.json"
 
 
 def cut_suite(tokenizer: Tokenizer, count: int) -> list[Prompt]:

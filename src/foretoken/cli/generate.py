@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foretoken.errors import PromptError
+from foretoken.errors import PromptError, SettingError
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import DEFAULT_MODEL
 
@@ -39,6 +39,8 @@ def generate(
 
     One line break at the end of a file or of standard input is not part of the prompt.
     """
+    if as_json and show_origins:
+        raise SettingError("--json and --show-origins were both given; the JSON object has the origins already")
     text = _read_prompt(prompt, prompt_file)
     settings = GenerateSettings(max_new_tokens=max_new_tokens, ignore_eos=ignore_eos)
 
@@ -74,7 +76,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         raise PromptError("a prompt came as an argument and as --prompt-file; give one of them")
     if prompt is not None:
         return prompt
-    if file is None and sys.stdin.isatty():
+    if file is None and (sys.stdin is None or sys.stdin.isatty()):
         raise PromptError("there is no prompt; give it as an argument, with --prompt-file, or on standard input")
     try:
         data = sys.stdin.buffer.read() if file is None else file.read_bytes()

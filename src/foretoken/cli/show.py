@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
@@ -40,20 +42,19 @@ def as_json(completion: Completion) -> dict[str, Any]:
 
 
 def print_with_origins(pieces: Iterable[Piece]) -> None:
-    """Print the pieces as they come, each in the colour of who proposed it, then a legend."""
-    import os
+    """Print the pieces as they come, each in the colour of who proposed it; then a legend, on standard error.
 
-    from rich.console import Console
-    from rich.text import Text
+    Asked for by name, so colours go into pipes too, unless NO_COLOR is set.
+    """
+    from rich.color import ColorSystem
+    from rich.style import Style
 
-    # asked for by name, so colours go into pipes too, unless the user wants none anywhere
-    console = Console(force_terminal="NO_COLOR" not in os.environ, highlight=False, soft_wrap=True)
-    colours: dict[str, str] = {TARGET: ""}
+    system = None if "NO_COLOR" in os.environ else ColorSystem.STANDARD
+    styles = {TARGET: Style()}
     for piece in pieces:
-        style = colours.setdefault(piece.origin, _COLOURS[(len(colours) - 1) % len(_COLOURS)])
-        console.print(Text(piece.text, style=style), end="")
-    console.print()
-    legend = Text("proposed by: ")
-    for origin, style in colours.items():
-        legend.append(f"{origin} ", style=style)
-    Console(stderr=True, force_terminal="NO_COLOR" not in os.environ).print(legend)
+        colour = _COLOURS[(len(styles) - 1) % len(_COLOURS)]
+        style = styles.setdefault(piece.origin, Style(color=colour))
+        print(style.render(piece.text, color_system=system), end="", flush=True)
+    print()
+    names = (style.render(name, color_system=system) for name, style in styles.items())
+    print(f"-- proposed by: {', '.join(names)}", file=sys.stderr)

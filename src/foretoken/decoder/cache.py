@@ -55,6 +55,7 @@ class Cache:
         self._keys = torch.empty(shape, dtype=dtype, device=device)
         self._values = torch.empty(shape, dtype=dtype, device=device)
         self._tags = torch.empty((len(layers), 0), dtype=torch.int64)
+        self.device = device
 
     # -- scratch ----------------------------------------------------------------------------------------------------
 
@@ -70,10 +71,10 @@ class Cache:
         for slot, parent in enumerate(parents, first):
             if not -1 <= parent < slot:
                 raise ContractError(f"slot {slot} was given parent {parent}; expected an earlier slot, or -1")
+        self._reserve(self.length - self.base + first + len(parents))
         for parent in parents:
             self._parents.append(parent)
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
-        self._reserve(self.length - self.base + self.scratch)
         start = self.length - self.base
         self._tags[:, start + first : start + self.scratch] = _UNWRITTEN
         return range(first, self.scratch)
@@ -110,7 +111,7 @@ class Cache:
         """Make one path of slots part of the prefix; forget all other scratch.
 
         Refuses a path that is not one, and slots that `writer` has not written in every layer: a drafter's rows can
-        never become the target's. The watermark moves last, so a commit that is cancelled has not happened.
+        never become the target's. The watermark moves last: a commit that is broken off has left the prefix as it was.
         """
         self._expect_ground()
         previous = -1
@@ -127,7 +128,9 @@ class Cache:
                 f"slot {path[row]} of layer {self.layers[layer]} was not written by the pass that commits it"
             )
         if list(path) != list(range(len(path))):
-            where = where.to(self._keys.device)
+            # a commit that is broken off between the moves must not be tried again: these slots are nobody's now
+            self._tags[:, start : start + self.scratch] = _UNWRITTEN
+            where = where.to(self.device)
             self._keys[:, start : start + len(path)] = self._keys[:, where]
             self._values[:, start : start + len(path)] = self._values[:, where]
         self.discard()
@@ -164,7 +167,7 @@ class Cache:
         for layer in layers:
             self._layer(layer)
         _, _, kv_heads, head_dim = self._keys.shape
-        return Cache(layers, kv_heads, head_dim, self._keys.dtype, self._keys.device, parent=self)
+        return Cache(layers, kv_heads, head_dim, self._keys.dtype, self.device, parent=self)
 
     def digest(self) -> str:
         """SHA-256 of the committed keys and values: equal digests are equal bits."""

@@ -57,11 +57,6 @@ class DecoderConfig:
     windows: Windows  # by layer: how many keys a row sees, itself included; None for all
     dtype: str | None = None  # as the checkpoint names it
 
-    @property
-    def group(self) -> int:
-        """Query heads per key/value head."""
-        return self.num_heads // self.num_kv_heads
-
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or an error that names the file."""

@@ -56,7 +56,7 @@ class Decoder:
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final norm and output layer: float32 logits [N, valid_vocab_size]."""
+        """Final norm and output layer: float32 logits [N, valid_vocab_size], of the weights' precision."""
         with rowwise.pinned_threads(self.threads):
             normed = rowwise.rms_norm(hidden, self.weights.norm, self.config.norm_eps)
             return self.weights.head(normed)[:, : self.config.valid_vocab_size]
@@ -68,12 +68,13 @@ class Decoder:
     def nan_error(self) -> NumericsError:
         """The error for a NaN among the logits, with its cause if the weights hold one."""
         bad = self.weights.first_not_finite()
-        if bad is None:
-            return NumericsError(
-                f"the model's logits hold NaN though its {self.weights.embedding.dtype} weights are finite; "
-                "its numbers overflow this type: try --dtype float32"
-            )
-        return NumericsError(f"the model's logits hold NaN because its weights do: {bad}; fetch the checkpoint again")
+        if bad is not None:
+            return NumericsError(f"the model's logits hold NaN: {bad} are NaN or infinite; fetch the checkpoint again")
+        dtype = str(self.weights.embedding.dtype).removeprefix("torch.")
+        advice = "load it as float32" if dtype != "float32" else "the checkpoint is of no use as it is"
+        return NumericsError(
+            f"the model's logits hold NaN though its weights are finite: they overflow {dtype}; {advice}"
+        )
 
     def _layer(
         self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
@@ -110,10 +111,12 @@ class Decoder:
             first = 0 if window is None else max(0, seen - window)
             pick = rows.picks[row]
             if pick is not None:
-                chosen = pick[first:].to(self.device)
-                k, v = keys[chosen], values[chosen]
+                length = segment.cache.length
+                among = pick[max(0, first - length) :]
+                k = torch.cat((keys[first:length], keys[among]))
+                v = torch.cat((values[first:length], values[among]))
             elif first:
-                k, v = keys[first:seen].clone(), values[first:seen].clone()  # aligned in memory as a gathered one is
+                k, v = keys[first:seen].clone(), values[first:seen].clone()  # aligned in memory as a joined one is
             else:
                 k, v = keys[:seen], values[:seen]
             out[row] = rowwise.attention(query[row], k, v)

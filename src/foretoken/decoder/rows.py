@@ -42,7 +42,7 @@ class Rows:
             self.tokens.extend(tokens)
             self.positions.extend(cache.position(slot) for slot in slots)
             self.segments.append(Segment(cache, slots, slice(first, len(self.tokens))))
-        # of each row: None where its keys are the first `position + 1` in storage, else which ones they are
+        # of each row: None if its keys are the first `position + 1` in storage, else where those after the prefix lie
         self.picks: list[torch.Tensor | None] = [
             _pick(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
@@ -55,7 +55,7 @@ def _pick(cache: Cache, slot: int) -> torch.Tensor | None:
     path = cache.path(slot)
     if len(path) == slot + 1:  # every slot up to this one is an ancestor
         return None
-    return torch.cat((torch.arange(cache.length), torch.tensor(path) + cache.length))
+    return torch.tensor(path, device=cache.device) + cache.length
 
 
 def chain(cache: Cache, tokens: Sequence[int]) -> Rows:

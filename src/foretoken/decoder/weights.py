@@ -44,7 +44,7 @@ class Weights:
     tensors: dict[str, torch.Tensor]
 
     def first_not_finite(self) -> str | None:
-        """The name of the first tensor that holds a NaN or an infinity, and how many; None if all are finite."""
+        """The name of the first tensor that holds a NaN or an infinity, and how many."""
         for name, tensor in self.tensors.items():
             bad = int((~torch.isfinite(tensor)).sum())
             if bad:

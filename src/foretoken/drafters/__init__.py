@@ -18,7 +18,7 @@ class DrafterEntry:
     module: str
     cls: str
     summary: str
-    options: Mapping[str, type] = field(default_factory=dict)
+    options: Mapping[str, type] = field(default_factory=dict)  # `tokens` is num_speculative_tokens
     num_speculative_tokens: int = 8  # most draft tokens a round, where the user names no number
 
     def load(self) -> Any:
@@ -32,6 +32,6 @@ DRAFTERS: dict[str, DrafterEntry] = {
         "foretoken.drafters.lookup",
         "LookupDrafter",
         "repeats what followed the longest earlier match in prompt and output",
-        {"min_match": int},
+        {"min_match": int, "tokens": int},
     ),
 }

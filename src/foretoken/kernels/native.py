@@ -25,11 +25,13 @@ def module() -> ModuleType | None:
     if wanted == "off":
         return None
     try:
-        # only "there is no such module" means absent: a module that is there and does not load is an error
         return importlib.import_module("foretoken._native")
-    except ModuleNotFoundError as error:
-        if error.name != "foretoken._native":
-            raise
+    except ImportError as error:
+        if not (isinstance(error, ModuleNotFoundError) and error.name == "foretoken._native"):
+            # it is there: to go on without it would hide what is wrong
+            raise NativeError(
+                f"the native module does not load ({error}); install Foretoken again, or set FORETOKEN_NATIVE=off"
+            ) from error
         if wanted == "required":
             raise NativeError(
                 "FORETOKEN_NATIVE=required, but the native module is not built; install a C++ compiler, then "
@@ -63,7 +65,7 @@ def explain() -> str:
         return f"{level()}{forced} (this machine has {', '.join(n for n in LEVELS if native.supports(n))})"
     if os.environ.get("FORETOKEN_NATIVE") == "off":
         return "off, by FORETOKEN_NATIVE"
-    return "not built: no C++ compiler was found when Foretoken was installed; everything works, in PyTorch"
+    return "not built: installed without a C++ compiler, or with FORETOKEN_NATIVE=off; everything works, in PyTorch"
 
 
 def argmax(logits: torch.Tensor, at_level: str) -> int | None:

@@ -5,7 +5,7 @@ runs over blocks of a fixed number of rows, padded with zeros, because with that
 of a block alike; everything that reduces or exponentiates runs one row at a time; plain additions, multiplications,
 divisions and square roots are correctly rounded wherever they stand, so they may run over all rows at once.
 
-Rows are float32 [N, width] between operations, and are rounded to a weight's type where they meet it.
+Rows are float32 [N, width] between operations; where they meet a weight, they and the result are rounded to its type.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
     That it does is a property of the matrix library, not a promise of it, so it is looked at once for each shape.
     (Looking is not idle: MKL's float32 product with 2 to 11 outputs does not, where the inputs are no multiple of 4.)
     """
-    key = (tuple(weight.shape), weight.dtype, weight.device, bias is not None, torch.get_num_threads())
+    place = weight.data_ptr() % _LINE  # a mapped weight may begin anywhere, and an unaligned one meet another kernel
+    key = (tuple(weight.shape), weight.dtype, weight.device, place, bias is not None, torch.get_num_threads())
     if key not in _blocks:
         _blocks[key] = BLOCK if _treats_rows_alike(weight, bias) else 1
     return _blocks[key]
@@ -63,23 +64,37 @@ def blocks_in_use() -> list[int]:
 
 
 _blocks: dict[tuple[object, ...], int] = {}  # facts about the machine, not about a model
+_LINE = 64  # bytes
 _PERIOD = 65_537  # of the numbers that are repeated: prime, so that no two rows of a weight are the same
+_LARGE = 16_000_000  # numbers
 
 
 def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """A block's rows, moved round to other places: does each bring its results along, bit for bit?
 
-    With random weights of the same shape and type: those of a model may hide what they are asked (zeros do).
+    With random weights of the same shape, type and alignment: those of a model may hide what they are asked (zeros do).
+    Only a large weight stands for itself, because a second one might not fit.
     """
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn(_PERIOD, generator=generator).to(weight)
-    weight = numbers.repeat(-(-weight.numel() // _PERIOD))[: weight.numel()].view(weight.shape)
+    if weight.numel() < _LARGE:
+        weight = _like(weight, numbers)
     bias = None if bias is None else numbers.repeat(-(-len(bias) // _PERIOD))[: len(bias)]
     rows = torch.randn((BLOCK, weight.shape[1]), generator=generator).to(weight)
     still = functional.linear(rows, weight, bias)
     # few outputs may agree by chance, so all moves are tried; many do not, and are slow
     moves = range(1, BLOCK) if weight.numel() < 1_000_000 else (1, 5, BLOCK - 1)
     return all(torch.equal(functional.linear(rows.roll(move, 0), weight, bias), still.roll(move, 0)) for move in moves)
+
+
+def _like(weight: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Some numbers, again and again, as a tensor of the weight's shape and type that begins where it does in a line."""
+    size = weight.numel() * weight.element_size()
+    memory = torch.empty(size + _LINE, dtype=torch.uint8, device=weight.device)
+    start = (weight.data_ptr() - memory.data_ptr()) % _LINE // weight.element_size() * weight.element_size()
+    like = memory[start : start + size].view(weight.dtype)
+    like.copy_(numbers.repeat(-(-weight.numel() // _PERIOD))[: weight.numel()])
+    return like.view(weight.shape)
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

@@ -1,4 +1,9 @@
-"""The target in this process: one pass over all sequences' rows, the walk, and a commit of what was accepted."""
+"""The target in this process: one pass over all sequences' rows, the walks, and a commit of what was accepted.
+
+The order is what keeps a sequence sound when something breaks off: nothing is committed before every walk has ended (a
+NaN ends here), nothing foreign runs before everything is committed, and a sequence's own record is replaced in one
+assignment. Whatever happens in between, the next draft is either judged rightly or refused.
+"""
 
 from __future__ import annotations
 
@@ -10,51 +15,26 @@ import torch
 
 from foretoken import kernels
 from foretoken.acceptance.walk import walk
-from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.rows import Rows, Segment, chain
+from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
+from foretoken.settings import LoadSettings
 from foretoken.types import TARGET, Draft, Features, Needs, Request, Verdict
 
-PREFILL_CHUNK = 256  # rows a pass
 
-
-class Caches:
-    """The target's caches by sequence: the one thing that a verifier and a drafter that shares its cache both hold."""
-
-    def __init__(self) -> None:
-        self._caches: dict[int, Cache] = {}
-
-    def open(self, sequence: int, cache: Cache) -> None:
-        """Keep a new sequence's cache."""
-        if sequence in self._caches:
-            raise ContractError(f"sequence {sequence} has begun already")
-        self._caches[sequence] = cache
-
-    def close(self, sequence: int) -> None:
-        """Forget a sequence; one that is not there is forgotten already."""
-        self._caches.pop(sequence, None)
-
-    def __getitem__(self, sequence: int) -> Cache:
-        try:
-            return self._caches[sequence]
-        except KeyError:
-            raise ContractError(f"sequence {sequence} has not begun, or has ended") from None
-
-    def view(self, sequence: int, layers: range | None = None) -> Cache:
-        """A drafter's window on a sequence's committed keys and values."""
-        return self[sequence].view(layers)
-
-
-@dataclass
+@dataclass(frozen=True)
 class _Sequence:
-    request: Request
-    last_token: int = -1
-    round: int = 0
+    """What the verifier knows of a sequence between rounds. `length` is that of its cache: all tokens but the last."""
+
+    last_token: int
+    round: int
+    length: int
+    keep_logits: bool
 
 
 class LocalVerifier:
-    """A target in this process. `needs` says which features its verdicts carry."""
+    """A target in this process. `needs` says which features its verdicts carry; `prefill_chunk` is in rows."""
 
     def __init__(
         self,
@@ -62,12 +42,12 @@ class LocalVerifier:
         caches: Caches | None = None,
         *,
         needs: Needs = Needs(),  # noqa: B008 (frozen)
-        prefill_chunk: int = PREFILL_CHUNK,
+        prefill_chunk: int = LoadSettings.prefill_chunk,
     ) -> None:
-        self.target = target
         self.caches = Caches() if caches is None else caches
         self.context_length = target.config.context_length
         self.vocab_size = target.config.valid_vocab_size
+        self._target = target
         self._needs = needs
         self._chunk = prefill_chunk
         self._sequences: dict[int, _Sequence] = {}
@@ -75,55 +55,72 @@ class LocalVerifier:
         self._tickets = itertools.count()
 
     def begin(self, requests: Sequence[Request]) -> list[Verdict]:
-        """Read the prompts, a chunk of rows at a time; each verdict holds the first token."""
-        return [self._read_prompt(request) for request in requests]
-
-    def _read_prompt(self, request: Request) -> Verdict:
-        if not 0 < len(request.prompt) < self.context_length:
-            raise ContractError(
-                f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
-                f"expected 1 to {self.context_length - 1}"
-            )
-        cache = self.target.new_cache()
-        self.caches.open(request.sequence, cache)
-        self._sequences[request.sequence] = _Sequence(request)
-        kept: list[torch.Tensor] = []
-        for start in range(0, len(request.prompt), self._chunk):
-            rows = chain(cache, request.prompt[start : start + self._chunk])
-            hidden = self.target.forward(rows)
-            cache.commit(range(len(rows)), rows.writer)
-            if self._needs.hidden:
-                kept.append(hidden)
-        logits = self.target.head(hidden[-1:])
-        token = self._choose(logits[0])
-        return self._verdict(request.sequence, 0, (), (token,), (TARGET,), kept, logits)
+        """Read the prompts, a chunk of rows at a time; each verdict holds the first token. All begin, or none."""
+        begun: list[int] = []
+        try:
+            verdicts = []
+            for request in requests:
+                self._expect_readable(request)
+                self.caches.open(request.sequence, self._target.new_cache())
+                begun.append(request.sequence)
+                verdicts.append(self._read_prompt(request))
+        except BaseException:
+            for sequence in begun:
+                self.end(sequence)
+            raise
+        return verdicts
 
     def submit(self, drafts: Sequence[Draft]) -> int:
-        """One pass of the target over the last token and the draft of each sequence named."""
+        """One pass of the target over the last token and the draft of each sequence named, each at most once."""
+        if len({draft.sequence for draft in drafts}) < len(drafts):
+            raise ContractError("two drafts came for one sequence; expected one for each")
         for draft in drafts:
             self._expect_current(draft)
-        roots = [self._sequences[draft.sequence].last_token for draft in drafts]
+            self.caches[draft.sequence].discard()  # what a pass that was broken off may have left
         rows = Rows(
             # the root is slot 0, so that draft token i is slot i + 1
-            (self.caches[d.sequence], (root, *d.tokens), (-1, *(parent + 1 for parent in d.parents)))
-            for d, root in zip(drafts, roots, strict=True)
+            (
+                self.caches[draft.sequence],
+                (self._sequences[draft.sequence].last_token, *draft.tokens),
+                (-1, *(parent + 1 for parent in draft.parents)),
+            )
+            for draft in drafts
         )
         try:
-            hidden = self.target.forward(rows)
-            logits = self.target.head(hidden)
-            verdicts = [
-                self._judge(draft, rows, segment, hidden[segment.span], logits[segment.span])
-                for draft, segment in zip(drafts, rows.segments, strict=True)
-            ]
-        finally:
-            for segment in rows.segments:  # a pass that broke off leaves no scratch behind
-                segment.cache.discard()
+            hidden = self._target.forward(rows)
+            logits = self._target.head(hidden)
+            spans = [segment.span for segment in rows.segments]
+            walks = [self._walk(draft, logits[span]) for draft, span in zip(drafts, spans, strict=True)]
+        except BaseException:
+            for draft in drafts:
+                self.caches[draft.sequence].discard()
+            raise
+        paths = [[0, *(i + 1 for i in accepted)] for accepted, _ in walks]
+        for draft, path, (accepted, bonus) in zip(drafts, paths, walks, strict=True):
+            state = self._sequences[draft.sequence]
+            self.caches[draft.sequence].commit(path, rows.writer)
+            self._sequences[draft.sequence] = _Sequence(
+                bonus, state.round + 1, state.length + 1 + len(accepted), state.keep_logits
+            )
         ticket = next(self._tickets)
-        self._results[ticket] = verdicts
+        self._results[ticket] = [
+            self._verdict(
+                draft.sequence,
+                accepted=tuple(accepted),
+                tokens=(*(draft.tokens[i] for i in accepted), bonus),
+                origins=(*(draft.origins[i] for i in accepted), TARGET),
+                start=draft.position - 1,
+                hidden=hidden[span][path],
+                logits=logits[span][path],
+            )
+            for draft, path, span, (accepted, bonus) in zip(drafts, paths, spans, walks, strict=True)
+        ]
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:
-        """The verdicts of a submitted check."""
+        """The verdicts of a submitted check, once."""
+        if ticket not in self._results:
+            raise ContractError(f"there is no check with ticket {ticket}, or its result was taken")
         return self._results.pop(ticket)
 
     def truncate(self, sequence: int, length: int) -> None:
@@ -131,65 +128,89 @@ class LocalVerifier:
         self.caches[sequence].truncate(length)
 
     def end(self, sequence: int) -> None:
-        """Free a sequence."""
+        """Free a sequence; one that is not there is free already."""
         self._sequences.pop(sequence, None)
         self.caches.close(sequence)
 
-    def _expect_current(self, draft: Draft) -> None:
-        state = self._sequences.get(draft.sequence)
-        if state is None:
-            raise ContractError(f"a draft came for sequence {draft.sequence}, which has not begun, or has ended")
-        expected = (state.round, self.caches[draft.sequence].length + 1)
-        if (draft.round, draft.position) != expected:
-            raise ContractError(
-                f"a draft for sequence {draft.sequence} is for round {draft.round}, position {draft.position}; "
-                f"expected round {expected[0]}, position {expected[1]}"
-            )
-
-    def _judge(self, draft: Draft, rows: Rows, segment: Segment, hidden: torch.Tensor, logits: torch.Tensor) -> Verdict:
-        accepted, bonus = walk(draft.tokens, draft.parents, lambda i: self._choose(logits[i + 1]))
-        path = [0, *(i + 1 for i in accepted)]
-        segment.cache.commit([segment.slots.start + i for i in path], rows.writer)
-        tokens = (*(draft.tokens[i] for i in accepted), bonus)
-        origins = (*(draft.origins[i] for i in accepted), TARGET)
+    def _read_prompt(self, request: Request) -> Verdict:
+        cache = self.caches[request.sequence]
+        kept: list[torch.Tensor] = []
+        for start in range(0, len(request.prompt), self._chunk):
+            rows = chain(cache, request.prompt[start : start + self._chunk])
+            hidden = self._target.forward(rows)
+            cache.commit(range(len(rows)), rows.writer)
+            kept.append(hidden if self._needs.hidden else hidden[-1:])
+        logits = self._target.head(hidden[-1:])
+        token = self._choose(logits[0])
+        self._sequences[request.sequence] = _Sequence(token, 1, cache.length, request.keep_logits)
         return self._verdict(
-            draft.sequence, draft.round, tuple(accepted), tokens, origins, [hidden[path]], logits[path]
+            request.sequence,
+            accepted=(),
+            tokens=(token,),
+            origins=(TARGET,),
+            start=0,
+            hidden=torch.cat(kept),
+            logits=logits,
         )
 
     def _verdict(
         self,
         sequence: int,
-        round: int,
+        *,
         accepted: tuple[int, ...],
         tokens: tuple[int, ...],
         origins: tuple[str, ...],
-        hidden: list[torch.Tensor],
+        start: int,
+        hidden: torch.Tensor,
         logits: torch.Tensor,
     ) -> Verdict:
-        """After a commit: move on to the next round and gather what was asked for."""
-        state, cache = self._sequences[sequence], self.caches[sequence]
-        stop = cache.length
-        start = 0 if round == 0 else stop - len(tokens)
+        """The verdict on what has just been committed, from position `start` on, with the features asked for."""
+        state = self._sequences[sequence]
         features: dict[str, torch.Tensor] = {}
         if self._needs.hidden:
-            features["hidden"] = torch.cat(hidden)
+            features["hidden"] = hidden.clone()
         if self._needs.extractor is not None:
-            features.update(self._needs.extractor(cache, start, stop))
-        state.last_token = tokens[-1]
-        state.round = round + 1
+            features.update(self._needs.extractor(self.caches[sequence], start, state.length))
         return Verdict(
             sequence,
-            round,
-            position=stop - len(tokens) + 1,
+            round=state.round - 1,
+            position=state.length - len(tokens) + 1,
             accepted=accepted,
             tokens=tokens,
             origins=origins,
             features=Features(start, features) if features else None,
-            logits=logits.clone() if state.request.keep_logits else None,
+            logits=logits.clone() if state.keep_logits else None,
         )
+
+    def _walk(self, draft: Draft, logits: torch.Tensor) -> tuple[list[int], int]:
+        """logits: [1 + len(draft), vocabulary], the root's first."""
+        return walk(draft.tokens, draft.parents, lambda i: self._choose(logits[i + 1]))
 
     def _choose(self, logits: torch.Tensor) -> int:
         token = kernels.argmax(logits)
         if token is None:
-            raise self.target.nan_error()
+            raise self._target.nan_error()
         return token
+
+    def _expect_readable(self, request: Request) -> None:
+        if not 0 < len(request.prompt) < self.context_length:
+            raise ContractError(
+                f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
+                f"expected 1 to {self.context_length - 1}"
+            )
+
+    def _expect_current(self, draft: Draft) -> None:
+        state = self._sequences.get(draft.sequence)
+        if state is None:
+            raise ContractError(f"a draft came for sequence {draft.sequence}, which has not begun, or has ended")
+        if (draft.round, draft.position) != (state.round, state.length + 1):
+            raise ContractError(
+                f"a draft for sequence {draft.sequence} is for round {draft.round}, position {draft.position}; "
+                f"expected round {state.round}, position {state.length + 1}"
+            )
+        held = self.caches[draft.sequence].length
+        if held != state.length:
+            raise ContractError(
+                f"the cache of sequence {draft.sequence} holds {held} positions, expected {state.length}: "
+                "it was cut, or a pass was broken off while it committed; end the sequence"
+            )

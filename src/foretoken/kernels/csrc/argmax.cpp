@@ -3,7 +3,7 @@
 
 #include "levels.h"
 
-#if defined(__x86_64__) || defined(_M_X64)
+#if defined(__x86_64__)
 #define FORETOKEN_X86 1
 #include <immintrin.h>
 #endif

@@ -1,0 +1,82 @@
+"""The measurements measure: suites are what they say, and a record tells where it comes from."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from foretoken.bench import identical
+from foretoken.bench.suites import LENGTH, cut_suite, load_suite, suite_hash
+from foretoken.errors import InputError
+from foretoken.provenance import provenance
+from foretoken.source import EMBEDDED
+from foretoken.text import Tokenizer
+from foretoken.training import corpus
+from foretoken.training.pretrain import Recipe, learning_rate
+
+TOKENIZER = Tokenizer.load(EMBEDDED["stdlib-7m"])
+assert TOKENIZER is not None
+
+
+def suite_here() -> bool:
+    """Whether this machine's standard library is the one that the suite was cut from."""
+    try:
+        load_suite("heldout-20", TOKENIZER)
+    except InputError:
+        return False
+    return True
+
+
+needs_library = pytest.mark.skipif(not suite_here(), reason="another version of the standard library")
+
+
+def test_nothing_that_is_trained_on_is_held_out() -> None:
+    train, heldout = (set(corpus.file_names(f)) for f in (corpus.TRAIN_FILES, corpus.HELDOUT_FILES))
+    assert len(train) == 989
+    assert len(heldout) == 40
+    assert not train & heldout
+
+
+@needs_library
+def test_a_suite_is_what_cutting_it_again_gives() -> None:
+    stored, again = load_suite("heldout-20", TOKENIZER), cut_suite(TOKENIZER, 20)
+    assert stored == again
+    assert all(len(prompt.tokens) == LENGTH for prompt in stored)
+    assert len({prompt.sha256 for prompt in stored}) == 20
+    assert {prompt.file for prompt in stored} <= set(corpus.file_names(corpus.HELDOUT_FILES))
+
+
+def test_an_unknown_suite_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no suite 'heldout'; did you mean 'heldout-20'"):
+        suite_hash("heldout")
+
+
+@needs_library
+def test_a_comparison_counts_what_it_compared() -> None:
+    rows = identical.compare("stdlib-1m", "heldout-20", ["lookup"], "float32", 8)
+    (row,) = rows
+    assert (row["prompts"], row["tokens"]) == (20, 160)
+    assert row["completions_with_other_tokens"] == row["completions_with_other_logits"] == 0
+    assert 0 < row["accepted_tokens"] < row["draft_tokens"]
+    assert row["promise"] == ["exact"]
+
+
+def test_a_record_tells_where_it_comes_from_and_no_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "x", "--model", str(tmp_path / "some-model")])
+    record = provenance()
+    assert record["command"] == "python -m x --model some-model"
+    assert record["versions"]["torch"]
+    assert record["machine"]["processor"]
+    json.dumps(record)
+
+
+def test_the_rate_warms_up_stays_and_ends_near_zero() -> None:
+    recipe = Recipe(steps=100, warmup=10)
+    rates = [learning_rate(step, recipe) for step in range(100)]
+    assert rates[:10] == [(step + 1) / 10 for step in range(10)]
+    assert set(rates[10:51]) == {1.0}
+    assert rates[99] == 0.02
+    assert rates[50:] == sorted(rates[50:], reverse=True)

@@ -1,0 +1,32 @@
+"""The same code on a GPU. Its promise there is the weaker one, so it is compared with the CPU, and with itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import foretoken
+from foretoken.decoder.rows import chain
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
+
+PROMPT = "def test_one(self):\n    self.assertEqual(1, 1)\n\n\ndef test_two(self):"
+
+
+def test_a_gpu_says_what_the_cpu_says() -> None:
+    logits = []
+    for device in ("cpu", "cuda"):
+        model = foretoken.load("stdlib-7m", device=device, dtype="float32")
+        rows = chain(model.target.new_cache(), model.tokens_of(PROMPT))
+        logits.append(model.target.head(model.target.forward(rows)).cpu())
+    assert float((logits[0] - logits[1]).abs().max() / logits[0].abs().max()) <= 1e-4
+
+
+def test_drafting_on_a_gpu_gives_what_plain_decoding_gives_there() -> None:
+    plain, drafted = (
+        foretoken.load("stdlib-7m", device="cuda", draft=draft).generate(PROMPT, max_new_tokens=60)
+        for draft in ("none", "lookup")
+    )
+    assert plain.tokens == drafted.tokens
+    assert drafted.stats.accepted_tokens > 0
+    assert drafted.promise == "algorithmic"
