@@ -76,7 +76,7 @@ def test_streamed_pieces_are_the_completion() -> None:
 def test_a_closed_stream_has_no_completion_and_leaves_the_model_usable() -> None:
     model = foretoken.load("stdlib-7m")
     stream = model.stream(PROMPTS["repeats"], max_new_tokens=30)
-    next(iter(stream))
+    next(stream)
     stream.close()
     with pytest.raises(foretoken.InputError, match="the stream has not ended"):
         _ = stream.completion

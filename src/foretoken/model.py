@@ -53,6 +53,9 @@ class Model:
         self._drafter = drafter
         self._sequences = itertools.count()
 
+    def __repr__(self) -> str:
+        return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"
+
     def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
         """Continue a prompt (text, or token ids). Settings: the fields of `GenerateSettings`, e.g. max_new_tokens."""
         stream = self.stream(prompt, **settings)
@@ -141,7 +144,10 @@ class Stream:
         self._pieces = self._run(rounds, decoder)
 
     def __iter__(self) -> Iterator[Piece]:
-        return self._pieces
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
 
     def close(self) -> None:
         """Cancel: nothing more comes, and what the generation held is freed."""

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
+import foretoken
 from foretoken.cli import generate
 from foretoken.cli.app import main
 from foretoken.cli.show import print_with_origins
@@ -205,6 +207,39 @@ def timed(command: list[str]) -> float:
     began = time.perf_counter()
     subprocess.run(command, capture_output=True, check=True)
     return time.perf_counter() - began
+
+
+def test_the_version_is_told_without_a_command(cli) -> None:  # type: ignore[no-untyped-def]
+    ran = cli("--version")
+    assert (ran.code, ran.out) == (0, f"foretoken {foretoken.__version__}\n")
+
+
+def test_python_m_foretoken_is_the_command() -> None:
+    command = [sys.executable, "-m", "foretoken", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("foretoken ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written_is_one_line_and_exit_code_2() -> None:
+    command = [sys.executable, "-m", "foretoken", "generate", "x", "--max-new-tokens", "4"]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "foretoken: the output cannot be written (No space left on device); free some space, or write elsewhere\n"
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize("after", [0.15, 0.27, 0.6])
+def test_ctrl_c_ends_it_whenever_it_comes_and_without_a_traceback(after: float) -> None:
+    command = [sys.executable, "-m", "foretoken", "generate", "x", "--max-new-tokens", "100000", "--ignore-eos"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(after)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == -signal.SIGINT
+    assert err == ""
 
 
 def test_without_a_command_the_help_is_shown(cli) -> None:  # type: ignore[no-untyped-def]

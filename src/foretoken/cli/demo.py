@@ -27,6 +27,7 @@ def demo() -> None:
     completions = []
     for draft, title in (("lookup", "with drafting (lookup)"), ("none", "plainly")):
         model = foretoken.load(draft=draft)
+        model.generate(PROMPT, max_new_tokens=8)  # what runs first pays for memory and threads that the next one finds
         print(f"-- {title}\n{PROMPT}", end="", flush=True)
         stream = model.stream(PROMPT, max_new_tokens=160)
         for piece in stream:

@@ -37,7 +37,7 @@ def generate(
 ) -> None:
     """Continue a prompt: text streams to standard output, a summary goes to standard error.
 
-    One line break at the end of a file or of standard input is not part of the prompt.
+    One line break at the end of a file or of standard input is not part of the prompt; the output ends with one.
     """
     if as_json and show_origins:
         raise SettingError("--json and --show-origins were both given; the JSON object has the origins already")
@@ -67,7 +67,8 @@ def generate(
     else:
         for piece in stream:
             print(piece.text, end="", flush=True)
-        print()
+        if not stream.completion.text.endswith("\n"):
+            print()
     print(f"-- {show.summary(stream.completion)}", file=sys.stderr)
 
 

@@ -1,0 +1,5 @@
+"""`python -m foretoken` is the command `foretoken`."""
+
+from foretoken.cli.app import main
+
+main()
