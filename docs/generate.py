@@ -50,8 +50,8 @@ def command_line() -> Iterator[str]:
         "",
         "`tokens` is the most draft tokens a round (num_speculative_tokens).",
         "",
-        "Exit codes: 0; 1 if `demo` finds a difference; 2 for what cannot be used, with the reason in one line on standard "
-        "error; 141 if the output's reader went away.",
+        "Exit codes: 0; 1 if `demo` finds a difference; 2 for what cannot be used, with the reason in one line on "
+        "standard error; 141 if the output's reader went away.",
         "",
         "A prompt that begins with a dash comes after `--`: `foretoken generate -- '-x = 3'`.",
     )
