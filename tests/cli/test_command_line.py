@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,11 @@ class Ran:
         self.code, self.out, self.err = code, out, err
 
 
+Cli = Callable[..., Ran]
+
+
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     def run(*args: object, stdin: bytes = b"") -> Ran:
         monkeypatch.setattr(sys, "argv", ["foretoken", *map(str, args)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -49,7 +53,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  #
     return run
 
 
-def test_json_is_one_object_with_the_promised_keys(cli) -> None:  # type: ignore[no-untyped-def]
+def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
     ran = cli("generate", "def add(", "--max-new-tokens", 24, "--json")
     assert ran.code == 0
     result = json.loads(ran.out)
@@ -70,7 +74,7 @@ def test_json_is_one_object_with_the_promised_keys(cli) -> None:  # type: ignore
     assert (result["finish_reason"], result["promise"], result["draft"]) == ("length", "exact", "lookup")
 
 
-def test_the_prompt_may_come_from_argument_file_or_stdin_and_the_text_is_the_same(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_the_prompt_may_come_from_argument_file_or_stdin_and_the_text_is_the_same(cli: Cli, tmp_path: Path) -> None:
     text = "class Stack:\n    def push(self"
     file = tmp_path / "prompt.txt"
     file.write_text(text + "\n", encoding="utf-8")
@@ -86,7 +90,7 @@ def test_the_prompt_may_come_from_argument_file_or_stdin_and_the_text_is_the_sam
     assert "promise: exact" in runs[0].err
 
 
-def test_drafting_changes_nothing_but_the_way_there(cli) -> None:  # type: ignore[no-untyped-def]
+def test_drafting_changes_nothing_but_the_way_there(cli: Cli) -> None:
     prompt = "for i in range(3):\n    print(i)\nfor i in range(3):"
     drafted = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60).out)
     plain = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60, "--draft", "none").out)
@@ -97,7 +101,7 @@ def test_drafting_changes_nothing_but_the_way_there(cli) -> None:  # type: ignor
     assert plain["stats"]["mean_acceptance_length"] == 1
 
 
-def test_origins_are_coloured_and_explained(cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_origins_are_coloured_and_explained(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     prompt = "x = 1\nx = 1\nx = 1\nx ="
     ran = cli("generate", prompt, "--max-new-tokens", 12, "--show-origins")
@@ -152,7 +156,7 @@ def damaged(tmp_path: Path, what: str) -> Path:
         ("nan", "1 of 384 numbers in model.norm.weight"),
     ],
 )
-def test_a_bad_checkpoint_is_one_line_and_exit_code_2(cli, tmp_path: Path, what: str, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_bad_checkpoint_is_one_line_and_exit_code_2(cli: Cli, tmp_path: Path, what: str, message: str) -> None:
     ran = cli("generate", "x", "--model", damaged(tmp_path, what))
     assert ran.code == 2
     assert ran.out == ""
@@ -189,7 +193,7 @@ def test_a_bad_checkpoint_is_one_line_and_exit_code_2(cli, tmp_path: Path, what:
         (("generate", "x", "--revision", "v1"), "revision is 'v1', but 'stdlib-7m' is on this machine"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(cli, args: tuple[str, ...], message: str) -> None:  # type: ignore[no-untyped-def]
+def test_bad_input_is_one_line_and_exit_code_2(cli: Cli, args: tuple[str, ...], message: str) -> None:
     ran = cli(*args)
     assert ran.code == 2
     assert ran.out == ""
@@ -197,7 +201,7 @@ def test_bad_input_is_one_line_and_exit_code_2(cli, args: tuple[str, ...], messa
     assert ran.err.count("\n") == 1
 
 
-def test_a_prompt_that_is_not_utf8_is_refused(cli) -> None:  # type: ignore[no-untyped-def]
+def test_a_prompt_that_is_not_utf8_is_refused(cli: Cli) -> None:
     ran = cli("generate", stdin=b"abc\xff")
     assert ran.code == 2
     assert "not UTF-8 (byte 3)" in ran.err
@@ -209,7 +213,7 @@ def timed(command: list[str]) -> float:
     return time.perf_counter() - began
 
 
-def test_the_version_is_told_without_a_command(cli) -> None:  # type: ignore[no-untyped-def]
+def test_the_version_is_told_without_a_command(cli: Cli) -> None:
     ran = cli("--version")
     assert (ran.code, ran.out) == (0, f"foretoken {foretoken.__version__}\n")
 
@@ -242,13 +246,13 @@ def test_ctrl_c_ends_it_whenever_it_comes_and_without_a_traceback(after: float) 
     assert err == ""
 
 
-def test_without_a_command_the_help_is_shown(cli) -> None:  # type: ignore[no-untyped-def]
+def test_without_a_command_the_help_is_shown(cli: Cli) -> None:
     ran = cli()
     assert ran.code == 0
     assert "generate" in ran.out
 
 
-def test_without_standard_input_a_prompt_is_asked_for(cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_without_standard_input_a_prompt_is_asked_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generate.sys, "stdin", None)
     with pytest.raises(PromptError, match="there is no prompt; give it as an argument"):
         generate._read_prompt(None, None)
@@ -274,7 +278,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     assert min(times) - bare < 0.3
 
 
-def test_the_demo_says_identical(cli) -> None:  # type: ignore[no-untyped-def]
+def test_the_demo_says_identical(cli: Cli) -> None:
     ran = cli("demo")
     assert ran.code == 0
     assert ran.out.rstrip().endswith("identical: yes")
@@ -282,7 +286,7 @@ def test_the_demo_says_identical(cli) -> None:  # type: ignore[no-untyped-def]
     assert "nothing drafted" in ran.out
 
 
-def test_doctor_explains(cli) -> None:  # type: ignore[no-untyped-def]
+def test_doctor_explains(cli: Cli) -> None:
     ran = cli("doctor")
     assert ran.code == 0
     for word in ("decoder", "native", "argmax"):
