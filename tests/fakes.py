@@ -6,6 +6,7 @@ None is meant to be fast. Each is here because some method needs the thing that 
 from __future__ import annotations
 
 import pickle
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -84,6 +85,34 @@ class Scripted(Fake):
             at = min(spoiled, len(right) - 1)
             right[at] = (right[at] + 1) % 100
         return [] if spoiled == 0 and turn.round % 8 == 0 else right
+
+
+class RandomTrees(Fake):
+    """Draws a tree of any form in which some branch is right for a while, and repeats a child now and then."""
+
+    name = "random-trees"
+
+    def __init__(self, truth: Mapping[int, Sequence[int]], seed: int) -> None:
+        super().__init__("tree")
+        self.truth = truth
+        self.dice = random.Random(seed)
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        return [self._tree(turn) for turn in turns]
+
+    def _tree(self, turn: Turn) -> Draft:
+        tokens: list[int] = []
+        parents: list[int] = []
+        depths: list[int] = []
+        for i in range(self.dice.randint(0, turn.rows)):
+            parent = self.dice.randint(max(-1, i - 4), i - 1) if i else -1
+            depth = 0 if parent < 0 else depths[parent] + 1
+            at = turn.position + depth
+            right = self.truth[turn.sequence][at] if at < len(self.truth[turn.sequence]) else 0
+            tokens.append(right if self.dice.random() < 0.7 else self.dice.randrange(100))
+            parents.append(parent)
+            depths.append(depth)
+        return turn.tree(tokens, parents, self.name)
 
 
 class Silent(Fake):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,8 +18,10 @@ from foretoken.errors import ContractError, NumericsError
 from foretoken.types import Draft, Features, Needs, Request, Turn, Verdict, Work
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Fake, Halves, KeysValues, Scripted
-from tests.tiny import tiny_decoder
+from tests.tiny import ARITHMETICS, needs_native, tiny_decoder
 from tests.world import Run, make_world
+
+both = pytest.mark.parametrize("arithmetic", ARITHMETICS)
 
 
 def request(sequence: int = 0, count: int = 20) -> Request:
@@ -80,29 +82,40 @@ def test_a_drafters_exception_comes_through_and_leaves_nothing_behind() -> None:
         caches[0]
 
 
-def test_a_cancelled_pass_leaves_a_sound_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("arithmetic", "method", "after"),
+    [
+        *(pytest.param("pytorch", "write", layer, id=f"pytorch-write-{layer}") for layer in range(3)),
+        # a native pass is one call: it can be broken off before, and after everything is written
+        pytest.param("auto", "addresses", 0, id="native-before", marks=needs_native),
+        pytest.param("auto", "tag", 0, id="native-after", marks=needs_native),
+    ],
+)
+def test_a_cancelled_pass_leaves_a_sound_cache(
+    arithmetic: str, method: str, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever breaks a pass off, and wherever: the prefix is as it was, and the sequence can go on."""
-    world, caches = make_world(), Caches()
+    world, caches = make_world(arithmetic), Caches()
+    assert world.target.config.num_layers == 3
     verifier = LocalVerifier(world.target, caches)
     plain = world.plains[0]
     verifier.begin([request()])
     turn = Turn(0, 1, len(plain.prompt) + 1, 5, 5)
     before = caches[0].digest()
-    real = Cache.write
-    for after in range(world.target.config.num_layers):
-        calls = iter(range(after))
+    real = getattr(Cache, method)
+    calls = iter(range(after))
 
-        def interrupted(*args: Any, calls: Iterator[int] = calls) -> None:
-            if next(calls, None) is None:
-                raise KeyboardInterrupt
-            real(*args)
+    def interrupted(*args: Any) -> Any:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return real(*args)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(Cache, "write", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                verifier.submit([turn.chain(plain.tokens[1:4], "test")])
-        assert caches[0].digest() == before
-        assert caches[0].scratch == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, method, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            verifier.submit([turn.chain(plain.tokens[1:4], "test")])
+    assert caches[0].digest() == before
+    assert caches[0].scratch == 0
     (verdict,) = verifier.result(verifier.submit([turn.chain(plain.tokens[1:4], "test")]))
     assert verdict.tokens == plain.tokens[1:5]
 
@@ -111,11 +124,12 @@ class BrokenOffError(Exception):
     """Something that breaks a pass off."""
 
 
+@both
 @pytest.mark.parametrize("where", ["extractor", "commit", "place", "second commit"])
 def test_wherever_a_round_breaks_off_the_next_draft_is_judged_rightly_or_refused(
-    where: str, monkeypatch: pytest.MonkeyPatch
+    where: str, arithmetic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, caches = make_world(), Caches()
+    world, caches = make_world(arithmetic), Caches()
     armed = [False]
 
     def extract(cache: Cache, start: int, stop: int) -> dict[str, torch.Tensor]:
@@ -162,8 +176,9 @@ def test_wherever_a_round_breaks_off_the_next_draft_is_judged_rightly_or_refused
     assert refused >= 1
 
 
-def test_a_commit_that_broke_off_half_way_is_not_tried_again() -> None:
-    target = tiny_decoder()
+@both
+def test_a_commit_that_broke_off_half_way_is_not_tried_again(arithmetic: str) -> None:
+    target = tiny_decoder(arithmetic=arithmetic)
     cache = target.new_cache()
     rows = Rows([(cache, [5, 6, 7], [-1, -1, 1])])
     target.forward(rows)
@@ -257,23 +272,34 @@ def test_the_work_of_an_empty_draft_is_recorded() -> None:
 
 
 class WritesIntoTheTarget(Halves):
-    """A drafter that breaks the rules: it writes its own rows into the target's cache, not into a view."""
+    """A drafter that breaks the rules: it writes its own rows into the target's cache, not into a view, as soon as the
+    target has written layer 1 (in PyTorch through `write`; natively by address, which `tag` then notes)."""
 
     def guess(self, turn: Turn) -> list[int]:
         cache = self.caches[turn.sequence]
-        real = cache.write
+        real_write, real_tag = cache.write, cache.tag
+
+        def overwrite(slots: range, writer: int) -> None:
+            keys, values = (t[cache.length + slots.start :][: len(slots)] for t in cache.read(1))
+            real_write(1, slots, keys * 2, values, writer + 10**6)
 
         def write(layer: int, slots: range, keys: torch.Tensor, values: torch.Tensor, writer: int) -> None:
-            real(layer, slots, keys, values, writer)
+            real_write(layer, slots, keys, values, writer)
             if layer == 1:
-                real(layer, slots, keys * 2, values, writer + 10**6)
+                overwrite(slots, writer)
 
-        cache.write = write  # type: ignore[method-assign]
+        def tag(layers: range, slots: range, writer: int) -> None:
+            real_tag(layers, slots, writer)
+            if 1 in layers:
+                overwrite(slots, writer)
+
+        cache.write, cache.tag = write, tag  # type: ignore[method-assign]
         return super().guess(turn)
 
 
-def test_a_commit_refuses_rows_that_a_drafter_wrote() -> None:
-    world, caches = make_world(), Caches()
+@both
+def test_a_commit_refuses_rows_that_a_drafter_wrote(arithmetic: str) -> None:
+    world, caches = make_world(arithmetic), Caches()
     with pytest.raises(ContractError, match="of layer 1 was not written by the pass that commits it"):
         Run(world.target, WritesIntoTheTarget(world.target, caches), [request()], caches=caches)
 
@@ -290,16 +316,18 @@ def test_the_verifier_refuses_a_draft_for_another_round_or_sequence() -> None:
         verifier.begin([request()])
 
 
-def test_a_nan_logit_is_an_error_that_names_its_cause() -> None:
-    target = tiny_decoder()
+@both
+def test_a_nan_logit_is_an_error_that_names_its_cause(arithmetic: str) -> None:
+    target = tiny_decoder(arithmetic=arithmetic)
     target.weights.tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = float("nan")
     with pytest.raises(NumericsError, match=r"1 of 1536 numbers in model.layers.1.mlp.up_proj.weight"):
         Run(target, NothingDrafter(), [Request(0, (1, 2, 3), 4)])
 
 
-def test_a_nan_that_plain_decoding_would_not_meet_is_not_an_error() -> None:
+@both
+def test_a_nan_that_plain_decoding_would_not_meet_is_not_an_error(arithmetic: str) -> None:
     """The embedding of one token is NaN. A draft that proposes it is wrong; it must not break the run."""
-    target = tiny_decoder()
+    target = tiny_decoder(arithmetic=arithmetic)
     prompt = (1, 2, 3)
     plain = Run(target, NothingDrafter(), [Request(0, prompt, 8)]).sequences[0].tokens
     poison = next(token for token in range(50) if token not in (*prompt, *plain))

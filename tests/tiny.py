@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from foretoken.decoder.config import DecoderConfig, parse_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.weights import assemble, expected_shapes
+from foretoken.kernels import native
+
+needs_native = pytest.mark.skipif(native.module() is None, reason="the native module is not built, or off")
+
+# what a decoder's `arithmetic` may be here: for tests of what must hold on both
+ARITHMETICS = ("pytorch", pytest.param("auto", id="native", marks=needs_native))
 
 BASE: dict[str, Any] = {
     "model_type": "llama",
@@ -47,9 +54,13 @@ def random_tensors(config: DecoderConfig, seed: int, scale: float = 1.0) -> dict
 
 
 def tiny_decoder(
-    seed: int = 0, dtype: torch.dtype = torch.float32, threads: int | None = None, **changes: Any
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    threads: int | None = None,
+    arithmetic: str = "auto",
+    **changes: Any,
 ) -> Decoder:
-    """A decoder with random weights."""
+    """A decoder with random weights. It runs natively where it can, unless `arithmetic` is "pytorch"."""
     config = tiny_config(**changes)
     tensors = {name: tensor.to(dtype) for name, tensor in random_tensors(config, seed).items()}
-    return Decoder(config, assemble(tensors, config), threads=threads)
+    return Decoder(config, assemble(tensors, config), threads=threads, arithmetic=arithmetic)

@@ -46,7 +46,7 @@ class World:
     plains: tuple[Plain, ...]
 
 
-def weak_decoder(seed: int, noise: float = 0.0) -> Decoder:
+def weak_decoder(seed: int, noise: float = 0.0, arithmetic: str = "auto") -> Decoder:
     """A decoder whose blocks add little to the embedding. With `noise`, another draw is mixed in: a poor copy."""
     config = tiny_config(vocab_size=VOCABULARY, num_hidden_layers=3, hidden_size=24, head_dim=6, intermediate_size=40)
     tensors = random_tensors(config, seed)
@@ -56,13 +56,13 @@ def weak_decoder(seed: int, noise: float = 0.0) -> Decoder:
             tensor.mul_(0.15)
         if noise and tensor.ndim == 2:
             tensor.add_(noise * tensor.std() * other[name] / other[name].std())
-    return Decoder(config, assemble(tensors, config))
+    return Decoder(config, assemble(tensors, config), arithmetic=arithmetic)
 
 
 @cache
-def make_world() -> World:
+def make_world(arithmetic: str = "auto") -> World:
     """Two prompts that end as they began, so that there is something to look up."""
-    target = weak_decoder(_SEED)
+    target = weak_decoder(_SEED, arithmetic=arithmetic)
     plains = []
     for start in _STARTS:
         orbit = decode(target, (start,), 40).tokens
@@ -115,10 +115,11 @@ class Run:
         *,
         num_speculative_tokens: int = 5,
         caches: Caches | None = None,
+        prefill_chunk: int = 256,
         wrap: type | None = None,
     ) -> None:
         caches = Caches() if caches is None else caches
-        verifier: Verifier = LocalVerifier(target, caches, needs=drafter.needs)
+        verifier: Verifier = LocalVerifier(target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk)
         if wrap is not None:
             verifier = wrap(verifier)
         self.records: list[RoundRecord] = []

@@ -154,10 +154,12 @@ def reference_logits(model: Any, tokens: list[int]) -> torch.Tensor:
     return logits
 
 
-def load_decoder(folder: Path, *, dtype: torch.dtype | None = None, **config_changes: Any) -> Decoder:
+def load_decoder(
+    folder: Path, *, dtype: torch.dtype | None = None, arithmetic: str = "auto", **config_changes: Any
+) -> Decoder:
     """A checkpoint as Foretoken loads it, or with some keys of config.json changed."""
     config = parse_config({**read_json(folder / "config.json"), **config_changes})
-    return Decoder(config, load_weights(folder, config, dtype=dtype), threads=1)
+    return Decoder(config, load_weights(folder, config, dtype=dtype), threads=1, arithmetic=arithmetic)
 
 
 def old_style(raw: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,11 @@
-"""The decoder against transformers, architecture by architecture, on float32 checkpoints that transformers wrote."""
+"""The decoder against transformers, architecture by architecture, on float32 checkpoints that transformers wrote.
+
+Natively and in PyTorch.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,12 @@ class Pair:
     tokens: list[int]
     expected: torch.Tensor
 
+    def under(self, arithmetic: str) -> Pair:
+        """The same with a decoder of that arithmetic."""
+        decoder = load_decoder(self.folder, arithmetic=arithmetic)
+        assert decoder.arithmetic.startswith("pytorch" if arithmetic == "pytorch" else "native")
+        return replace(self, decoder=decoder)
+
 
 def make_pair(case: FamilyCase, folder: Path) -> Pair:
     reference = build_reference(case)
@@ -58,13 +67,23 @@ def make_pair(case: FamilyCase, folder: Path) -> Pair:
 
 
 @pytest.fixture(scope="module", params=FAMILIES_TABLE, ids=lambda case: case.name)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(request.param, tmp_path_factory.mktemp(request.param.name))
 
 
+@pytest.fixture
+def pair(checkpoint: Pair, arithmetic: str) -> Pair:
+    return checkpoint.under(arithmetic)
+
+
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+def llama_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     return make_pair(family_case("llama-untied-biases"), tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def llama(llama_checkpoint: Pair, arithmetic: str) -> Pair:
+    return llama_checkpoint.under(arithmetic)
 
 
 def difference(logits: torch.Tensor, expected: torch.Tensor) -> float:
@@ -117,18 +136,21 @@ def test_each_row_of_a_tree_equals_its_own_path_in_transformers_and_bit_for_bit_
 
 
 @pytest.mark.parametrize(
-    "pair", [case for case in FAMILIES_TABLE if case.without is not None], indirect=True, ids=lambda case: case.name
+    "checkpoint",
+    [case for case in FAMILIES_TABLE if case.without is not None],
+    indirect=True,
+    ids=lambda case: case.name,
 )
-def test_the_logits_notice_when_the_feature_is_off(pair: Pair) -> None:
+def test_the_logits_notice_when_the_feature_is_off(pair: Pair, arithmetic: str) -> None:
     assert pair.case.without is not None
-    blind = load_decoder(pair.folder, **pair.case.without)
+    blind = load_decoder(pair.folder, arithmetic=arithmetic, **pair.case.without)
     logits = run(blind, chain(blind.new_cache(), pair.tokens))
     # a hundred times what the tests above let pass
     assert difference(logits, pair.expected) > 1e-3
 
 
-def test_an_old_style_config_json_says_the_same(pair: Pair) -> None:
-    raw = read_json(pair.folder / "config.json")
+def test_an_old_style_config_json_says_the_same(checkpoint: Pair) -> None:
+    raw = read_json(checkpoint.folder / "config.json")
     old = old_style(raw)
     assert "rope_parameters" in raw
     assert "rope_parameters" not in old
@@ -145,7 +167,7 @@ def test_window_layers_of_qwen_follow_the_layer_number_when_layer_types_are_abse
     assert parse_config(raw).windows == (None, 8, 8)
 
 
-def test_dynamic_rope_beyond_the_trained_length_equals_token_by_token_decoding_in_transformers() -> None:
+def test_dynamic_rope_beyond_the_trained_length_equals_token_by_token_decoding_in_transformers(arithmetic: str) -> None:
     # transformers stretches all positions of a pass to the longest one's length, so that a row depends on its
     # companions; only its decoding one token at a time gives each row the length that the row itself has reached
     case = family_case("llama-rope-dynamic")
@@ -155,7 +177,8 @@ def test_dynamic_rope_beyond_the_trained_length_equals_token_by_token_decoding_i
     config = parse_config({**reference.config.to_dict(), "dtype": "float32"})
     assert config.context_length == 48
     state = reference.state_dict()
-    decoder = Decoder(config, assemble({name: state[name] for name in expected_shapes(config)}, config), threads=1)
+    weights = assemble({name: state[name] for name in expected_shapes(config)}, config)
+    decoder = Decoder(config, weights, threads=1, arithmetic=arithmetic)
     tokens = random_tokens(PROMPT, seed=1)
     expected, past = [], None
     with torch.inference_mode():
@@ -172,19 +195,19 @@ def test_dynamic_rope_beyond_the_trained_length_equals_token_by_token_decoding_i
 # -- how a checkpoint lies on disk ----------------------------------------------------------------------------------
 
 
-def test_a_sharded_checkpoint_is_the_same_model(llama: Pair, tmp_path: Path) -> None:
+def test_a_sharded_checkpoint_is_the_same_model(llama: Pair, tmp_path: Path, arithmetic: str) -> None:
     llama.reference.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     assert not (tmp_path / "model.safetensors").exists()
-    sharded = load_decoder(tmp_path)
+    sharded = load_decoder(tmp_path, arithmetic=arithmetic)
     assert sharded.weights.tensors.keys() == llama.decoder.weights.tensors.keys()
     for name, tensor in sharded.weights.tensors.items():
         assert torch.equal(tensor, llama.decoder.weights.tensors[name])
     assert difference(run(sharded, chain(sharded.new_cache(), llama.tokens)), llama.expected) < 1e-5
 
 
-def test_valid_vocab_size_cuts_the_logits(llama: Pair) -> None:
-    cut = load_decoder(llama.folder, valid_vocab_size=90)
+def test_valid_vocab_size_cuts_the_logits(llama: Pair, arithmetic: str) -> None:
+    cut = load_decoder(llama.folder, arithmetic=arithmetic, valid_vocab_size=90)
     assert cut.config.vocab_size == SMALL["vocab_size"]
     whole = run(llama.decoder, chain(llama.decoder.new_cache(), llama.tokens))
     logits = run(cut, chain(cut.new_cache(), llama.tokens))
@@ -195,10 +218,10 @@ def test_valid_vocab_size_cuts_the_logits(llama: Pair) -> None:
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 2**-8), (torch.float16, 2**-11)], ids=str)
 @pytest.mark.parametrize("name", ["llama-tied", "qwen2", "qwen3-window-biases"])
 def test_a_half_precision_checkpoint_runs_in_its_own_type(
-    name: str, dtype: torch.dtype, bound: float, tmp_path: Path
+    name: str, dtype: torch.dtype, bound: float, tmp_path: Path, arithmetic: str
 ) -> None:
     build_reference(family_case(name)).to(dtype).save_pretrained(tmp_path)
-    decoder = load_decoder(tmp_path)
+    decoder = load_decoder(tmp_path, arithmetic=arithmetic)
     assert decoder.config.dtype == str(dtype).removeprefix("torch.")
     assert {tensor.dtype for tensor in decoder.weights.tensors.values()} == {dtype}
     tokens = random_tokens(PROMPT, seed=1)
@@ -208,7 +231,7 @@ def test_a_half_precision_checkpoint_runs_in_its_own_type(
     assert logits.dtype == torch.float32
     assert logits.isfinite().all()
 
-    wide = load_decoder(tmp_path, dtype=torch.float32)
+    wide = load_decoder(tmp_path, dtype=torch.float32, arithmetic=arithmetic)
     assert {tensor.dtype for tensor in wide.weights.tensors.values()} == {torch.float32}
     # the weights are the same numbers; what is left are the roundings of activations, `bound` each
     far = difference(logits, run(wide, chain(wide.new_cache(), tokens)))
@@ -242,10 +265,25 @@ def test_two_layer_ranges_over_caches_of_their_own_are_the_whole(llama: Pair) ->
 
 
 @pytest.mark.parametrize(("lo", "hi", "states"), [(-1, 3, 4), (0, 4, 4), (2, 1, 4), (0, 3, 3), (0, 3, 5)])
-def test_a_layer_range_or_hidden_states_that_do_not_fit_are_refused(lo: int, hi: int, states: int) -> None:
-    decoder = tiny_decoder(threads=1)
+def test_a_layer_range_or_hidden_states_that_do_not_fit_are_refused(
+    lo: int, hi: int, states: int, arithmetic: str
+) -> None:
+    decoder = tiny_decoder(threads=1, arithmetic=arithmetic)
     rows = chain(decoder.new_cache(), [1, 2, 3, 4])
-    with pytest.raises(
-        ContractError, match=rf"layers {lo} to {hi} over {states} hidden states; expected .* 0 to 3, and 4"
-    ):
+    with pytest.raises(ContractError) as error:
         decoder.layers(decoder.embed([1] * states), rows, lo, hi)
+    assert str(error.value) == (
+        f"layers {lo} to {hi} over hidden states [{states}, 32]; expected a range within 0 to 3, and hidden states "
+        "[4, 32]"
+    )
+
+
+@pytest.mark.parametrize("shape", [(4, 31), (4, 33), (32,), (1, 4, 32)])
+def test_hidden_states_of_another_shape_are_refused(shape: tuple[int, ...], arithmetic: str) -> None:
+    decoder = tiny_decoder(threads=1, arithmetic=arithmetic)
+    rows = chain(decoder.new_cache(), [1, 2, 3, 4])
+    with pytest.raises(ContractError, match=r"^layers 0 to 3 over hidden states .*; expected .* \[4, 32\]$"):
+        decoder.layers(torch.zeros(shape), rows)
+    with pytest.raises(ContractError) as error:
+        decoder.head(torch.zeros(shape))
+    assert str(error.value) == f"hidden states are {list(shape)}; expected [N, 32]"

@@ -16,9 +16,13 @@ from foretoken import kernels
 from foretoken.errors import ContractError, NativeError
 from foretoken.kernels import native
 from tests.oracles import first_largest
+from tests.tiny import needs_native
 
 INFINITY, NAN = math.inf, math.nan
 SIZES = [*range(1, 71), 1000, 4096]  # every way to fill a vector and leave a rest, then sizes of vocabularies
+
+
+HERE = [*native.supported(), native.EMULATED] if native.module() is not None else []
 
 
 def _native_at(level: str) -> kernels.Argmax:
@@ -27,10 +31,8 @@ def _native_at(level: str) -> kernels.Argmax:
 
 def _implementations() -> Iterator[object]:
     yield pytest.param(kernels._argmax_torch, id="torch")
-    module = native.module()
-    for level in native.LEVELS:
-        usable = module is not None and module.supports(level)
-        skip = pytest.mark.skipif(not usable, reason="not built, or not on this machine")
+    for level in (*native.LEVELS, native.EMULATED):
+        skip = pytest.mark.skipif(level not in HERE, reason="not built, or not on this machine")
         yield pytest.param(_native_at(level), id=level, marks=skip)
 
 
@@ -145,23 +147,37 @@ def test_every_kind_of_nan_counts(argmax: kernels.Argmax, bits: int) -> None:
 
 
 @every_implementation
-def test_logits_that_do_not_lie_in_a_row_are_read_right(argmax: kernels.Argmax) -> None:
+def test_logits_may_begin_anywhere(argmax: kernels.Argmax) -> None:
+    for start in range(17):  # not where vectors begin
+        logits = torch.arange(60.0)[start:]
+        assert argmax(logits) == 59 - start, start
+        assert argmax(-logits) == 0, start
+
+
+@pytest.mark.parametrize("level", ["off", *HERE])
+def test_logits_that_do_not_lie_in_a_row_are_read_right(
+    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], level: str
+) -> None:
+    if level == "off":
+        monkeypatch.setenv("FORETOKEN_NATIVE", "off")
+    else:
+        monkeypatch.setenv("FORETOKEN_LEVEL", level)
     table = torch.zeros(20, 3)
     table[13, 1] = 1.0
     table[7, 0] = 5.0  # the next in memory is of another column
-    assert argmax(table[:, 1]) == 13
-    # and a start that is not where vectors begin
-    assert argmax(torch.arange(30.0)[3:]) == 26
+    assert kernels.argmax(table[:, 1]) == 13
+    assert kernels.argmax(torch.arange(30.0)[::7]) == 4
 
 
 BAD = [
-    (torch.zeros(0), "argmax got torch.float32 [0] on cpu; expected float32 [V] on the CPU, V > 0"),
-    (torch.zeros(2, 3), "argmax got torch.float32 [2, 3] on cpu; expected float32 [V] on the CPU, V > 0"),
-    (torch.zeros(()), "argmax got torch.float32 [] on cpu; expected float32 [V] on the CPU, V > 0"),
-    (torch.zeros(3).double(), "argmax got torch.float64 [3] on cpu; expected float32 [V] on the CPU, V > 0"),
-    (torch.zeros(3).bfloat16(), "argmax got torch.bfloat16 [3] on cpu; expected float32 [V] on the CPU, V > 0"),
-    (torch.zeros(3, dtype=torch.int64), "argmax got torch.int64 [3] on cpu; expected float32 [V] on the CPU, V > 0"),
-    (torch.zeros(3, device="meta"), "argmax got torch.float32 [3] on meta; expected float32 [V] on the CPU, V > 0"),
+    (torch.zeros(0), "argmax got no logits; expected float32 [V], V > 0"),
+    (torch.zeros(2, 3), "logits is float32 [2, 3] on cpu; expected float32 [V] on the CPU"),
+    (torch.zeros(()), "logits is float32 [] on cpu; expected float32 [V] on the CPU"),
+    (torch.zeros(3).double(), "logits is float64 [3] on cpu; expected float32 [V] on the CPU"),
+    (torch.zeros(3).bfloat16(), "logits is bfloat16 [3] on cpu; expected float32 [V] on the CPU"),
+    (torch.zeros(3, dtype=torch.int64), "logits is int64 [3] on cpu; expected float32 [V] on the CPU"),
+    (torch.zeros(3, device="meta"), "logits is float32 [3] on meta; expected float32 [V] on the CPU"),
+    (torch.zeros(9)[::3], "logits has strides (3,); expected contiguous memory: call .contiguous()"),
 ]
 
 
@@ -173,15 +189,20 @@ def test_what_is_not_a_row_of_logits_is_refused(logits: torch.Tensor, message: s
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("logits", [bad for bad, _ in BAD if bad.device.type == "cpu"])
-def test_whichever_implementation_runs_the_same_is_refused(logits: torch.Tensor) -> None:
-    with pytest.raises(ContractError, match="argmax got"):
+@pytest.mark.parametrize("level", ["off", *HERE])
+@pytest.mark.parametrize("logits", [bad for bad, _ in BAD if bad.device.type == "cpu" and bad.is_contiguous()])
+def test_whichever_implementation_runs_the_same_is_refused(
+    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], logits: torch.Tensor, level: str
+) -> None:
+    if level == "off":
+        monkeypatch.setenv("FORETOKEN_NATIVE", "off")
+    else:
+        monkeypatch.setenv("FORETOKEN_LEVEL", level)
+    with pytest.raises(ContractError, match=r"; expected float32 \[V\]"):
         kernels.argmax(logits)
 
 
 # -- which implementation ---------------------------------------------------------------------------------------------
-
-needs_native = pytest.mark.skipif(native.module() is None, reason="the native module is not built, or off")
 
 
 def not_built(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,29 +210,36 @@ def not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "foretoken._native", None)
 
 
+def machine() -> str:
+    """What `explain` says of this machine: the levels that it has, and why it lacks others."""
+    module = native.module()
+    assert module is not None
+    lacks = [f"not {name}: {module.why_not(at)}" for at, name in enumerate(native.LEVELS) if name not in HERE]
+    return "; ".join([", ".join(native.supported()), *lacks])
+
+
 @needs_native
 def test_the_highest_level_of_the_machine_is_used(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
     monkeypatch.delenv("FORETOKEN_LEVEL", raising=False)
-    module = native.module()
-    assert module is not None
-    supported = [level for level in native.LEVELS if module.supports(level)]
+    supported = native.supported()
     assert supported[0] == "generic"  # which every machine has
+    assert supported == [level for level in native.LEVELS if level in supported]
     assert native.level() == supported[-1]
-    assert native.explain() == f"{supported[-1]} (this machine has {', '.join(supported)})"
-    assert f"argmax    native, {supported[-1]}" in kernels.explain().splitlines()
+    assert native.explain() == f"{supported[-1]} (this machine has {machine()})"
+    assert kernels.explain().splitlines() == [
+        f"decoder   native, {supported[-1]}, {torch.get_num_threads()} threads",
+        f"native    {native.explain()}",
+    ]
 
 
 @needs_native
-@pytest.mark.parametrize("level", native.LEVELS)
+@pytest.mark.parametrize("level", [*native.LEVELS, native.EMULATED])
 def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], level: str) -> None:
-    module = native.module()
-    assert module is not None
-    if not module.supports(level):
+    if level not in HERE:
         pytest.skip("not on this machine")
     monkeypatch.setenv("FORETOKEN_LEVEL", level)
     assert native.level() == level
-    supported = ", ".join(known for known in native.LEVELS if module.supports(known))
-    assert native.explain() == f"{level}, forced by FORETOKEN_LEVEL (this machine has {supported})"
+    assert native.explain() == f"{level}, forced by FORETOKEN_LEVEL (this machine has {machine()})"
     assert kernels.argmax(torch.tensor([1.0, 3.0, 3.0])) == 1
 
 
@@ -225,18 +253,22 @@ def test_an_unknown_level_is_refused(
     monkeypatch.setenv("FORETOKEN_LEVEL", level)
     with pytest.raises(NativeError) as error:
         native.level()
-    assert str(error.value) == f"FORETOKEN_LEVEL is {level!r}{hint} (known: avx2, avx512, generic)"
+    known = "amx, amx-emulated, avx2, avx512, avx512bf16, generic"
+    assert str(error.value) == f"FORETOKEN_LEVEL is {level!r}{hint} (known: {known})"
 
 
 def test_a_level_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
     old = ModuleType("foretoken._native")
-    old.supports = lambda level: level in ("generic", "avx2")  # type: ignore[attr-defined]
+    reasons = {2: "this machine lacks its instructions"}
+    old.why_not = lambda level: "" if level < 2 else reasons.get(level, "no")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "foretoken._native", old)
     monkeypatch.delenv("FORETOKEN_NATIVE", raising=False)
     monkeypatch.setenv("FORETOKEN_LEVEL", "avx512")
     with pytest.raises(NativeError) as error:
         native.level()
-    assert str(error.value) == "FORETOKEN_LEVEL is avx512, which this machine lacks; it has generic, avx2"
+    assert str(error.value) == (
+        "FORETOKEN_LEVEL is avx512, but this machine lacks its instructions; it has generic, avx2"
+    )
 
 
 def test_switched_off_everything_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
@@ -245,7 +277,7 @@ def test_switched_off_everything_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch
     assert kernels._argmax("cpu") is kernels._argmax_torch
     assert kernels.argmax(torch.tensor([1.0, 3.0, 3.0])) == 1
     lines = kernels.explain().splitlines()
-    assert lines[1:] == ["native    off, by FORETOKEN_NATIVE", "argmax    PyTorch"]
+    assert lines[1:] == ["native    off, by FORETOKEN_NATIVE"]
     assert lines[0].startswith(f"decoder   PyTorch {torch.__version__}, {torch.get_num_threads()} threads")
 
 
@@ -262,7 +294,7 @@ def test_not_built_everything_runs_in_pytorch(monkeypatch: pytest.MonkeyPatch, f
         assert native.explain() == (
             "not built: installed without a C++ compiler, or with FORETOKEN_NATIVE=off; everything works, in PyTorch"
         )
-        assert kernels.explain().splitlines()[2] == "argmax    PyTorch"
+        assert kernels.explain().splitlines()[0].startswith("decoder   PyTorch ")
 
 
 def test_a_module_that_is_required_must_be_there(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:

@@ -100,6 +100,49 @@ class Cache:
         self._values[at, span] = values.to(self._values.dtype)
         self._tags[at, span] = writer
 
+    def tag(self, layers: range, slots: range, writer: int) -> None:
+        """Note who wrote some slots in some layers, where the writing itself went by address."""
+        start = self.length - self.base
+        first = self.layers.start
+        self._tags[layers.start - first : layers.stop - first, start + slots.start : start + slots.stop] = writer
+
+    def addresses(self) -> tuple[tuple[int, int, int, int], list[tuple[int, int, int, int, int, int]]]:
+        """Where keys and values lie, for native code.
+
+        First slot 0: address of its key and of its value in the first layer of this cache, bytes from one layer to the
+        next, that first layer. Then the prefix, in stretches: first position, the one behind the last, and the same of
+        the first position. Good until a row is placed.
+        """
+        prefix: list[tuple[int, int, int, int, int, int]] = []
+        at: Cache | None = self
+        end = self.length
+        while at is not None:
+            at._expect_ground()
+            keys, values, layer_bytes = (
+                at._keys.data_ptr(),
+                at._values.data_ptr(),
+                at._keys.stride(0) * at._keys.itemsize,
+            )
+            if at.base < end:
+                prefix.append((at.base, end, keys, values, layer_bytes, at.layers.start))
+            end = min(end, at.base)
+            at = at.parent
+        row_bytes = self._keys.stride(1) * self._keys.itemsize
+        offset = (self.length - self.base) * row_bytes
+        own = (
+            self._keys.data_ptr() + offset,
+            self._values.data_ptr() + offset,
+            self._keys.stride(0) * self._keys.itemsize,
+            self.layers.start,
+        )
+        return own, prefix[::-1]
+
+    @property
+    def kind(self) -> str:
+        """What it holds for each position, in words: only caches of one kind may take each other's place."""
+        _, _, kv_heads, head_dim = self._keys.shape
+        return f"{kv_heads} heads of {head_dim}, {str(self._keys.dtype).removeprefix('torch.')}"
+
     def discard(self) -> None:
         """Forget all scratch."""
         self._parents.clear()

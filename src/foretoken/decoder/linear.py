@@ -1,4 +1,4 @@
-"""A linear layer: a weight in some format, and the kernel that goes with it."""
+"""A linear layer: a weight in some format; what multiplies it is chosen with the decoder's arithmetic."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from foretoken.kernels import rowwise
-
 
 @dataclass(frozen=True)
 class Linear:
-    """weight: [outputs, inputs] as it lies in the checkpoint; bias: [outputs] or None."""
+    """weight: [outputs, inputs] as it lies in the checkpoint; bias: [outputs] or None.
+
+    `layout` is "rows", or the instruction level in whose own layout the weight's bytes have been put: such a weight has
+    its shape, and nothing but that level's kernels can read it.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """float32 [N, inputs] to float32 [N, outputs], each row from itself alone."""
-        return rowwise.linear(x, self.weight, self.bias)
+    layout: str = "rows"

@@ -10,6 +10,7 @@ Sources: linear, Chen et al. 2023; dynamic NTK and YaRN, Peng et al. 2023 (arXiv
 from __future__ import annotations
 
 import math
+from decimal import Decimal, localcontext
 
 import torch
 
@@ -27,6 +28,7 @@ class RopeTable:
         self._device = device
         self._scale = yarn_scale(config) if config.type == "yarn" else 1.0
         self._pages: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._places: dict[int, tuple[int, int]] = {}  # their addresses
 
     def __call__(self, positions: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """cos, sin: float32 [len(positions), head_dim / 2]."""
@@ -35,13 +37,29 @@ class RopeTable:
         sin = torch.stack([page[1][p % PAGE] for page, p in zip(pages, positions, strict=True)])
         return cos, sin
 
+    def addresses(self, positions: list[int]) -> tuple[list[int], list[int]]:
+        """Where the cosines and sines of some positions lie: float32 [head_dim / 2] each."""
+        row = 4 * (self._head_dim // 2)
+        cosines, sines = [], []
+        for p in positions:
+            cos, sin = self._places.get(p // PAGE) or self._place(p // PAGE)
+            cosines.append(cos + p % PAGE * row)
+            sines.append(sin + p % PAGE * row)
+        return cosines, sines
+
+    def _place(self, number: int) -> tuple[int, int]:
+        cos, sin = self._page(number)
+        place = self._places[number] = (cos.data_ptr(), sin.data_ptr())
+        return place
+
     def _page(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         page = self._pages.get(number)
         if page is None:
             positions = torch.arange(number * PAGE, (number + 1) * PAGE)
             angles = positions[:, None].float() * inverse_frequencies(self._config, self._head_dim, positions)
-            cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
-            page = self._pages[number] = (cos.to(self._device), sin.to(self._device))
+            cos, sin = ((x * self._scale).float().contiguous() for x in cosine_and_sine(angles.double()))
+            # the first one stays: another thread's pass may hold its address
+            page = self._pages.setdefault(number, (cos.to(self._device), sin.to(self._device)))
         return page
 
 
@@ -52,22 +70,55 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+def cosine_and_sine(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of float64 angles up to a million or so, to within 1e-15, by sums and products alone.
+
+    Libraries' own differ in the last place from machine to machine, and then so would every bit of a model's output.
+    """
+    quarters = (x * (2 / math.pi)).round()
+    # pi / 2 in three parts; those of 33 bits are taken off exactly
+    r = x - quarters * 1.5707963267341256 - quarters * 6.077100506303966e-11 - quarters * 2.0222662487959506e-21
+    square = r * r
+    sine, cosine = torch.zeros_like(r), torch.zeros_like(r)
+    for n in range(9, -1, -1):  # Taylor's series, |r| <= pi / 4
+        sine = sine * square + (-1) ** n / math.factorial(2 * n + 1)
+        cosine = cosine * square + (-1) ** n / math.factorial(2 * n)
+    sine = sine * r
+    turn = quarters.long() % 4
+    across = turn % 2 == 1
+    return (
+        torch.where(across, sine, cosine) * torch.where((turn == 1) | (turn == 2), -1.0, 1.0),
+        torch.where(across, cosine, sine) * torch.where(turn >= 2, -1.0, 1.0),
+    )
+
+
+def _powers(theta: float, head_dim: int) -> torch.Tensor:
+    """theta to the power of -2 i / head_dim: float64, rounded from 30 digits, so that every machine has the same."""
+    with localcontext(prec=30):
+        powers = [float(Decimal(theta) ** (Decimal(-i) / head_dim)) for i in range(0, head_dim, 2)]
+    return torch.tensor(powers, dtype=torch.double)
+
+
 def inverse_frequencies(config: RopeConfig, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
-    """Radians per position: float32 [1 or len(positions), head_dim / 2]."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float) / head_dim
+    """Radians per position: float32 [1 or len(positions), head_dim / 2].
+
+    In float64, rounded once: in float32, the vector libraries of two machines differ in the last place of a power, and
+    with it in everything that follows.
+    """
     if config.type == "dynamic":
+        exponents = torch.arange(0, head_dim, 2, dtype=torch.double) / head_dim
         # the base grows with the row's own position, not with the longest row in the pass: rows stay independent
         length = (positions + 1).clamp(min=config.original).double()
         stretch = (config.factor * length / config.original - (config.factor - 1)) ** (head_dim / (head_dim - 2))
-        return 1.0 / ((config.theta * stretch).float()[:, None] ** exponents)
-    plain = 1.0 / (config.theta**exponents)
+        return (1.0 / ((config.theta * stretch)[:, None] ** exponents)).float()
+    plain = _powers(config.theta, head_dim)
     if config.type == "linear":
         plain = plain / config.factor
     elif config.type == "llama3":
         plain = _llama3(plain, config)
     elif config.type == "yarn":
         plain = _yarn(plain, config, head_dim)
-    return plain[None]
+    return plain[None].float()
 
 
 def _llama3(plain: torch.Tensor, config: RopeConfig) -> torch.Tensor:
@@ -90,7 +141,7 @@ def _yarn(plain: torch.Tensor, config: RopeConfig, head_dim: int) -> torch.Tenso
     low, high = max(low, 0), min(high, head_dim - 1)
     if low == high:
         high += 0.001
-    slow = ((torch.arange(head_dim // 2, dtype=torch.float) - low) / (high - low)).clamp(0, 1)
+    slow = ((torch.arange(head_dim // 2, dtype=torch.double) - low) / (high - low)).clamp(0, 1)
     return plain / config.factor * slow + plain * (1 - slow)
 
 

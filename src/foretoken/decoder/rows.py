@@ -6,9 +6,8 @@ There is no batch axis. A chain, a tree and several sequences are all lists of r
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
-
-import torch
 
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.errors import ContractError
@@ -42,20 +41,39 @@ class Rows:
             self.tokens.extend(tokens)
             self.positions.extend(cache.position(slot) for slot in slots)
             self.segments.append(Segment(cache, slots, slice(first, len(self.tokens))))
-        # of each row: None if its keys are the first `position + 1` in storage, else where those after the prefix lie
-        self.picks: list[torch.Tensor | None] = [
-            _pick(segment.cache, slot) for segment in self.segments for slot in segment.slots
+        if not self.segments:
+            raise ContractError("a pass came without rows; expected some")
+        # of each row: the slots of its ancestors and itself; empty where those are simply all slots up to its own
+        self.paths: list[list[int]] = [
+            _path(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
+
+    def only(self, row: int, token: int) -> Rows:
+        """One row of a pass over one sequence, with another token, as a pass of its own with the same writer."""
+        (segment,) = self.segments
+        slot = segment.slots[row]
+        one = copy(self)
+        one.tokens, one.positions, one.paths = [token], [self.positions[row]], [self.paths[row]]
+        one.segments = [Segment(segment.cache, range(slot, slot + 1), slice(0, 1))]
+        return one
+
+    def expect_placed(self) -> None:
+        """Refuse rows whose slots have been discarded, committed or truncated away since they were placed."""
+        for segment in self.segments:
+            cache, slots, position = segment.cache, segment.slots, self.positions[segment.span.start]
+            if slots.stop > cache.scratch or cache.position(slots.start) != position:
+                raise ContractError(
+                    f"rows were placed in slots {slots.start} to {slots.stop - 1} from position {position} on, which "
+                    f"their cache has since given up (it has {cache.scratch} slots from {cache.length} on)"
+                )
 
     def __len__(self) -> int:
         return len(self.tokens)
 
 
-def _pick(cache: Cache, slot: int) -> torch.Tensor | None:
+def _path(cache: Cache, slot: int) -> list[int]:
     path = cache.path(slot)
-    if len(path) == slot + 1:  # every slot up to this one is an ancestor
-        return None
-    return torch.tensor(path, device=cache.device) + cache.length
+    return [] if len(path) == slot + 1 else path
 
 
 def chain(cache: Cache, tokens: Sequence[int]) -> Rows:

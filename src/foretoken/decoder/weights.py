@@ -1,19 +1,26 @@
-"""Weights from safetensors: memory-mapped, checked against the configuration, copied only if a type is asked for."""
+"""Weights from safetensors: memory-mapped, checked against the configuration, and copied only if that is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.decoder.config import DecoderConfig, read_json
+from foretoken.decoder.copied import copied
 from foretoken.decoder.linear import Linear
 from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from foretoken.kernels import native
 
+INDEX = "model.safetensors.index.json"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+LINEARS = ("query", "key", "value", "output", "gate", "up", "down")  # of a layer
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,16 @@ class Weights:
     norm: torch.Tensor  # [hidden]
     head: Linear  # [vocab, hidden]; the embedding itself where tied
     tensors: dict[str, torch.Tensor]
+
+    @property
+    def linears(self) -> list[Linear]:
+        """Every linear layer, the output layer first."""
+        return [self.head, *(getattr(layer, name) for layer in self.layers for name in LINEARS)]
+
+    @property
+    def layouts(self) -> set[str]:
+        """The layouts that linear layers lie in."""
+        return {linear.layout for linear in self.linears}
 
     def first_not_finite(self) -> str | None:
         """The name of the first tensor that holds a NaN or an infinity, and how many."""
@@ -85,10 +102,16 @@ def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 
 def load_weights(
-    folder: Path, config: DecoderConfig, *, dtype: torch.dtype | None = None, device: str = "cpu"
+    folder: Path,
+    config: DecoderConfig,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    copy: bool = False,
 ) -> Weights:
-    """Map the checkpoint's tensors. With `dtype`, or on another device, they are copied; otherwise they stay where
-    the file is mapped. Every tensor's presence and shape is checked before any is used."""
+    """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
+    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Every tensor's presence and
+    shape is checked before any is used."""
     shapes = expected_shapes(config)
     found = dict(_mapped_tensors(folder, shapes))
     missing = [name for name in shapes if name not in found]
@@ -109,7 +132,10 @@ def load_weights(
                 f"weights of type {found[name].dtype} are not supported; supported: {', '.join(DTYPES)}"
             )
     dtype = dtype or found["model.embed_tokens.weight"].dtype
-    return assemble({name: found[name].to(device=device, dtype=dtype) for name in shapes}, config)
+    tensors = {name: found.pop(name) for name in shapes}
+    if copy and device == "cpu":
+        return repacked(assemble(copied(tensors, dtype), config))
+    return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config)
 
 
 def assemble(tensors: dict[str, torch.Tensor], config: DecoderConfig) -> Weights:
@@ -143,8 +169,31 @@ def assemble(tensors: dict[str, torch.Tensor], config: DecoderConfig) -> Weights
     )
 
 
+def repacked(weights: Weights) -> Weights:
+    """Weights that own their memory, in the layout that the instruction level in use reads fastest, in place.
+
+    Nothing to do without the native module, or at a level that likes rows as they are. A tied output layer stays: the
+    embedding is read by rows.
+    """
+    if native.module() is None:
+        return weights
+    level, threads = native.level(), torch.get_num_threads()
+
+    def put(linear: Linear) -> Linear:
+        if not native.can_repack(linear.weight, level) or linear.weight is weights.embedding:
+            return linear
+        native.repack(linear.weight, level, threads)
+        return replace(linear, layout=level)
+
+    def layer(w: LayerWeights) -> LayerWeights:
+        placed: dict[str, Any] = {name: put(getattr(w, name)) for name in LINEARS}
+        return replace(w, **placed)
+
+    return replace(weights, layers=tuple(map(layer, weights.layers)), head=put(weights.head))
+
+
 def _mapped_tensors(folder: Path, wanted: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, torch.Tensor]]:
-    for path in _weight_files(folder):
+    for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
                 names = [name for name in file.keys() if name in wanted]  # noqa: SIM118 (not a dictionary)
@@ -156,8 +205,9 @@ def _mapped_tensors(folder: Path, wanted: dict[str, tuple[int, ...]]) -> Iterato
         yield from zip(names, tensors, strict=True)
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
+def weight_files(folder: Path) -> list[Path]:
+    """The files that a checkpoint's weights are read from."""
+    index = folder / INDEX
     if not index.exists():
         single = folder / "model.safetensors"
         if single.is_file():

@@ -1,13 +1,14 @@
 """The arithmetic, and which implementation of it runs.
 
-    rowwise     PyTorch; every operation of the decoder; defines what a row's bits are on this engine
-    native      C++, by instruction level; so far `argmax`, which proves the way from build to dispatch
+    native      C++, by instruction level: a whole pass in one call, the same bits for any number of rows
+    reference   PyTorch, operation by operation: defines the native bits; slow, for tests
+    rowwise     PyTorch where there is no compiler, or on a GPU: exact within itself, other bits than native
 
 An operation with more than one implementation is chosen from a table, once, when it is first used. `explain()` says
 what was chosen and why. Two environment variables steer it:
 
     FORETOKEN_NATIVE   auto (default) | required | off
-    FORETOKEN_LEVEL    force an instruction level: generic, avx2 or avx512
+    FORETOKEN_LEVEL    force an instruction level: generic, avx2, avx512, avx512bf16 or amx
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ Argmax = Callable[["torch.Tensor"], "int | None"]
 
 def argmax(logits: torch.Tensor) -> int | None:
     """The index of the largest of float32 [V], the lowest on a tie; None if any of them is NaN."""
-    if str(logits.dtype) != "torch.float32" or logits.ndim != 1 or len(logits) == 0:
-        raise ContractError(f"argmax got {logits.dtype} {list(logits.shape)}; expected float32 [V], V > 0")
     return _argmax(logits.device.type)(logits)
 
 
@@ -38,10 +37,12 @@ def _argmax(device: str) -> Argmax:
     if module is None or device != "cpu":
         return _argmax_torch
     level = native.level()
-    return lambda logits: native.argmax(logits, level)
+    return lambda logits: native.argmax(logits.contiguous(), level)
 
 
 def _argmax_torch(logits: torch.Tensor) -> int | None:
+    if str(logits.dtype) != "torch.float32" or logits.ndim != 1 or len(logits) == 0:
+        raise ContractError(f"argmax got {logits.dtype} {list(logits.shape)}; expected float32 [V], V > 0")
     if bool(logits.isnan().any()):
         return None
     return int((logits == logits.max()).nonzero()[0])
@@ -55,10 +56,7 @@ def explain() -> str:
 
     single = rowwise.blocks_in_use().count(1)
     slow = f"; of 1 row for {single} shapes, whose rows this machine does not treat alike" if single else ""
-    lines = [
-        f"decoder   PyTorch {torch.__version__}, {torch.get_num_threads()} threads, linear layers in blocks of "
-        f"{rowwise.BLOCK} rows{slow}",
-        f"native    {native.explain()}",
-        f"argmax    {'native, ' + native.level() if native.module() is not None else 'PyTorch'}",
-    ]
-    return "\n".join(lines)
+    threads = f"{torch.get_num_threads()} threads"
+    pytorch = f"PyTorch {torch.__version__}, {threads}, linear layers in blocks of {rowwise.BLOCK} rows{slow}"
+    runs = f"native, {native.level()}, {threads}" if native.module() is not None else pytorch
+    return "\n".join([f"decoder   {runs}", f"native    {native.explain()}"])

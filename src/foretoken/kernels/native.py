@@ -1,4 +1,8 @@
-"""The native module: whether it is there, which instruction levels it may use, and thin checked calls into it."""
+"""The native module: whether it is there, which instruction levels it may use, and thin checked calls into it.
+
+A call here checks what it is given and says in words what is wrong; the kernels themselves take addresses and sizes.
+A whole pass goes through a plan (`foretoken.decoder.native_pass`), not through these single operations.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ from foretoken.errors import ContractError, NativeError, nearest
 if TYPE_CHECKING:
     import torch
 
-LEVELS = ("generic", "avx2", "avx512")  # from slow to fast
+LEVELS = ("generic", "avx2", "avx512", "avx512bf16", "amx")  # from slow to fast
+EMULATED = "amx-emulated"  # AMX's arithmetic in plain C++: for tests, never chosen by itself
+_NUMBERS = {name: number for number, name in enumerate((*LEVELS, EMULATED))}
+FORMATS = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2}  # by the name of a type
 
 
 @cache
@@ -40,21 +47,30 @@ def module() -> ModuleType | None:
         return None
 
 
+def supported() -> list[str]:
+    """The instruction levels that this machine can run, from slow to fast; empty without the native module."""
+    native = module()
+    return [] if native is None else [name for name in LEVELS if not native.why_not(_NUMBERS[name])]
+
+
 @cache
 def level() -> str:
     """The instruction level in use: the highest that this machine has, or the one that FORETOKEN_LEVEL forces."""
-    native = module()
-    if native is None:
-        raise NativeError("there is no native module, so no instruction level is in use")
-    supported = [name for name in LEVELS if native.supports(name)]
+    native = _present()
     forced = os.environ.get("FORETOKEN_LEVEL")
     if forced is None:
-        return supported[-1]
-    if forced not in LEVELS:
-        raise NativeError(f"FORETOKEN_LEVEL is {forced!r}{nearest(forced, LEVELS)}")
-    if forced not in supported:
-        raise NativeError(f"FORETOKEN_LEVEL is {forced}, which this machine lacks; it has {', '.join(supported)}")
+        return supported()[-1]
+    if forced not in _NUMBERS:
+        raise NativeError(f"FORETOKEN_LEVEL is {forced!r}{nearest(forced, _NUMBERS)}")
+    reason = native.why_not(_NUMBERS[forced])
+    if reason:
+        raise NativeError(f"FORETOKEN_LEVEL is {forced}, but {reason}; it has {', '.join(supported())}")
     return forced
+
+
+def level_number(name: str) -> int:
+    """How the native module counts a level."""
+    return _NUMBERS[name]
 
 
 def explain() -> str:
@@ -62,22 +78,171 @@ def explain() -> str:
     native = module()
     if native is not None:
         forced = ", forced by FORETOKEN_LEVEL" if "FORETOKEN_LEVEL" in os.environ else ""
-        return f"{level()}{forced} (this machine has {', '.join(n for n in LEVELS if native.supports(n))})"
+        lacks = [f"not {name}: {native.why_not(_NUMBERS[name])}" for name in LEVELS if name not in supported()]
+        return f"{level()}{forced} (this machine has {'; '.join([', '.join(supported()), *lacks])})"
     if os.environ.get("FORETOKEN_NATIVE") == "off":
         return "off, by FORETOKEN_NATIVE"
     return "not built: installed without a C++ compiler, or with FORETOKEN_NATIVE=off; everything works, in PyTorch"
 
 
 def argmax(logits: torch.Tensor, at_level: str) -> int | None:
-    """See `foretoken.kernels.argmax`. logits: float32 [V], contiguous, on the CPU."""
+    """See `foretoken.kernels.argmax`. logits: float32 [V], on the CPU."""
+    _expect("logits", logits, ("V",), float32=True)
+    if len(logits) == 0:
+        raise ContractError("argmax got no logits; expected float32 [V], V > 0")
+    index = int(_present().argmax(_NUMBERS[at_level], logits.data_ptr(), len(logits)))
+    return None if index < 0 else index
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    at_level: str,
+    threads: int = 1,
+    *,
+    repacked: bool = False,
+) -> torch.Tensor:
+    """x: float32 [N, K]; weight: bf16, fp16 or fp32 [M, K]; bias: float32 [M]. Returns float32 [N, M].
+
+    `repacked` says that the weight is in the level's own layout: see `repack`.
+    """
     import torch
 
-    if logits.dtype != torch.float32 or logits.ndim != 1 or len(logits) == 0 or logits.device.type != "cpu":
-        raise ContractError(
-            f"argmax got {logits.dtype} {list(logits.shape)} on {logits.device}; expected float32 [V] on the CPU, V > 0"
+    _expect("x", x, ("N", "K"), float32=True)
+    _expect("weight", weight, ("M", "K"))
+    if weight.shape[1] != x.shape[1]:
+        raise ContractError(f"x has {x.shape[1]} inputs and the weight {weight.shape[1]}; expected as many")
+    if bias is not None:
+        _expect("bias", bias, ("M",), float32=True)
+        if len(bias) != len(weight):
+            raise ContractError(f"the bias has {len(bias)} numbers for {len(weight)} outputs; expected as many")
+    out = torch.empty((len(x), len(weight)), dtype=torch.float32)
+    if repacked:
+        _expect_repackable(weight, at_level)
+    matrix = [weight.data_ptr(), *weight.shape, 0 if bias is None else bias.data_ptr(), int(repacked)]
+    if out.numel():
+        _present().linear(
+            _NUMBERS[at_level], threads, FORMATS[str(weight.dtype)], x.data_ptr(), len(x), matrix, out.data_ptr()
         )
-    logits = logits.contiguous()
+    return out
+
+
+def repacks(at_level: str) -> bool:
+    """Whether a level has a layout of its own for bf16 weights that are copied anyway. The sums are the same."""
+    return bool(_present().repacks(_NUMBERS[at_level]))
+
+
+def can_repack(weight: torch.Tensor, at_level: str) -> bool:
+    """Whether a weight can be had in the level's layout in its own memory: whole blocks of 16 outputs, 32 inputs."""
+    outputs, inputs = weight.shape
+    return str(weight.dtype) == "torch.bfloat16" and outputs % 16 == 0 and inputs % 32 == 0 and repacks(at_level)
+
+
+def repack(weight: torch.Tensor, at_level: str, threads: int = 1) -> None:
+    """Put a bf16 weight [M, K] into the level's own layout, in place."""
+    _expect("weight", weight, ("M", "K"))
+    _expect_repackable(weight, at_level)
+    _present().repack(_NUMBERS[at_level], threads, weight.data_ptr(), *weight.shape)
+
+
+def _expect_repackable(weight: torch.Tensor, at_level: str) -> None:
+    if not can_repack(weight, at_level):
+        raise ContractError(
+            f"a weight of {weight.dtype} {list(weight.shape)} has no layout of its own at level {at_level}; expected "
+            f"bf16 with outputs a multiple of 16 and inputs of 32, at a level that has one"
+        )
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, at_level: str) -> torch.Tensor:
+    """x: float32 [N, width]; weight: float32 [width]."""
+    import torch
+
+    _expect("x", x, ("N", "width"), float32=True)
+    _expect("weight", weight, ("width",), float32=True)
+    if len(weight) != x.shape[1]:
+        raise ContractError(f"the weight has {len(weight)} numbers for a width of {x.shape[1]}; expected as many")
+    out = torch.empty_like(x)
+    _present().norm(_NUMBERS[at_level], x.data_ptr(), weight.data_ptr(), eps, *x.shape, out.data_ptr())
+    return out
+
+
+def silu_mul(gate: torch.Tensor, up: torch.Tensor, at_level: str) -> torch.Tensor:
+    """silu(gate) * up, float32 [n]."""
+    import torch
+
+    _expect("gate", gate, ("n",), float32=True)
+    _expect("up", up, ("n",), float32=True)
+    if len(gate) != len(up):
+        raise ContractError(f"gate has {len(gate)} numbers and up {len(up)}; expected as many")
+    out = torch.empty_like(gate)
+    _present().silu_mul(_NUMBERS[at_level], gate.data_ptr(), up.data_ptr(), len(gate), out.data_ptr())
+    return out
+
+
+def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at_level: str) -> torch.Tensor:
+    """heads: float32 [N, head_dim]; cos, sin: float32 [N, head_dim / 2]."""
+    _expect("heads", heads, ("N", "head_dim"), float32=True)
+    rows, head_dim = heads.shape
+    if head_dim % 2:
+        raise ContractError(f"heads of {list(heads.shape)} have no halves; expected an even head_dim")
+    for name, tensor in (("cos", cos), ("sin", sin)):
+        _expect(name, tensor, ("N", "head_dim / 2"), float32=True)
+        half = [rows, head_dim // 2]
+        if list(tensor.shape) != half:
+            raise ContractError(f"{name} is {list(tensor.shape)} for heads of {list(heads.shape)}; expected {half}")
+    out = heads.clone()
+    _present().rotate(_NUMBERS[at_level], out.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(heads), cos.shape[1])
+    return out
+
+
+def round_to(x: torch.Tensor, dtype: torch.dtype, at_level: str) -> torch.Tensor:
+    """float32 [n] in another type, to the nearest, ties to even: as a cache stores it."""
+    import torch
+
+    _expect("x", x, ("n",), float32=True)
+    if str(dtype) not in FORMATS:
+        name = str(dtype).removeprefix("torch.")
+        raise ContractError(f"cannot round to {name}; expected bfloat16, float16 or float32")
+    out = torch.empty(len(x), dtype=dtype)
+    _present().store(_NUMBERS[at_level], FORMATS[str(dtype)], x.data_ptr(), len(x), out.data_ptr())
+    return out
+
+
+def widen(x: torch.Tensor, at_level: str) -> torch.Tensor:
+    """[n] of any format as float32: as an embedding is read."""
+    import torch
+
+    _expect("x", x, ("n",))
+    out = torch.empty(len(x), dtype=torch.float32)
+    _present().load(_NUMBERS[at_level], FORMATS[str(x.dtype)], x.data_ptr(), len(x), out.data_ptr())
+    return out
+
+
+def read_seconds(memory: torch.Tensor, threads: int, streams: int, at_level: str) -> float:
+    """Seconds that it takes to read all of a tensor once, each thread in 1, 2, 4, 8 or 16 streams."""
+    if memory.data_ptr() % 64 or not memory.is_contiguous():
+        raise ContractError("the memory to read does not begin at a multiple of 64 bytes, or has gaps")
+    size = memory.numel() * memory.element_size()
+    return float(_present().read(_NUMBERS[at_level], threads, streams, memory.data_ptr(), size))
+
+
+def _expect(name: str, tensor: torch.Tensor, shape: tuple[str, ...], *, float32: bool = False) -> None:
+    """What came, what was expected: a kernel that is given an address cannot ask."""
+    wanted = "float32" if float32 else "bfloat16, float16 or float32"
+    dtype = str(tensor.dtype)
+    right = dtype == "torch.float32" if float32 else dtype in FORMATS
+    if not right or tensor.ndim != len(shape) or tensor.device.type != "cpu":
+        raise ContractError(
+            f"{name} is {dtype.removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}; expected {wanted} "
+            f"[{', '.join(shape)}] on the CPU"
+        )
+    if not tensor.is_contiguous():
+        raise ContractError(f"{name} has strides {tensor.stride()}; expected contiguous memory: call .contiguous()")
+
+
+def _present() -> ModuleType:
     native = module()
-    assert native is not None
-    index = int(native.argmax(logits.data_ptr(), len(logits), LEVELS.index(at_level)))
-    return None if index < 0 else index
+    if native is None:
+        raise NativeError("there is no native module, so no instruction level is in use")
+    return native

@@ -17,6 +17,7 @@ from foretoken import kernels
 from foretoken.acceptance.walk import walk
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
 from foretoken.settings import LoadSettings
@@ -87,10 +88,9 @@ class LocalVerifier:
             for draft in drafts
         )
         try:
-            hidden = self._target.forward(rows)
-            logits = self._target.head(hidden)
+            outputs = self._target.run(rows)
             spans = [segment.span for segment in rows.segments]
-            walks = [self._walk(draft, logits[span]) for draft, span in zip(drafts, spans, strict=True)]
+            walks = [self._walk(draft, outputs, span.start) for draft, span in zip(drafts, spans, strict=True)]
         except BaseException:
             for draft in drafts:
                 self.caches[draft.sequence].discard()
@@ -110,8 +110,9 @@ class LocalVerifier:
                 tokens=(*(draft.tokens[i] for i in accepted), bonus),
                 origins=(*(draft.origins[i] for i in accepted), TARGET),
                 start=draft.position - 1,
-                hidden=hidden[span][path],
-                logits=logits[span][path],
+                hidden=outputs.hidden[span],
+                logits=outputs.logits[span],
+                path=path,
             )
             for draft, path, span, (accepted, bonus) in zip(drafts, paths, spans, walks, strict=True)
         ]
@@ -139,9 +140,10 @@ class LocalVerifier:
             rows = chain(cache, request.prompt[start : start + self._chunk])
             hidden = self._target.forward(rows)
             cache.commit(range(len(rows)), rows.writer)
-            kept.append(hidden if self._needs.hidden else hidden[-1:])
+            if self._needs.hidden:
+                kept.append(hidden)
         logits = self._target.head(hidden[-1:])
-        token = self._choose(logits[0])
+        token = self._expect_number(kernels.argmax(logits[0]))
         self._sequences[request.sequence] = _Sequence(token, 1, cache.length, request.keep_logits)
         return self._verdict(
             request.sequence,
@@ -149,7 +151,7 @@ class LocalVerifier:
             tokens=(token,),
             origins=(TARGET,),
             start=0,
-            hidden=torch.cat(kept),
+            hidden=torch.cat(kept) if self._needs.hidden else hidden,
             logits=logits,
         )
 
@@ -163,12 +165,15 @@ class LocalVerifier:
         start: int,
         hidden: torch.Tensor,
         logits: torch.Tensor,
+        path: list[int] | None = None,
     ) -> Verdict:
-        """The verdict on what has just been committed, from position `start` on, with the features asked for."""
+        """The verdict on what has just been committed, from position `start` on, with the features asked for.
+
+        `path` picks the committed rows of hidden states and logits, where those are not all."""
         state = self._sequences[sequence]
         features: dict[str, torch.Tensor] = {}
         if self._needs.hidden:
-            features["hidden"] = hidden.clone()
+            features["hidden"] = hidden.clone() if path is None else hidden[path]
         if self._needs.extractor is not None:
             features.update(self._needs.extractor(self.caches[sequence], start, state.length))
         return Verdict(
@@ -179,15 +184,14 @@ class LocalVerifier:
             tokens=tokens,
             origins=origins,
             features=Features(start, features) if features else None,
-            logits=logits.clone() if state.keep_logits else None,
+            logits=(logits.clone() if path is None else logits[path]) if state.keep_logits else None,
         )
 
-    def _walk(self, draft: Draft, logits: torch.Tensor) -> tuple[list[int], int]:
-        """logits: [1 + len(draft), vocabulary], the root's first."""
-        return walk(draft.tokens, draft.parents, lambda i: self._choose(logits[i + 1]))
+    def _walk(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], int]:
+        """`root` is the row of the last token; those of the draft follow."""
+        return walk(draft.tokens, draft.parents, lambda i: self._expect_number(outputs.choice(root + 1 + i)))
 
-    def _choose(self, logits: torch.Tensor) -> int:
-        token = kernels.argmax(logits)
+    def _expect_number(self, token: int | None) -> int:
         if token is None:
             raise self._target.nan_error()
         return token

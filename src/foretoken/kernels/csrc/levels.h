@@ -1,16 +1,25 @@
 // Instruction levels, from slow to fast: the order of `LEVELS` in kernels/native.py.
 #pragma once
 
-#include <cstdint>
+#include "kernels.h"
 
 namespace foretoken {
 
-enum class Level : int { generic = 0, avx2 = 1, avx512 = 2 };
+enum class Level : int { generic = 0, avx2 = 1, avx512 = 2, avx512bf16 = 3, amx = 4, amx_emulated = 5 };
 
-// Whether this machine and its operating system can run a level.
-bool supports(Level level);
+// A level's kernels, or null: `reason` then says what this machine or this build lacks.
+const Kernels* kernels_of(Level level, const char** reason = nullptr);
 
-// Index of the largest of n > 0 floats, the lowest on a tie; -1 if any is NaN. Every level gives the same answer.
-std::int64_t argmax(const float* values, std::int64_t n, Level level);
+// While it lives, this thread counts subnormal numbers as zero, as the formats say: in operands and in results.
+class FlushSubnormals {
+ public:
+  FlushSubnormals();
+  ~FlushSubnormals();
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  unsigned before_;
+};
 
 }  // namespace foretoken

@@ -1,33 +1,200 @@
 // The bindings, and nothing else. Python checks types and shapes (kernels/native.py); kernels take pointers and sizes.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
+#include "bandwidth.h"
 #include "levels.h"
+#include "matrix.h"
+#include "plan.h"
 
 namespace nb = nanobind;
-using foretoken::Level;
+using namespace foretoken;
+using Address = std::uintptr_t;
+using Numbers = std::vector<std::int64_t>;
+
+namespace {
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);
+}
+
+std::vector<float> floats(Address address, std::int64_t n) {
+  if (!address) return {};
+  return {at<const float>(address), at<const float>(address) + n};
+}
+
+const Kernels* kernels_at(int level) {
+  const Kernels* kernels = kernels_of(static_cast<Level>(level));
+  if (!kernels) throw std::invalid_argument("this machine lacks the instruction level");
+  return kernels;
+}
+
+// data, outputs, inputs, bias or 0, whether it is repacked
+constexpr std::size_t kMatrix = 5;
+
+Matrix matrix(const Numbers& v, std::size_t from) {
+  return {at<const char>(static_cast<Address>(v.at(from))), v.at(from + 1), v.at(from + 2),
+          floats(static_cast<Address>(v.at(from + 3)), v.at(from + 1)), v.at(from + 4) != 0};
+}
+
+// input norm, post norm, query norm or 0, key norm or 0, window or 0, then seven matrices
+Layer layer(const Numbers& v, const Shape& shape) {
+  Layer l;
+  auto norm = [&](std::size_t i, std::int64_t n) { return floats(static_cast<Address>(v.at(i)), n); };
+  l.input_norm = norm(0, shape.hidden);
+  l.post_norm = norm(1, shape.hidden);
+  l.query_norm = norm(2, shape.head_dim);
+  l.key_norm = norm(3, shape.head_dim);
+  l.window = v.at(4);
+  Matrix* all[] = {&l.query, &l.key, &l.value, &l.output, &l.gate, &l.up, &l.down};
+  for (std::size_t i = 0; i < 7; ++i) *all[i] = matrix(v, 5 + kMatrix * i);
+  return l;
+}
+
+// from, to, length, slot, keys, values, bytes a layer, first layer, then spans: start, end, keys, values, bytes a layer,
+// first layer
+Segment segment(const Numbers& v) {
+  Segment s{v.at(0), v.at(1), v.at(2), v.at(3), at<char>(static_cast<Address>(v.at(4))),
+            at<char>(static_cast<Address>(v.at(5))), v.at(6), v.at(7), {}};
+  for (std::size_t i = 8; i < v.size(); i += 6) {
+    s.spans.push_back({v.at(i), v.at(i + 1), at<const char>(static_cast<Address>(v.at(i + 2))),
+                       at<const char>(static_cast<Address>(v.at(i + 3))), v.at(i + 4), v.at(i + 5)});
+  }
+  return s;
+}
+
+Rows rows(Numbers tokens, Numbers positions, const std::vector<Address>& cosines, const std::vector<Address>& sines,
+          const std::vector<Numbers>& segments, std::vector<Numbers> paths) {
+  Rows r;
+  r.tokens = std::move(tokens);
+  r.positions = std::move(positions);
+  for (Address a : cosines) r.cosines.push_back(at<const float>(a));
+  for (Address a : sines) r.sines.push_back(at<const float>(a));
+  for (const Numbers& s : segments) r.segments.push_back(segment(s));
+  r.paths = std::move(paths);
+  return r;
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "Foretoken's native kernels.";
+  nb::set_leak_warnings(false);  // a plan that lives until the interpreter ends is not a leak
   m.def(
-      "supports",
-      [](const char* name) {
-        const std::string wanted = name;
-        if (wanted == "generic") return foretoken::supports(Level::generic);
-        if (wanted == "avx2") return foretoken::supports(Level::avx2);
-        if (wanted == "avx512") return foretoken::supports(Level::avx512);
-        return false;
+      "why_not",
+      [](int level) -> std::string {
+        const char* reason = nullptr;
+        return kernels_of(static_cast<Level>(level), &reason) ? "" : reason;
       },
-      nb::arg("level"), "Whether this machine can run an instruction level.");
-  m.def(
-      "argmax",
-      [](std::uintptr_t values, std::int64_t n, int level) {
-        nb::gil_scoped_release release;
-        return foretoken::argmax(reinterpret_cast<const float*>(values), n, static_cast<Level>(level));
-      },
-      nb::arg("values"), nb::arg("n"), nb::arg("level"),
-      "Index of the largest of n floats, the lowest on a tie; -1 if any is NaN.");
+      nb::arg("level"), "Why this machine cannot run an instruction level; empty if it can.");
+
+  nb::class_<Plan>(m, "Plan")
+      .def(
+          "__init__",
+          [](Plan* self, const Numbers& shape, float eps, const std::vector<Numbers>& layers, Address embedding,
+             Address norm, const Numbers& head, int level, int threads) {
+            auto format = [&](std::size_t i) { return static_cast<Format>(shape.at(i)); };
+            const Shape s{shape.at(0), shape.at(1), shape.at(2), shape.at(3), shape.at(4),
+                          shape.at(5), eps,         format(6),   format(7),   format(8)};
+            std::vector<Layer> all;
+            for (const Numbers& l : layers) all.push_back(layer(l, s));
+            Matrix last = matrix(head, 0);
+            last.outputs = s.vocabulary;
+            new (self) Plan(s, std::move(all), at<const char>(embedding), floats(norm, s.hidden), std::move(last),
+                            kernels_at(level), Pool::of(threads));
+          })
+      .def("run",
+           [](Plan& plan, Numbers tokens, Numbers positions, const std::vector<Address>& cosines,
+              const std::vector<Address>& sines, const std::vector<Numbers>& segments, std::vector<Numbers> paths,
+              bool embed, std::int64_t lo, std::int64_t hi, Address hidden, Address logits, Address best) {
+             const Rows r = rows(std::move(tokens), std::move(positions), cosines, sines, segments, std::move(paths));
+             nb::gil_scoped_release release;
+             plan.run(r, embed, lo, hi, at<float>(hidden), at<float>(logits), at<std::int64_t>(best));
+           })
+      .def("head",
+           [](Plan& plan, std::int64_t n, Address hidden, Address logits, Address best) {
+             nb::gil_scoped_release release;
+             plan.head(n, at<const float>(hidden), at<float>(logits), at<std::int64_t>(best));
+           })
+      .def("chain",
+           [](Plan& plan, std::int64_t token, Numbers positions, const std::vector<Address>& cosines,
+              const std::vector<Address>& sines, const std::vector<Numbers>& segments, std::vector<Numbers> paths) {
+             const Rows r = rows({token}, std::move(positions), cosines, sines, segments, std::move(paths));
+             Numbers tokens(r.positions.size());
+             nb::gil_scoped_release release;
+             tokens.resize(static_cast<std::size_t>(plan.chain(r, tokens.data())));
+             return tokens;
+           })
+      .def("attention",
+           [](Plan& plan, Numbers positions, const std::vector<Numbers>& segments, std::vector<Numbers> paths,
+              std::int64_t layer, Address query, Address out) {
+             const Rows r = rows({}, std::move(positions), {}, {}, segments, std::move(paths));
+             nb::gil_scoped_release release;
+             plan.attention(r, layer, at<const float>(query), at<float>(out));
+           })
+      .def("slow_down", [](Plan& plan, int thread, int microseconds) { plan.pool().slow_down(thread, microseconds); });
+
+  m.def("linear", [](int level, int threads, int format, Address x, std::int64_t n, const Numbers& weight, Address out) {
+    const Kernels* kernels = kernels_at(level);
+    const Matrix w = matrix(weight, 0);
+    nb::gil_scoped_release release;
+    const std::shared_ptr<Pool> pool = Pool::of(threads);
+    const std::lock_guard<std::mutex> hold(pool->lock());
+    const FlushSubnormals flush;
+    const Arithmetic arithmetic{kernels, static_cast<Format>(format), pool.get()};
+    static thread_local std::vector<char> packed;
+    static thread_local std::vector<std::vector<float>> tiles;
+    at_least(packed, static_cast<std::int64_t>(kernels->packed_bytes(arithmetic.format, n, w.inputs)) + 64);
+    at_least(tiles, threads);
+    for (auto& tile : tiles) at_least(tile, n * kTile);
+    arithmetic.pack(at<const float>(x), n, w.inputs, aligned(packed));
+    arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, aligned(packed), n, tiles);
+  });
+  m.def("repacks", [](int level) { return kernels_at(level)->repack != nullptr; }, "Whether a level has a layout of its own for bf16 weights.");
+  m.def("repack", [](int level, int threads, Address data, std::int64_t outputs, std::int64_t inputs) {
+    const Kernels* kernels = kernels_at(level);
+    nb::gil_scoped_release release;
+    const std::shared_ptr<Pool> pool = Pool::of(threads);
+    const std::lock_guard<std::mutex> hold(pool->lock());
+    Arithmetic{kernels, Format::bf16, pool.get()}.repack(at<char>(data), outputs, inputs);
+  });
+  m.def("norm", [](int level, Address x, Address weight, float eps, std::int64_t n, std::int64_t width, Address out) {
+    const FlushSubnormals flush;
+    for (std::int64_t i = 0; i < n; ++i) {
+      kernels_at(level)->norm(at<const float>(x) + i * width, at<const float>(weight), eps, width, at<float>(out) + i * width);
+    }
+  });
+  m.def("silu_mul", [](int level, Address gate, Address up, std::int64_t n, Address out) {
+    const FlushSubnormals flush;
+    kernels_at(level)->silu_mul(at<const float>(gate), at<const float>(up), n, at<float>(out));
+  });
+  m.def("rotate", [](int level, Address heads, Address cosines, Address sines, std::int64_t n, std::int64_t half) {
+    const FlushSubnormals flush;
+    for (std::int64_t i = 0; i < n; ++i) {
+      kernels_at(level)->rotate(at<float>(heads) + i * 2 * half, at<const float>(cosines) + i * half,
+                                at<const float>(sines) + i * half, half);
+    }
+  });
+  m.def("store", [](int level, int format, Address x, std::int64_t n, Address out) {
+    kernels_at(level)->store(static_cast<Format>(format), at<const float>(x), n, at<char>(out));
+  });
+  m.def("load", [](int level, int format, Address x, std::int64_t n, Address out) {
+    const FlushSubnormals flush;
+    kernels_at(level)->embed(static_cast<Format>(format), at<const char>(x), n, at<float>(out));
+  });
+  m.def("argmax", [](int level, Address values, std::int64_t n) {
+    nb::gil_scoped_release release;
+    return kernels_at(level)->argmax(at<const float>(values), n);
+  });
+  m.def("read", [](int level, int threads, int streams, Address memory, std::int64_t bytes) {
+    nb::gil_scoped_release release;
+    return read_once(static_cast<Level>(level), threads, streams, at<const char>(memory), bytes);
+  }, "Reads memory once, in some streams a thread, and returns the seconds that it took.");
 }

@@ -1,0 +1,63 @@
+"""Weights copied into memory of their own: one allocation, in huge pages where the system gives them.
+
+Reading all weights once a token touches a great many pages; huge ones are fewer, so that looking them up costs less,
+and the system cannot drop them as it may drop the pages of a mapped file.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from contextlib import suppress
+
+import torch
+
+from foretoken.errors import ModelError
+from foretoken.progress import progress
+
+_LINE = 64  # bytes; each tensor begins at a multiple
+_HUGE_PAGE = 2 << 20  # bytes; the whole begins at one
+
+
+def copied(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The tensors, converted on the way, one behind the other in one allocation that lives as long as any of them.
+
+    `tensors` is emptied as it goes: when the last tensor of a mapped file is copied, the file is let go.
+    """
+    places: dict[str, int] = {}
+    size = 0
+    for name, tensor in tensors.items():
+        places[name] = size
+        size += -(-tensor.numel() * dtype.itemsize // _LINE) * _LINE
+    memory = allocate(size)
+    copies = {}
+    with progress("copying weights", size) as done:
+        for name, place in places.items():
+            tensor = tensors.pop(name)
+            bytes_ = tensor.numel() * dtype.itemsize
+            copies[name] = memory[place : place + bytes_].view(dtype).view(tensor.shape)
+            copies[name].copy_(tensor)
+            del tensor
+            done(bytes_)
+    return copies
+
+
+def allocate(size: int, *, huge: bool = True) -> torch.Tensor:
+    """`size` bytes of anonymous memory, uint8, that begin where a huge page may; in small pages if not `huge`."""
+    # private: shared memory, which is what one gets unasked, follows another setting of huge pages, mostly off
+    private: Mapping[str, int] = (
+        {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+    )
+    try:
+        memory = mmap.mmap(-1, size + _HUGE_PAGE, **private)
+    except OSError as error:
+        raise ModelError(
+            f"the machine does not give {size / 1e9:.3g} GB of memory for the weights ({error.strerror}); "
+            "leave them where they are, with weights 'mapped'"
+        ) from None
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a system without them
+            memory.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+    whole = torch.frombuffer(memory, dtype=torch.uint8)  # keeps the allocation
+    start = -whole.data_ptr() % _HUGE_PAGE
+    return whole[start : start + size]

@@ -1,0 +1,201 @@
+"""A decoder's passes in C++: one call a pass, from a plan made once.
+
+The plan holds the addresses of the weights as they lie (mapped from the file, or copied), so it must not outlive them;
+`NativePass` holds both.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.linear import Linear
+from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.rope import RopeTable
+from foretoken.decoder.rows import Rows
+from foretoken.decoder.weights import LayerWeights, Weights
+from foretoken.errors import ContractError
+from foretoken.kernels import native
+
+
+def why_not(weights: Weights) -> str | None:
+    """Why a decoder with these weights cannot run natively; None if it can."""
+    if native.module() is None:
+        return f"the native module is {native.explain()}"
+    if weights.embedding.device.type != "cpu":
+        return "its weights are not in the memory of the CPU"
+    dtypes = {str(linear.weight.dtype).removeprefix("torch.") for linear in weights.linears}
+    if len(dtypes) > 1:
+        return f"its linear layers are of several types, {' and '.join(sorted(dtypes))}; give a dtype to convert them"
+    loose = [name for name, tensor in weights.tensors.items() if not tensor.is_contiguous()]
+    if loose:
+        return f"{loose[0]} is not contiguous"
+    return None
+
+
+class NativePass:
+    """Runs layers and the output layer of one decoder natively."""
+
+    name = "native"
+
+    def __init__(self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, level: str) -> None:
+        self.level = level
+        self._config = config
+        self._weights = weights
+        self._rope = rope
+        self._kept: list[torch.Tensor] = []  # what the plan reads but does not copy is kept alive here
+        module = native.module()
+        assert module is not None
+        c = config
+        formats = [
+            native.FORMATS[str(d)] for d in (weights.head.weight.dtype, weights.embedding.dtype, self.cache_dtype)
+        ]
+        shape = [c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.valid_vocab_size]
+        self._plan = module.Plan(
+            [*shape, *formats],
+            c.norm_eps,
+            [self._layer(w, window) for w, window in zip(weights.layers, c.windows, strict=True)],
+            weights.embedding.data_ptr(),
+            self._floats(weights.norm),
+            self._linear(weights.head),
+            native.level_number(level),
+            threads,
+        )
+        self._kept.clear()  # norms and biases are copied; weights live in `weights`
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The type that keys and values are rounded to."""
+        return self._weights.embedding.dtype
+
+    def embed(self, tokens: list[int]) -> torch.Tensor:
+        """float32 [N, hidden]."""
+        return self._weights.embedding[torch.tensor(tokens)].float()
+
+    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
+        """Layers lo to hi over hidden states, which are left as they are."""
+        out = hidden.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        self._run(rows, False, lo, hi, out, None, None)
+        return out
+
+    def forward(self, rows: Rows) -> torch.Tensor:
+        """Embedding and all layers: float32 [N, hidden]."""
+        hidden = torch.empty((len(rows), self._config.hidden_size))
+        self._run(rows, True, 0, self._config.num_layers, hidden, None, None)
+        return hidden
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final norm and output layer: float32 [N, valid_vocab_size]."""
+        hidden = hidden.detach().float().contiguous()
+        logits = torch.empty((len(hidden), self._config.valid_vocab_size))
+        if len(hidden):
+            self._plan.head(len(hidden), hidden.data_ptr(), logits.data_ptr(), 0)
+        return logits
+
+    def run(self, rows: Rows) -> Outputs:
+        """A whole pass, the choice of every row included, in one call."""
+        hidden = torch.empty((len(rows), self._config.hidden_size))
+        logits = torch.empty((len(rows), self._config.valid_vocab_size))
+        best = torch.empty(len(rows), dtype=torch.int64)
+        self._run(rows, True, 0, self._config.num_layers, hidden, logits, best)
+        choices = best.tolist()
+        return Outputs(hidden, logits, lambda row: None if choices[row] < 0 else choices[row])
+
+    def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
+        """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
+        (segment,) = rows.segments
+        layers = range(self._config.num_layers)
+        self._expect_fit(rows, layers)
+        tokens: list[int] = self._plan.chain(
+            token, rows.positions, *self._rope.addresses(rows.positions), *_places(rows)
+        )
+        ran = min(len(rows), len(tokens) + 1)  # the row of a NaN, if there is one, is the last that was written
+        cache.tag(layers, segment.slots[:ran], rows.writer)
+        return tokens
+
+    def slow_down(self, thread: int, microseconds: int) -> None:
+        """For tests: make one thread wait before each piece of work."""
+        self._plan.slow_down(thread, microseconds)
+
+    def _run(
+        self,
+        rows: Rows,
+        embed: bool,
+        lo: int,
+        hi: int,
+        hidden: torch.Tensor,
+        logits: torch.Tensor | None,
+        best: torch.Tensor | None,
+    ) -> None:
+        self._expect_fit(rows, range(lo, hi))
+        self._plan.run(
+            rows.tokens,
+            rows.positions,
+            *self._rope.addresses(rows.positions),
+            *_places(rows),
+            embed,
+            lo,
+            hi,
+            hidden.data_ptr(),
+            0 if logits is None else logits.data_ptr(),
+            0 if best is None else best.data_ptr(),
+        )
+        for segment in rows.segments:
+            segment.cache.tag(range(lo, hi), segment.slots, rows.writer)
+
+    def _expect_fit(self, rows: Rows, layers: range) -> None:
+        """What is written by address must lie where it is thought to lie."""
+        rows.expect_placed()
+        _expect_covered(rows, layers)
+        c = self._config
+        expected = f"{c.num_kv_heads} heads of {c.head_dim}, {str(self.cache_dtype).removeprefix('torch.')}"
+        for segment in rows.segments:
+            if segment.cache.kind != expected:
+                raise ContractError(
+                    f"a cache holds {segment.cache.kind}; expected {expected}: one that this decoder made"
+                )
+
+    def _layer(self, w: LayerWeights, window: int | None) -> list[int]:
+        norms = [
+            self._floats(w.input_norm),
+            self._floats(w.post_norm),
+            self._floats(w.query_norm),
+            self._floats(w.key_norm),
+        ]
+        linears = (w.query, w.key, w.value, w.output, w.gate, w.up, w.down)
+        return [*norms, window or 0, *(number for linear in linears for number in self._linear(linear))]
+
+    def _linear(self, linear: Linear) -> list[int]:
+        repacked = linear.layout != "rows"
+        if repacked and linear.layout != self.level:
+            raise ContractError(f"a weight was laid out for {linear.layout}, and {self.level} is to run; load it anew")
+        return [linear.weight.data_ptr(), *linear.weight.shape, self._floats(linear.bias), int(repacked)]
+
+    def _floats(self, tensor: torch.Tensor | None) -> int:
+        if tensor is None:
+            return 0
+        self._kept.append(tensor.float().contiguous())
+        return self._kept[-1].data_ptr()
+
+
+def _places(rows: Rows) -> tuple[list[list[int]], list[list[int]]]:
+    """Where each segment's keys and values lie, as the plan reads it; and the rows' paths through scratch."""
+    segments = []
+    for segment in rows.segments:
+        cache, span = segment.cache, segment.span
+        own, prefix = cache.addresses()
+        flat = [number for stretch in prefix for number in stretch]
+        segments.append([span.start, span.stop, cache.length, segment.slots.start, *own, *flat])
+    return segments, rows.paths
+
+
+def _expect_covered(rows: Rows, layers: range) -> None:
+    for segment in rows.segments:
+        at: Cache | None = segment.cache
+        while at is not None:
+            if layers and not (at.layers.start <= layers.start and layers.stop <= at.layers.stop):
+                raise ContractError(
+                    f"layers {layers.start} to {layers.stop} were asked of a view that covers {at.layers}"
+                )
+            at = at.parent

@@ -1,0 +1,122 @@
+"""A decoder's passes in PyTorch: where there is no compiler, and on a GPU."""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken import kernels
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.rope import RopeTable, rotate
+from foretoken.decoder.rows import Rows, Segment
+from foretoken.decoder.weights import LayerWeights, Weights
+from foretoken.kernels import rowwise
+
+
+class TorchPass:
+    """Runs layers and the output layer of one decoder in PyTorch, rows independent of each other unless `batched`."""
+
+    name = "pytorch"
+
+    def __init__(
+        self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, *, batched: bool = False
+    ) -> None:
+        self._config = config
+        self._weights = weights
+        self._rope = rope
+        self._threads = threads
+        self._linear = rowwise.linear_batched if batched else rowwise.linear
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The type that keys and values are rounded to."""
+        return self._weights.embedding.dtype
+
+    def embed(self, tokens: list[int]) -> torch.Tensor:
+        """float32 [N, hidden]."""
+        return self._weights.embedding[torch.tensor(tokens, device=self._weights.embedding.device)].float()
+
+    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
+        """Layers lo to hi over hidden states, which are left as they are."""
+        rows.expect_placed()
+        cos, sin = self._rope(rows.positions)
+        with rowwise.pinned_threads(self._threads):
+            for index in range(lo, hi):
+                hidden = self._layer(index, hidden, rows, cos, sin)
+        return hidden
+
+    def forward(self, rows: Rows) -> torch.Tensor:
+        """Embedding and all layers: float32 [N, hidden]."""
+        return self.layers(self.embed(rows.tokens), rows, 0, self._config.num_layers)
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final norm and output layer: float32 [N, valid_vocab_size], of the weights' precision."""
+        with rowwise.pinned_threads(self._threads):
+            normed = rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
+            head = self._weights.head
+            return self._linear(normed, head.weight, head.bias)[:, : self._config.valid_vocab_size]
+
+    def run(self, rows: Rows) -> Outputs:
+        """A whole pass; a row's choice is computed when it is asked for."""
+        hidden = self.forward(rows)
+        logits = self.head(hidden)
+        return Outputs(hidden, logits, lambda row: kernels.argmax(logits[row]))
+
+    def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
+        """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
+        tokens: list[int] = []
+        for row in range(len(rows)):
+            one = rows.only(row, token)
+            choice = self.run(one).choice(0)
+            if choice is None:
+                break
+            token = choice
+            tokens.append(token)
+        return tokens
+
+    def _layer(
+        self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        w, eps = self._weights.layers[index], self._config.norm_eps
+        attended = self._attend(index, w, rowwise.rms_norm(hidden, w.input_norm, eps), rows, cos, sin)
+        hidden = hidden + self._linear(attended, w.output.weight, w.output.bias)
+        normed = rowwise.rms_norm(hidden, w.post_norm, eps)
+        gate, up = (self._linear(normed, part.weight, part.bias) for part in (w.gate, w.up))
+        return hidden + self._linear(rowwise.silu_mul(gate, up), w.down.weight, w.down.bias)
+
+    def _attend(
+        self, index: int, w: LayerWeights, x: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        c = self._config
+        query, key, value = (
+            self._linear(x, part.weight, part.bias).view(len(x), -1, c.head_dim) for part in (w.query, w.key, w.value)
+        )
+        if w.query_norm is not None and w.key_norm is not None:
+            query = rowwise.rms_norm(query, w.query_norm, c.norm_eps)
+            key = rowwise.rms_norm(key, w.key_norm, c.norm_eps)
+        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        out = torch.empty_like(query)
+        for segment in rows.segments:
+            segment.cache.write(index, segment.slots, key[segment.span], value[segment.span], rows.writer)
+            self._attend_segment(index, query, out, rows, segment)
+        return out.flatten(1)
+
+    def _attend_segment(self, index: int, query: torch.Tensor, out: torch.Tensor, rows: Rows, segment: Segment) -> None:
+        """Attention of one sequence's rows, row by row, each over exactly the keys that it sees."""
+        window = self._config.windows[index]
+        keys, values = (tensor.float() for tensor in segment.cache.read(index))
+        for row in range(segment.span.start, segment.span.stop):
+            seen = rows.positions[row] + 1
+            first = 0 if window is None else max(0, seen - window)
+            if rows.paths[row]:
+                length = segment.cache.length
+                pick = torch.tensor(rows.paths[row], device=keys.device) + length
+                among = pick[max(0, first - length) :]
+                k = torch.cat((keys[first:length], keys[among]))
+                v = torch.cat((values[first:length], values[among]))
+            elif first:
+                k, v = keys[first:seen].clone(), values[first:seen].clone()  # aligned in memory as a joined one is
+            else:
+                k, v = keys[:seen], values[:seen]
+            out[row] = rowwise.attention(query[row], k, v)

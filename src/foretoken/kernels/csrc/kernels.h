@@ -1,0 +1,68 @@
+// The kernels of one instruction level, as a table of functions. Every level gives the same bits: docs/lossless.md says
+// which, `kernels/reference.py` defines them, and tests compare with ==.
+//
+// Rows are float32. A weight's format decides the order in which its products are summed, never the level, the number of
+// rows or of threads. Subnormal numbers count as zero, so callers set the processor's flags (`FlushSubnormals`).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace foretoken {
+
+enum class Format : int { bf16 = 0, fp16 = 1, fp32 = 2 };
+
+inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }
+
+constexpr std::int64_t kTile = 16;  // outputs that a linear kernel computes at a time
+
+// Bytes of a repacked block of bf16.
+inline std::size_t repacked_bytes(std::int64_t k) { return static_cast<std::size_t>((k + 31) / 32 * 32) * 2 * kTile; }
+
+struct Kernels {
+  const char* name;
+
+  // Bytes that `pack` fills for n rows of k inputs.
+  std::size_t (*packed_bytes)(Format, std::int64_t n, std::int64_t k);
+  // Rows [from, to) of x (float32, n rows of k, `stride` numbers apart) into the layout that `linear` reads.
+  void (*pack)(Format, const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
+               std::int64_t k, void* packed);
+  // 16 outputs for n rows: tile[row * 16 + i] = weights[i] . row. Weight rows lie anywhere, in the format's own layout.
+  void (*linear)(Format, const void* const weights[kTile], std::int64_t k, const void* packed, std::int64_t n,
+                 float* tile);
+
+  // A layout of the level's own for bf16 weights, block after block of 16 outputs, for weights that are copied anyway: what
+  // `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as they lie are as good.
+  void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
+  void (*linear_repacked)(const void* block, std::int64_t k, const void* packed, std::int64_t n, float* tile);
+
+  void (*embed)(Format, const void* row, std::int64_t width, float* out);
+  void (*norm)(const float* x, const float* weight, float eps, std::int64_t width, float* out);
+  void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
+  void (*rotate)(float* head, const float* cosines, const float* sines, std::int64_t half);
+  // A row into a cache of some format.
+  void (*store)(Format, const float* x, std::int64_t n, void* out);
+
+  // Softmax of scores[from, to), a block's, after scaling, in place and not yet divided: the largest, and the sum.
+  void (*soften)(float* scores, std::int64_t from, std::int64_t to, float scale, float* largest, float* sum);
+  // out[q * width + d] += weights[q * stride + i] * values[i][d], for each i in [from, to), in that order.
+  void (*weigh)(Format, const float* weights, std::int64_t stride, std::int64_t queries, const void* const* values,
+                std::int64_t from, std::int64_t to, std::int64_t width, float* out);
+  // Adds one block's (largest, sum, out) to what the blocks before it gave.
+  void (*fold)(float* largest, float* sum, float* out, const float* block_largest, const float* block_sum,
+               const float* block_out, std::int64_t width);
+  void (*divide)(const float* x, float by, std::int64_t n, float* out);
+
+  // Index of the largest of n > 0 floats, the lowest on a tie; -1 if any is NaN.
+  std::int64_t (*argmax)(const float* values, std::int64_t n);
+};
+
+// By level, from slow to fast; null where the build has none of it.
+const Kernels* kernels_generic();
+const Kernels* kernels_avx2();
+const Kernels* kernels_avx512();
+const Kernels* kernels_avx512bf16();
+const Kernels* kernels_amx();
+const Kernels* kernels_amx_emulated();  // AMX's documented arithmetic in plain C++: for tests on machines without it
+
+}  // namespace foretoken

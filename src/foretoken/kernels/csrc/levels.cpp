@@ -1,0 +1,163 @@
+// Which levels this machine has: by CPUID, by what the operating system saves (XCR0), and, for instructions that round in
+// their own way, by looking at what they compute. Never by model number.
+#include "levels.h"
+
+#include <cstring>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <xmmintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
+namespace foretoken {
+namespace {
+
+#if defined(__x86_64__)
+
+struct Machine {
+  bool avx2 = false, avx512 = false, avx512bf16 = false, amx = false;
+
+  Machine() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+    const bool saves = c & (1u << 27), fma = c & (1u << 12), f16c = c & (1u << 29);
+    if (!saves) return;
+    unsigned low = 0, high = 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    unsigned a7 = 0, b7 = 0, c7 = 0, d7 = 0;
+    if (!__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return;
+    avx2 = (low & 0x6u) == 0x6u && fma && f16c && (b7 & (1u << 5));
+    const unsigned wanted = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);  // F, DQ, BW, VL
+    avx512 = avx2 && (low & 0xe6u) == 0xe6u && (b7 & wanted) == wanted;
+    unsigned a71 = 0, b71 = 0, c71 = 0, d71 = 0;
+    avx512bf16 = avx512 && a7 >= 1 && __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (a71 & (1u << 5));
+    amx = avx512 && (low & 0x60000u) == 0x60000u && (d7 & (1u << 22)) && (d7 & (1u << 24)) && may_use_tiles();
+  }
+
+  static bool may_use_tiles() {
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, the tiles' data
+#else
+    return false;
+#endif
+  }
+};
+
+const Machine& machine() {
+  static const Machine it;
+  return it;
+}
+
+#endif
+
+// Whether a level sums bf16 as the plain C++ does, bit for bit, on numbers of all sizes, subnormal ones among them.
+[[maybe_unused]] bool agrees(const Kernels* kernels) {
+  const FlushSubnormals flush;
+  constexpr std::int64_t k = 160, n = 5;
+  std::uint32_t state = 12345;
+  auto next = [&] {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  };
+  for (int round = 0; round < 8; ++round) {
+    const std::uint32_t spread = round % 4 == 3 ? 200 : 1u << (round % 4 * 2);
+    std::vector<std::uint16_t> weights(static_cast<std::size_t>(kTile * k));
+    std::vector<float> x(static_cast<std::size_t>(n * k));
+    auto number = [&] {  // finite: exponents around 1, or around where products leave the normal numbers
+      const std::uint32_t exponent = (round < 4 ? 120u : 62u) - spread / 4 + next() % spread;
+      return static_cast<std::uint16_t>((next() & 0x807fu) | ((exponent & 0xffu) % 190u << 7));
+    };
+    for (auto& w : weights) w = number();
+    for (auto& v : x) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(number()) << 16;
+      std::memcpy(&v, &bits, sizeof v);
+    }
+    const void* rows[kTile];
+    for (std::int64_t i = 0; i < kTile; ++i) rows[i] = weights.data() + i * k;
+    float tiles[2][n * kTile];
+    const Kernels* both[2] = {kernels_generic(), kernels};
+    for (int i = 0; i < 2; ++i) {
+      std::vector<std::uint64_t> packed(both[i]->packed_bytes(Format::bf16, n, k) / 8 + 1);
+      both[i]->pack(Format::bf16, x.data(), k, 0, n, n, k, packed.data());
+      both[i]->linear(Format::bf16, rows, k, packed.data(), n, tiles[i]);
+    }
+    if (std::memcmp(tiles[0], tiles[1], sizeof tiles[0]) != 0) return false;
+  }
+  return true;
+}
+
+#if defined(FORETOKEN_AVX512BF16) || defined(FORETOKEN_AMX)
+const Kernels* checked(const Kernels* kernels, const char** reason) {
+  if (agrees(kernels)) return kernels;
+  *reason = "its instruction does not sum in the format's order on this machine";
+  return nullptr;
+}
+#endif
+
+#if !defined(FORETOKEN_AVX512BF16) || !defined(FORETOKEN_AMX)
+constexpr const char* kOldCompiler = "the compiler that built Foretoken does not know its instructions";
+#endif
+
+}  // namespace
+
+FlushSubnormals::FlushSubnormals() : before_(0) {
+#if defined(__x86_64__)
+  before_ = _mm_getcsr();
+  _mm_setcsr((before_ & ~0x6000u) | 0x8040u);  // to the nearest; flush to zero, denormals are zero
+#endif
+}
+
+FlushSubnormals::~FlushSubnormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(before_);
+#endif
+}
+
+const Kernels* kernels_of(Level level, const char** reason) {
+  const char* ignored = nullptr;
+  if (!reason) reason = &ignored;
+  *reason = "this machine lacks its instructions";
+  switch (level) {
+    case Level::generic:
+      return kernels_generic();
+    case Level::amx_emulated:
+      return kernels_amx_emulated();
+#if defined(__x86_64__)
+    case Level::avx2:
+      return machine().avx2 ? kernels_avx2() : nullptr;
+    case Level::avx512:
+      return machine().avx512 ? kernels_avx512() : nullptr;
+    case Level::avx512bf16: {
+#if !defined(FORETOKEN_AVX512BF16)
+      *reason = kOldCompiler;
+      return nullptr;
+#else
+      static const char* why = *reason;
+      static const Kernels* it = machine().avx512bf16 ? checked(kernels_avx512bf16(), &why) : nullptr;
+      *reason = why;
+      return it;
+#endif
+    }
+    case Level::amx: {
+#if !defined(FORETOKEN_AMX)
+      *reason = kOldCompiler;
+      return nullptr;
+#else
+      static const char* why = *reason;
+      static const Kernels* it = machine().amx ? checked(kernels_amx(), &why) : nullptr;
+      *reason = why;
+      return it;
+#endif
+    }
+#endif
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace foretoken

@@ -1,0 +1,76 @@
+#include "matrix.h"
+
+#include <cstring>
+
+namespace foretoken {
+
+using std::int64_t;
+
+constexpr int64_t kPieceBytes = 96 << 10;  // of weights: a few microseconds of reading
+
+void Arithmetic::tile(const Matrix& matrix, int64_t block, const char* packed, int64_t n, float* tile) const {
+  const int64_t first = block * kTile, count = std::min(kTile, matrix.outputs - first);
+  if (matrix.repacked) {
+    const char* data = matrix.data + static_cast<std::size_t>(block) * repacked_bytes(matrix.inputs);
+    kernels->linear_repacked(data, matrix.inputs, packed, n, tile);
+  } else {
+    const void* weights[kTile];
+    matrix.block(first, format, weights);
+    kernels->linear(format, weights, matrix.inputs, packed, n, tile);
+  }
+  if (matrix.bias.empty()) return;
+  for (int64_t row = 0; row < n; ++row) {
+    for (int64_t i = 0; i < count; ++i) tile[row * kTile + i] += matrix.bias[static_cast<std::size_t>(first + i)];
+  }
+}
+
+int64_t Arithmetic::blocks_each(int64_t blocks, int64_t inputs) const {
+  const int64_t bytes = kTile * inputs * static_cast<int64_t>(size_of(format));
+  const int64_t fair = std::max<int64_t>(1, blocks / (4 * pool->threads()));
+  return std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, fair);
+}
+
+void Arithmetic::multiply(const std::vector<Output>& outputs, const char* packed, int64_t n,
+                          std::vector<std::vector<float>>& tiles) const {
+  int64_t blocks = 0;
+  for (const Output& output : outputs) blocks += output.matrix->blocks();
+  const int64_t each = blocks_each(blocks, outputs[0].matrix->inputs);
+  pool->run((blocks + each - 1) / each, [&](int64_t piece, int thread) {
+    float* results = tiles[static_cast<std::size_t>(thread)].data();
+    for (int64_t block = piece * each; block < std::min(blocks, (piece + 1) * each); ++block) {
+      int64_t at = block;
+      const Output* output = outputs.data();
+      while (at >= output->matrix->blocks()) at -= (output++)->matrix->blocks();
+      tile(*output->matrix, at, packed, n, results);
+      const int64_t first = at * kTile, count = std::min(kTile, output->matrix->outputs - first);
+      for (int64_t row = 0; row < n; ++row) {
+        float* to = output->to + row * output->stride + first;
+        const float* from = results + row * kTile;
+        if (output->add) {
+          for (int64_t i = 0; i < count; ++i) to[i] += from[i];
+        } else {
+          std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
+        }
+      }
+    }
+  });
+}
+
+void Arithmetic::repack(char* data, int64_t outputs, int64_t inputs) const {
+  // the 16 rows of a block and the block in its own layout are the same bytes in another order
+  const std::size_t bytes = repacked_bytes(inputs);
+  pool->run(outputs / kTile, [&](int64_t block, int) {
+    char* at = data + static_cast<std::size_t>(block) * bytes;
+    const std::vector<char> rows(at, at + bytes);
+    const void* weights[kTile];
+    for (int64_t i = 0; i < kTile; ++i) weights[i] = rows.data() + i * inputs * 2;
+    kernels->repack(weights, inputs, at);
+  });
+}
+
+void Arithmetic::pack(const float* x, int64_t n, int64_t k, char* packed) const {
+  if (n * k < kAlone) return kernels->pack(format, x, k, 0, n, n, k, packed);
+  pool->run(n, [&](int64_t row, int) { kernels->pack(format, x, k, row, row + 1, n, k, packed); });
+}
+
+}  // namespace foretoken

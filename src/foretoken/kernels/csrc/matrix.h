@@ -1,0 +1,65 @@
+// Linear layers on a pool: rows packed once, weights read once, outputs computed in blocks of 16 by whoever is free.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels.h"
+#include "pool.h"
+
+namespace foretoken {
+
+struct Matrix {  // row-major [outputs, inputs], as it lies in the checkpoint
+  const char* data = nullptr;
+  std::int64_t outputs = 0, inputs = 0;
+  std::vector<float> bias;  // empty, or one an output
+  bool repacked = false;    // `data` is in the level's own layout
+
+  // The rows of weights of a block of 16 outputs; behind the last one, the last again.
+  void block(std::int64_t first, Format format, const void** weights) const {
+    for (std::int64_t i = 0; i < kTile; ++i) {
+      const std::int64_t row = std::min(first + i, outputs - 1);
+      weights[i] = data + static_cast<std::size_t>(row * inputs) * size_of(format);
+    }
+  }
+  std::int64_t blocks() const { return (outputs + kTile - 1) / kTile; }
+};
+
+struct Output {  // where a matrix' results go: to[row * stride + output], set or added
+  const Matrix* matrix;
+  float* to;
+  std::int64_t stride;
+  bool add;
+};
+
+template <class T>
+void at_least(std::vector<T>& v, std::int64_t n) {
+  if (static_cast<std::int64_t>(v.size()) < n) v.resize(static_cast<std::size_t>(n));
+}
+
+// The first byte of a line, where packed rows begin; vectors that hold them have 64 bytes more than needed.
+inline char* aligned(std::vector<char>& v) {
+  return reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 * 64);
+}
+
+struct Arithmetic {  // which kernels, for which weights, on which threads
+  const Kernels* kernels;
+  Format format;
+  Pool* pool;
+
+  // A block's results with its bias: tile[row * 16 + i], for the outputs that there are.
+  void tile(const Matrix& matrix, std::int64_t block, const char* packed, std::int64_t n, float* tile) const;
+  // Blocks in a piece of work: enough to be worth handing out, few enough for everybody to have some.
+  std::int64_t blocks_each(std::int64_t blocks, std::int64_t inputs) const;
+  // All outputs of some matrices with the same inputs. `tiles`: n * 16 floats a thread.
+  void multiply(const std::vector<Output>& outputs, const char* packed, std::int64_t n,
+                std::vector<std::vector<float>>& tiles) const;
+  // bf16 weights into the level's own layout, in place: outputs a multiple of 16, inputs of 32.
+  void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
+  void pack(const float* x, std::int64_t n, std::int64_t k, char* packed) const;
+};
+
+constexpr std::int64_t kAlone = 16 << 10;  // numbers: less is not worth sharing out
+
+}  // namespace foretoken

@@ -1,0 +1,200 @@
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "levels.h"
+
+namespace foretoken {
+using std::int64_t;
+
+Plan::Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding, std::vector<float> norm, Matrix head,
+           const Kernels* kernels, std::shared_ptr<Pool> pool)
+    : shape_(shape),
+      layers_(std::move(layers)),
+      embedding_(embedding),
+      norm_(std::move(norm)),
+      head_(std::move(head)),
+      kernels_(kernels),
+      pool_(std::move(pool)),
+      arithmetic_{kernels_, shape_.weights, pool_.get()},
+      scratch_(static_cast<std::size_t>(pool_->threads())),
+      tiles_(static_cast<std::size_t>(pool_->threads())) {}
+
+void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best) {
+  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const FlushSubnormals flush;
+  run_locked(rows, embed, lo, hi, hidden);
+  if (logits) head_locked(static_cast<int64_t>(rows.positions.size()), hidden, logits, best);
+}
+
+void Plan::head(int64_t n, const float* hidden, float* logits, int64_t* best) {
+  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const FlushSubnormals flush;
+  head_locked(n, hidden, logits, best);
+}
+
+int64_t Plan::chain(const Rows& rows, int64_t* tokens) {
+  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const FlushSubnormals flush;
+  const int64_t steps = static_cast<int64_t>(rows.positions.size());
+  std::vector<float> hidden(static_cast<std::size_t>(shape_.hidden)), logits(static_cast<std::size_t>(shape_.vocabulary));
+  Rows one;
+  one.tokens = rows.tokens;
+  one.positions.resize(1);
+  one.cosines.resize(1);
+  one.sines.resize(1);
+  one.paths.resize(1);
+  one.segments = rows.segments;
+  Segment& segment = one.segments[0];
+  segment.from = 0;
+  segment.to = 1;
+  for (int64_t i = 0; i < steps; ++i, ++segment.slot) {
+    const std::size_t at = static_cast<std::size_t>(i);
+    one.positions[0] = rows.positions[at];
+    one.cosines[0] = rows.cosines[at];
+    one.sines[0] = rows.sines[at];
+    one.paths[0] = rows.paths[at];
+    run_locked(one, true, 0, static_cast<int64_t>(layers_.size()), hidden.data());
+    head_locked(1, hidden.data(), logits.data(), tokens + i);
+    if (tokens[i] < 0) return i;
+    one.tokens[0] = tokens[i];
+  }
+  return steps;
+}
+
+void Plan::attention(const Rows& rows, int64_t layer, const float* query, float* out) {
+  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const FlushSubnormals flush;
+  const int64_t n = static_cast<int64_t>(rows.positions.size());
+  const std::size_t bytes = static_cast<std::size_t>(n * shape_.heads * shape_.head_dim) * 4;
+  reserve(n);
+  std::memcpy(query_.data(), query, bytes);
+  attend(layer, rows);
+  std::memcpy(out, attended_.data(), bytes);
+}
+
+void Plan::reserve(int64_t n) {
+  if (n <= reserved_) return;
+  reserved_ = n;
+  const Shape& s = shape_;
+  const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
+  at_least(normed_, n * s.hidden);
+  at_least(query_, n * queries);
+  at_least(key_, n * keys);
+  at_least(value_, n * keys);
+  at_least(attended_, n * queries);
+  at_least(inner_, n * s.intermediate);
+  const int64_t widest = std::max({s.hidden, queries, s.intermediate});
+  // + 64: aligned by hand
+  at_least(packed_, static_cast<int64_t>(kernels_->packed_bytes(s.weights, n, widest)) + 64);
+  for (Scratch& scratch : scratch_) at_least(scratch.other, n * kTile);
+  for (auto& tile : tiles_) at_least(tile, n * kTile);
+}
+
+void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden) {
+  const int64_t n = static_cast<int64_t>(rows.positions.size());
+  reserve(n);
+  if (embed) {
+    const std::size_t bytes = static_cast<std::size_t>(shape_.hidden) * size_of(shape_.embedding);
+    for (int64_t row = 0; row < n; ++row) {
+      const std::size_t token = static_cast<std::size_t>(rows.tokens[static_cast<std::size_t>(row)]);
+      kernels_->embed(shape_.embedding, embedding_ + token * bytes, shape_.hidden, hidden + row * shape_.hidden);
+    }
+  }
+  for (int64_t index = lo; index < hi; ++index) layer(index, rows, hidden);
+}
+
+void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* best) {
+  reserve(n);
+  norm_and_pack(hidden, norm_, n);
+  arithmetic_.multiply({{&head_, logits, shape_.vocabulary, false}}, aligned(packed_), n, tiles_);
+  if (best) {
+    pool_->run(n, [&](int64_t row, int) { best[row] = kernels_->argmax(logits + row * shape_.vocabulary, shape_.vocabulary); });
+  }
+}
+
+void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, int64_t n) {
+  const int64_t k = shape_.hidden;
+  char* to = aligned(packed_);
+  auto one = [&](int64_t row, int) {
+    kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
+    kernels_->pack(shape_.weights, normed_.data(), k, row, row + 1, n, k, to);
+  };
+  if (n * k < kAlone) {
+    for (int64_t row = 0; row < n; ++row) one(row, 0);
+  } else {
+    pool_->run(n, one);
+  }
+}
+
+// silu(gate) * up, block by block.
+void Plan::feed(const Layer& w, int64_t n) {
+  const int64_t blocks = w.gate.blocks(), each = arithmetic_.blocks_each(blocks, 2 * w.gate.inputs);
+  const char* x = aligned(packed_);
+  pool_->run((blocks + each - 1) / each, [&](int64_t piece, int thread) {
+    float* gate = tiles_[static_cast<std::size_t>(thread)].data();
+    float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
+    for (int64_t block = piece * each; block < std::min(blocks, (piece + 1) * each); ++block) {
+      arithmetic_.tile(w.gate, block, x, n, gate);
+      arithmetic_.tile(w.up, block, x, n, up);
+      kernels_->silu_mul(gate, up, n * kTile, gate);
+      const int64_t first = block * kTile, count = std::min(kTile, shape_.intermediate - first);
+      for (int64_t row = 0; row < n; ++row) {
+        std::memcpy(inner_.data() + row * shape_.intermediate + first, gate + row * kTile, static_cast<std::size_t>(count) * 4);
+      }
+    }
+  });
+}
+
+// Rotation; then keys and values into their slot, rounded to the cache's type before any row reads them.
+void Plan::place(int64_t index, const Rows& rows, const Segment& segment, int64_t row) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
+  const Shape& s = shape_;
+  const std::size_t at = static_cast<std::size_t>(row);
+  const int64_t keys = s.kv_heads * s.head_dim;
+  auto turn = [&](float* heads, int64_t count, const std::vector<float>& norm) {
+    for (int64_t h = 0; h < count; ++h) {
+      float* head = heads + h * s.head_dim;
+      if (!norm.empty()) kernels_->norm(head, norm.data(), s.eps, s.head_dim, head);
+      kernels_->rotate(head, rows.cosines[at], rows.sines[at], s.head_dim / 2);
+    }
+  };
+  turn(query_.data() + row * s.heads * s.head_dim, s.heads, w.query_norm);
+  turn(key_.data() + row * keys, s.kv_heads, w.key_norm);
+  const int64_t row_bytes = keys * static_cast<int64_t>(size_of(s.cache));
+  const int64_t to = (index - segment.first_layer) * segment.layer_bytes + (segment.slot + row - segment.from) * row_bytes;
+  kernels_->store(s.cache, key_.data() + row * keys, keys, segment.keys + to);
+  kernels_->store(s.cache, value_.data() + row * keys, keys, segment.values + to);
+}
+
+void Plan::layer(int64_t index, const Rows& rows, float* hidden) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
+  const Shape& s = shape_;
+  const int64_t n = static_cast<int64_t>(rows.positions.size());
+  const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
+  char* packed = aligned(packed_);
+  norm_and_pack(hidden, w.input_norm, n);
+  arithmetic_.multiply({{&w.query, query_.data(), queries, false},
+                        {&w.key, key_.data(), keys, false},
+                        {&w.value, value_.data(), keys, false}},
+                       packed, n, tiles_);
+  for (const Segment& segment : rows.segments) {
+    auto one = [&](int64_t i, int) { place(index, rows, segment, segment.from + i); };
+    const int64_t count = segment.to - segment.from;
+    if (count * queries < kAlone) {
+      for (int64_t i = 0; i < count; ++i) one(i, 0);
+    } else {
+      pool_->run(count, one);
+    }
+  }
+  attend(index, rows);
+  arithmetic_.pack(attended_.data(), n, queries, packed);
+  arithmetic_.multiply({{&w.output, hidden, s.hidden, true}}, packed, n, tiles_);
+  norm_and_pack(hidden, w.post_norm, n);
+  feed(w, n);
+  arithmetic_.pack(inner_.data(), n, s.intermediate, packed);
+  arithmetic_.multiply({{&w.down, hidden, s.hidden, true}}, packed, n, tiles_);
+}
+
+}  // namespace foretoken

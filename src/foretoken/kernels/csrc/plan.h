@@ -1,0 +1,106 @@
+// A decoder compiled for passes: its weights by address, its buffers, and one call that runs any range of its layers over
+// any rows. Rows of several sequences, chains and trees are all lists of rows.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels.h"
+#include "matrix.h"
+#include "pool.h"
+
+namespace foretoken {
+
+struct Layer {
+  std::vector<float> input_norm, post_norm, query_norm, key_norm;  // the last two may be empty
+  Matrix query, key, value, output, gate, up, down;
+  std::int64_t window = 0;  // keys that a row sees, itself included; 0: all
+};
+
+struct Shape {
+  std::int64_t hidden, intermediate, heads, kv_heads, head_dim, vocabulary;  // vocabulary: ids that may be chosen
+  float eps;
+  Format weights, embedding, cache;
+};
+
+// Where one stretch of a sequence's committed keys and values lies: positions [start, end).
+struct Span {
+  std::int64_t start, end;
+  const char *keys, *values;
+  std::int64_t layer_bytes, first_layer;
+};
+
+// The rows [from, to) of a pass: one sequence. They are written to slots [slot, slot + to - from) of its scratch.
+struct Segment {
+  std::int64_t from, to, length, slot;
+  char *keys, *values;  // where slot 0 of layer `first_layer` lies
+  std::int64_t layer_bytes, first_layer;
+  std::vector<Span> spans;  // of the prefix, in order
+};
+
+struct Rows {
+  std::vector<std::int64_t> tokens, positions;
+  std::vector<const float*> cosines, sines;  // of each row: head_dim / 2 numbers
+  std::vector<Segment> segments;
+  // Of each row: the slots of its ancestors and itself, from the end of the prefix down. Empty: slots 0, 1, 2, ...
+  std::vector<std::vector<std::int64_t>> paths;
+};
+
+class Plan {
+ public:
+  Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding, std::vector<float> norm, Matrix head,
+       const Kernels* kernels, std::shared_ptr<Pool> pool);
+
+  // Embeds the tokens first if `embed`; runs layers [lo, hi) over hidden (float32 [rows, hidden], in place); if `logits`
+  // is given, goes on to the output layer: float32 [rows, vocabulary], and if `best` is given, each row's choice (-1 for
+  // a NaN).
+  void run(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden, float* logits,
+           std::int64_t* best);
+
+  // Output layer alone.
+  void head(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
+
+  // Greedy steps of one sequence, one row each: `rows` holds the first token and all positions, of which `tokens` receives
+  // what follows each. Ends early at a NaN; returns how many steps were made.
+  std::int64_t chain(const Rows& rows, std::int64_t* tokens);
+
+  // Attention alone, over keys and values that are there: query and out are float32 [rows, heads * head_dim].
+  void attention(const Rows& rows, std::int64_t layer, const float* query, float* out);
+
+  Pool& pool() { return *pool_; }
+  const Shape& shape() const { return shape_; }
+
+ private:
+  void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden);
+  void head_locked(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
+  void reserve(std::int64_t n);
+  void layer(std::int64_t index, const Rows& rows, float* hidden);
+  void attend(std::int64_t index, const Rows& rows);
+  void norm_and_pack(const float* x, const std::vector<float>& weight, std::int64_t n);
+  void place(std::int64_t index, const Rows& rows, const Segment& segment, std::int64_t row);
+  void feed(const Layer& w, std::int64_t n);
+
+  Shape shape_;
+  std::vector<Layer> layers_;
+  const char* embedding_;
+  std::vector<float> norm_;
+  Matrix head_;
+  const Kernels* kernels_;
+  std::shared_ptr<Pool> pool_;
+  Arithmetic arithmetic_;
+
+  std::int64_t reserved_ = 0;
+  struct Scratch {  // a thread's own
+    std::vector<float> other, scores, out, queries, partial;
+    std::vector<char> packed;
+    std::vector<const void*> keys, values;
+  };
+  std::vector<Scratch> scratch_;
+  std::vector<std::vector<float>> tiles_;
+  std::vector<float> normed_, query_, key_, value_, attended_, inner_;
+  std::vector<float> partials_;
+  std::vector<char> packed_;
+};
+
+}  // namespace foretoken

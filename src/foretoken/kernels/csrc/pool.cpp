@@ -1,0 +1,122 @@
+#include "pool.h"
+
+#include <chrono>
+#include <map>
+
+#include "levels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace foretoken {
+namespace {
+
+constexpr int kPieceBits = 20;
+constexpr std::uint64_t kPieces = (1ull << kPieceBits) - 1;
+// Long enough to bridge what the engine does between two passes, short enough to leave an idle machine quiet.
+constexpr std::chrono::microseconds kSpin{300};
+
+inline void breathe() {
+#if defined(__x86_64__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+std::atomic<unsigned> generation{0};  // counts forks: a child has none of its parent's threads
+
+}  // namespace
+
+std::shared_ptr<Pool> Pool::of(int threads) {
+  static std::mutex guard;
+  static auto* pools = new std::map<std::pair<int, unsigned>, std::shared_ptr<Pool>>;  // never freed: threads may run at exit
+#if defined(__unix__) || defined(__APPLE__)
+  static const int once = pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1); });
+  (void)once;
+#endif
+  const std::lock_guard<std::mutex> hold(guard);
+  auto& pool = (*pools)[{threads, generation.load()}];
+  if (!pool) pool = std::make_shared<Pool>(threads);
+  return pool;
+}
+
+Pool::Pool(int threads) : delays_(static_cast<std::size_t>(threads)), generation_(generation.load()) {
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { live(i); });
+}
+
+Pool::~Pool() {
+  {
+    const std::lock_guard<std::mutex> hold(sleep_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+bool Pool::forked() const { return generation_ != generation.load(std::memory_order_relaxed); }
+
+void Pool::slow_down(int thread, int microseconds) { delays_.at(static_cast<std::size_t>(thread)) = microseconds; }
+
+void Pool::start(std::int64_t pieces, Call call, const void* context) {
+  while (pieces > static_cast<std::int64_t>(kPieces / 2)) {  // more than a ticket can count: by whoever asked
+    call(context, --pieces, 0);
+  }
+  call_ = call;
+  context_ = context;
+  done_.store(0, std::memory_order_relaxed);
+  epoch_ = (epoch_ + 1) & 0xffffffu;
+  ticket_.store(epoch_ << (2 * kPieceBits) | static_cast<std::uint64_t>(pieces) << kPieceBits);
+  if (asleep_.load() > 0) {
+    { const std::lock_guard<std::mutex> hold(sleep_); }
+    wake_.notify_all();
+  }
+  work_on(epoch_, 0);
+  for (int spins = 0; done_.load(std::memory_order_acquire) < pieces; ++spins) {
+    if (spins < 2000) {
+      breathe();
+    } else {
+      std::this_thread::yield();  // somebody holds a piece and has lost its core
+    }
+  }
+}
+
+void Pool::work_on(std::uint64_t epoch, int thread) {
+  for (;;) {
+    const std::uint64_t claim = ticket_.fetch_add(1);
+    const std::uint64_t piece = claim & kPieces, pieces = claim >> kPieceBits & kPieces;
+    if (piece >= pieces) return;
+    (void)epoch;  // a claim on a later round of work is as good: its own numbers say which piece it is
+    const int delay = delays_[static_cast<std::size_t>(thread)].load(std::memory_order_relaxed);
+    if (delay) std::this_thread::sleep_for(std::chrono::microseconds(delay));
+    call_(context_, static_cast<std::int64_t>(piece), thread);
+    done_.fetch_add(1, std::memory_order_release);
+  }
+}
+
+void Pool::live(int thread) {
+  const FlushSubnormals flush;
+  std::uint64_t seen = 0;
+  for (;;) {
+    const auto since = std::chrono::steady_clock::now();
+    int spins = 0;
+    while (ticket_.load(std::memory_order_acquire) >> (2 * kPieceBits) == seen && !ending_) {
+      breathe();
+      if (++spins % 64 == 0 && std::chrono::steady_clock::now() - since > kSpin) {
+        std::unique_lock<std::mutex> hold(sleep_);
+        asleep_.fetch_add(1);
+        wake_.wait(hold, [&] { return ending_ || ticket_.load() >> (2 * kPieceBits) != seen; });
+        asleep_.fetch_sub(1);
+      }
+    }
+    if (ending_) return;
+    seen = ticket_.load(std::memory_order_acquire) >> (2 * kPieceBits);
+    work_on(seen, thread);
+  }
+}
+
+}  // namespace foretoken

@@ -1,0 +1,98 @@
+// 16 floats in two 256-bit registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include "bits.h"
+
+namespace {
+
+struct V16 {
+  __m256 lo, hi;
+};
+
+inline __m256i first_lanes(std::int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+inline V16 set1(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
+inline V16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline V16 load(const float* p, std::int64_t n) {
+  if (n >= 16) return load(p);
+  return {_mm256_maskload_ps(p, first_lanes(n)),
+          n > 8 ? _mm256_maskload_ps(p + 8, first_lanes(n - 8)) : _mm256_setzero_ps()};
+}
+inline __m256 widen_bf16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+inline V16 load_bf16(const std::uint16_t* p) {
+  return {widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          widen_bf16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline V16 load_bf16(const std::uint16_t* p, std::int64_t n) {
+  if (n >= 16) return load_bf16(p);
+  std::uint16_t part[16] = {};
+  std::memcpy(part, p, static_cast<std::size_t>(n) * 2);
+  return load_bf16(part);
+}
+inline V16 load_fp16(const std::uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline V16 load_fp16(const std::uint16_t* p, std::int64_t n) {
+  if (n >= 16) return load_fp16(p);
+  std::uint16_t part[16] = {};
+  std::memcpy(part, p, static_cast<std::size_t>(n) * 2);
+  return load_fp16(part);
+}
+inline void store(float* p, V16 a) {
+  _mm256_storeu_ps(p, a.lo);
+  _mm256_storeu_ps(p + 8, a.hi);
+}
+inline void store(float* p, V16 a, std::int64_t n) {
+  if (n >= 16) return store(p, a);
+  _mm256_maskstore_ps(p, first_lanes(n), a.lo);
+  if (n > 8) _mm256_maskstore_ps(p + 8, first_lanes(n - 8), a.hi);
+}
+inline V16 add(V16 a, V16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+inline V16 sub(V16 a, V16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+inline V16 mul(V16 a, V16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+inline V16 div(V16 a, V16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+inline V16 fma(V16 a, V16 b, V16 c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+inline V16 min(V16 a, V16 b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
+inline V16 max(V16 a, V16 b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }
+inline V16 zero_below(V16 a, V16 x, float limit) {
+  const __m256 l = _mm256_set1_ps(limit);
+  return {_mm256_andnot_ps(_mm256_cmp_ps(x.lo, l, _CMP_LT_OQ), a.lo),
+          _mm256_andnot_ps(_mm256_cmp_ps(x.hi, l, _CMP_LT_OQ), a.hi)};
+}
+inline V16 keep(V16 a, V16 otherwise, int from, int to) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), more = _mm256_add_epi32(lanes, _mm256_set1_epi32(8));
+  const __m256i f = _mm256_set1_epi32(from), t = _mm256_set1_epi32(to);
+  const __m256i lo = _mm256_andnot_si256(_mm256_cmpgt_epi32(f, lanes), _mm256_cmpgt_epi32(t, lanes));
+  const __m256i hi = _mm256_andnot_si256(_mm256_cmpgt_epi32(f, more), _mm256_cmpgt_epi32(t, more));
+  return {_mm256_blendv_ps(otherwise.lo, a.lo, _mm256_castsi256_ps(lo)),
+          _mm256_blendv_ps(otherwise.hi, a.hi, _mm256_castsi256_ps(hi))};
+}
+inline __m256 power_of_two(__m256 a) {
+  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(a), _mm256_set1_epi32(0x4b400000 - 127));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(n, 23));
+}
+inline V16 power_of_two(V16 a) { return {power_of_two(a.lo), power_of_two(a.hi)}; }
+inline bool any_nan(V16 a) {
+  return _mm256_movemask_ps(
+             _mm256_or_ps(_mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q), _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))) != 0;
+}
+inline float sum(V16 a) {
+  const __m256 eight = _mm256_add_ps(a.lo, a.hi);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+inline float largest(V16 a) {
+  const __m256 eight = _mm256_max_ps(a.lo, a.hi);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2;  // what fits into 16 registers
+
+}  // namespace

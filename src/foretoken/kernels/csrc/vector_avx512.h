@@ -1,0 +1,75 @@
+// 16 floats in one 512-bit register. Masked forms stand where gcc 12 warns of its own header's plain ones.
+#pragma once
+
+#include <immintrin.h>
+
+#include "bits.h"
+
+namespace {
+
+struct V16 {
+  __m512 x;
+};
+
+constexpr __mmask16 kAll = 0xffff;
+
+inline __mmask16 first_lanes(std::int64_t n) {
+  return n >= 16 ? kAll : static_cast<__mmask16>((1u << static_cast<unsigned>(n)) - 1u);
+}
+inline V16 set1(float a) { return {_mm512_set1_ps(a)}; }
+inline V16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline V16 load(const float* p, std::int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+inline V16 widen_bf16(__m256i h) {
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, h), 16))};
+}
+inline V16 load_bf16(const std::uint16_t* p) { return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline V16 load_bf16(const std::uint16_t* p, std::int64_t n) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(n), p));
+}
+inline V16 load_fp16(const std::uint16_t* p) {
+  return {_mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline V16 load_fp16(const std::uint16_t* p, std::int64_t n) {
+  return {_mm512_maskz_cvtph_ps(kAll, _mm256_maskz_loadu_epi16(first_lanes(n), p))};
+}
+inline void store(float* p, V16 a) { _mm512_storeu_ps(p, a.x); }
+inline void store(float* p, V16 a, std::int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.x); }
+inline V16 add(V16 a, V16 b) { return {_mm512_add_ps(a.x, b.x)}; }
+inline V16 sub(V16 a, V16 b) { return {_mm512_sub_ps(a.x, b.x)}; }
+inline V16 mul(V16 a, V16 b) { return {_mm512_mul_ps(a.x, b.x)}; }
+inline V16 div(V16 a, V16 b) { return {_mm512_div_ps(a.x, b.x)}; }
+inline V16 fma(V16 a, V16 b, V16 c) { return {_mm512_fmadd_ps(a.x, b.x, c.x)}; }
+inline V16 min(V16 a, V16 b) { return {_mm512_maskz_min_ps(kAll, a.x, b.x)}; }
+inline V16 max(V16 a, V16 b) { return {_mm512_maskz_max_ps(kAll, a.x, b.x)}; }
+inline V16 zero_below(V16 a, V16 x, float limit) {
+  return {_mm512_mask_mov_ps(a.x, _mm512_cmp_ps_mask(x.x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps())};
+}
+inline V16 keep(V16 a, V16 otherwise, int from, int to) {
+  const __mmask16 mask = static_cast<__mmask16>(first_lanes(to) & ~((1u << static_cast<unsigned>(from)) - 1u));
+  return {_mm512_mask_mov_ps(otherwise.x, mask, a.x)};
+}
+inline V16 power_of_two(V16 a) {
+  const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(a.x), _mm512_set1_epi32(0x4b400000 - 127));
+  return {_mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, n, 23))};
+}
+inline bool any_nan(V16 a) { return _mm512_cmp_ps_mask(a.x, a.x, _CMP_UNORD_Q) != 0; }
+template <int H>
+inline __m256 half(__m512 a) {
+  return _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xf, _mm512_castps_pd(a), H));
+}
+inline float sum(V16 a) {
+  const __m256 eight = _mm256_add_ps(half<0>(a.x), half<1>(a.x));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+inline float largest(V16 a) {
+  const __m256 eight = _mm256_max_ps(half<0>(a.x), half<1>(a.x));
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4;  // what fits into 32 registers
+
+}  // namespace

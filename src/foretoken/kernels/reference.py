@@ -1,0 +1,249 @@
+"""What the native kernels compute, operation by operation, in PyTorch: the definition of their bits.
+
+Every function gives the same bits as every instruction level, and is tested so with `==`. It is slow: it follows an
+order of summation step by step. Formats, and what an order belongs to:
+
+    bf16     Rows are rounded to bf16. Of each 32 inputs, products with even index are added one after the other to 0,
+             each sum rounded once; those with odd index likewise; the two sums are added, and that to the result so
+             far. This is the documented order of Intel's tile product (tdpbf16ps).
+    fp32     16 sums, of inputs l, 16 + l, 32 + l, ..., one rounding a step; then added by halves: sum l and sum l + 8,
+    fp16     then l and l + 4, l + 2, l + 1. fp16 weights are widened, rows stay float32.
+
+Inputs whose number is no multiple of 32 (16) are followed by zeros. Subnormal numbers count as zero, in operands and in
+results (`flushed`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+import torch
+
+from foretoken.errors import NativeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+BLOCK = 256  # positions that attention softens together
+
+
+@contextmanager
+def flushed() -> Iterator[None]:
+    """One thread, on which subnormal numbers count as zero: the native passes' way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    if not torch.set_flush_denormal(True):
+        raise NativeError("this machine cannot count subnormal numbers as zero, which the reference needs")
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(threads)
+
+
+def _flushed(function: Callable[P, R]) -> Callable[P, R]:
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with flushed():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """a * b + c of float32 numbers, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there, which makes the second rounding right (Boldo and
+    Melquiond 2008): where something was lost and the last bit is even, the neighbour on the side of what was lost.
+    """
+    product = a.double() * b.double()
+    c = c.double()
+    total = product + c
+    back = total - product
+    lost = (product - (total - back)) + (c - back)
+    even = (total.view(torch.int64) & 1) == 0
+    outward = (lost > 0) == (total > 0)
+    step = torch.where(outward, 1, -1)
+    fix = even & (lost != 0) & ~lost.isnan()
+    return torch.where(fix, (total.view(torch.int64) + step).view(torch.float64), total).float()
+
+
+def halves(sums: torch.Tensor) -> torch.Tensor:
+    """Sixteen numbers along the last axis, added by halves."""
+    for size in (8, 4, 2, 1):
+        sums = sums[..., :size] + sums[..., size : 2 * size]
+    return sums[..., 0]
+
+
+def dot16(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """float32 [..., K] with [..., K]: the order of float32 weights."""
+    x, w = (_blocks(t, 16) for t in (x, w))
+    sums = torch.zeros(16)
+    for i in range(x.shape[-2]):
+        sums = fused(w[..., i, :], x[..., i, :], sums)
+    return halves(sums)
+
+
+def dot_bf16(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x: float32 [..., K], rounded to bf16 here; w: bf16 [..., K]: the order of bf16 weights."""
+    x, w = (_blocks(t.double(), 32) for t in (round_to(x, torch.bfloat16), w))
+    total = torch.zeros(())
+    for block in range(x.shape[-2]):
+        pair = torch.zeros(2)
+        for i in range(0, 32, 2):
+            # exact in float64, then rounded once: two roundings of one sum of such numbers are as one (Figueroa 1995)
+            pair = (w[..., block, i : i + 2] * x[..., block, i : i + 2] + pair.double()).float()
+        total = total + (pair[..., 0] + pair[..., 1])
+    return total
+
+
+def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:
+    """[..., K], followed by zeros to whole blocks: [..., blocks, size]."""
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % size))
+    return padded.unflatten(-1, (padded.shape[-1] // size, size))  # of no rows, too
+
+
+def _root(x: torch.Tensor) -> torch.Tensor:
+    # numpy's is the processor's; PyTorch's float32 square root misses the last place now and then (LOG.md)
+    return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))  # of a single number numpy makes no array
+
+
+def dot(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """x: float32 [..., K]; w: [..., K] of any format, which decides."""
+    return dot_bf16(x, w) if w.dtype == torch.bfloat16 else dot16(x, w.float())
+
+
+def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """float32 in another type, to the nearest, ties to even; subnormal results stay, and flush where they are used."""
+    torch.set_flush_denormal(False)
+    try:
+        return x.to(dtype)
+    finally:
+        torch.set_flush_denormal(True)
+
+
+@_flushed
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x: float32 [N, K]; weight: [M, K]; bias: float32 [M]. Returns float32 [N, M]."""
+    out = dot(x[:, None, :], weight[None])
+    return out if bias is None else out + bias
+
+
+@_flushed
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x: float32 [..., width]; weight: float32 [width]."""
+    mean = dot16(x, x) / torch.tensor(float(x.shape[-1]))
+    scale = 1.0 / _root(mean + torch.tensor(eps, dtype=torch.float32))
+    return x * scale[..., None] * weight
+
+
+@_flushed
+def exponential(x: torch.Tensor) -> torch.Tensor:
+    """e to the power of float32 x, to about one unit in the last place."""
+    return _exp(x)
+
+
+def _exp(x: torch.Tensor) -> torch.Tensor:
+    """x = n log 2 + r, then Taylor's series of e^r to r^7; 0 below -87.33654."""
+
+    def number(value: float) -> torch.Tensor:
+        return torch.tensor(value, dtype=torch.float32)
+
+    capped = torch.where(number(88.37626) < x, number(88.37626), x)
+    shifted = fused(capped, number(1.44269504), number(12582912.0))  # 1.5 * 2^23 + n
+    n = shifted - number(12582912.0)
+    r = fused(n, number(-1.42860682e-6), fused(n, number(-0.693145752), capped))
+    y = fused(number(1.0) / 5040, r, number(1.0) / 720)
+    for divisor in (120, 24, 6, 2, 1, 1):
+        y = fused(y, r, number(1.0) / divisor)
+    power = ((shifted.view(torch.int32) - 0x4B400000 + 127) << 23).view(torch.float32)
+    return torch.where(x < number(-87.33654), number(0.0), y * power)
+
+
+@_flushed
+def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """gate / (1 + e^-gate) * up."""
+    return gate / (1.0 + _exp(0.0 - gate)) * up
+
+
+@_flushed
+def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """heads: float32 [N, head_dim], i paired with i + head_dim / 2; cos, sin: [N, head_dim / 2]."""
+    a, b = heads.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+@_flushed
+def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """One row over the keys that it sees, which are those of the positions from `first` on.
+
+    query: float32 [heads, head_dim]; keys, values: [seen, kv_heads, head_dim], of the cache's format. In blocks of 256
+    positions: the largest score, the sum of the exponentials (16 sums, added by halves), their products with the values
+    key after key; then block after block is added to those before. Returns float32 [heads, head_dim].
+    """
+    heads, head_dim = query.shape
+    group = heads // keys.shape[1]
+    scale = 1.0 / _root(torch.tensor(float(head_dim)))
+    scores = dot(query[:, None, :], keys.repeat_interleave(group, dim=1).transpose(0, 1)) * scale  # [heads, seen]
+    shared = values.float().repeat_interleave(group, dim=1)  # [seen, heads, head_dim]
+    state: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    for start in range(first // BLOCK * BLOCK, first + len(keys), BLOCK):
+        span = range(max(start, first), min(start + BLOCK, first + len(keys)))
+        part = scores[:, span.start - first : span.stop - first]
+        top = _largest(part, span.start - start)
+        weights = _exp(part - top[:, None])
+        out = torch.zeros(heads, head_dim)
+        for i, position in enumerate(span):
+            out = fused(weights[:, i, None], shared[position - first], out)
+        block = (top, _sum(weights, span.start - start), out)
+        state = block if state is None else _fold(state, block)
+    assert state is not None
+    return state[2] / state[1][:, None]
+
+
+def _fold(
+    before: tuple[torch.Tensor, torch.Tensor, torch.Tensor], block: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    top = torch.where(before[0] > block[0], before[0], block[0])
+    old, fresh = _exp(before[0] - top), _exp(block[0] - top)
+    return (
+        top,
+        fused(before[1], old, block[1] * fresh),
+        fused(before[2], old[:, None], block[2] * fresh[:, None]),
+    )
+
+
+def _lanes(x: torch.Tensor, offset: int, fill: float) -> torch.Tensor:
+    """[heads, n] as [heads, steps, 16], the first number in lane offset % 16."""
+    lead = offset % 16
+    x = torch.nn.functional.pad(x, (lead, -(lead + x.shape[-1]) % 16), value=fill)
+    return x.view(len(x), -1, 16)
+
+
+def _sum(x: torch.Tensor, offset: int) -> torch.Tensor:
+    sums = torch.zeros(len(x), 16)
+    for step in _lanes(x, offset, 0.0).unbind(1):
+        sums = sums + step
+    return halves(sums)
+
+
+def _largest(x: torch.Tensor, offset: int) -> torch.Tensor:
+    """The largest; where a NaN is compared, the operand that came second, as x86's maximum has it."""
+    best = torch.full((len(x), 16), -torch.inf)
+    for step in _lanes(x, offset, -torch.inf).unbind(1):
+        best = torch.where(best > step, best, step)
+    for size in (8, 4, 2, 1):
+        low, high = best[:, :size], best[:, size : 2 * size]
+        best = torch.where(low > high, low, high)
+    return best[:, 0]
+
+
+def choice(logits: Sequence[float]) -> int | None:
+    """The index of the largest, the lowest on a tie; None if one is NaN."""
+    if any(x != x for x in logits):
+        return None
+    return max(range(len(logits)), key=lambda i: (logits[i], -i))

@@ -1,0 +1,360 @@
+"""Native passes, at every level, against a decoder made of the reference's operations: by their bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.config import DecoderConfig, parse_config
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.weights import Weights, assemble, repacked
+from foretoken.kernels import native
+from tests.decoder.models import FAMILIES_TABLE, SMALL, FamilyCase, random_tokens, random_tree
+from tests.kernels.numbers import DTYPES, floats, same
+from tests.levels import HERE, at_level
+from tests.reference_decoder import KeysValues, Part, ReferenceDecoder, Result, committed
+from tests.tiny import needs_native, random_tensors, tiny_config
+
+pytestmark = needs_native
+dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+# heads, groups and widths for which kernels divide their work in other ways
+SHAPES: dict[str, dict[str, Any]] = {
+    "heads-of-2": {"head_dim": 2, "num_attention_heads": 4, "num_key_value_heads": 4},
+    "heads-of-6": {"head_dim": 6, "num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 18},
+    "heads-of-24": {"head_dim": 24, "num_attention_heads": 6, "num_key_value_heads": 2},
+    "heads-of-40": {"head_dim": 40, "num_attention_heads": 5, "num_key_value_heads": 1},
+    "heads-of-64": {"head_dim": 64, "num_attention_heads": 2, "num_key_value_heads": 2},
+    "heads-of-80": {"head_dim": 80, "num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 33},
+    "heads-of-96": {"head_dim": 96, "num_attention_heads": 2, "num_key_value_heads": 1},
+    "heads-of-128": {"head_dim": 128, "num_attention_heads": 4, "num_key_value_heads": 2},
+    "odd-widths": {"hidden_size": 47, "intermediate_size": 31, "vocab_size": 113},
+    "one-group-of-66": {"head_dim": 2, "num_attention_heads": 66, "num_key_value_heads": 1},
+    "wide": {"hidden_size": 256, "intermediate_size": 288, "head_dim": 32, "num_hidden_layers": 1},
+}
+
+
+def tensors_of(config: DecoderConfig, dtype: torch.dtype, seed: int = 3, scale: float = 1.0) -> Weights:
+    tensors = random_tensors(config, seed, scale)
+    for name, tensor in tensors.items():
+        if name.endswith("bias"):
+            tensor.mul_(4)  # as large as what they are added to
+    return assemble({name: tensor.to(dtype) for name, tensor in tensors.items()}, config)
+
+
+def reference_of(dtype: torch.dtype, seed: int = 3, scale: float = 1.0, **changes: Any) -> ReferenceDecoder:
+    config = tiny_config(**{"num_hidden_layers": 2, **changes})
+    return ReferenceDecoder(config, tensors_of(config, dtype, seed, scale))
+
+
+def decoders(reference: ReferenceDecoder, threads: int = 1) -> list[Decoder]:
+    """The same weights at every level."""
+    return [
+        Decoder(reference.config, reference.weights, threads=threads, arithmetic=f"native {level}") for level in HERE
+    ]
+
+
+def stored_in(rows: Rows, layers: range) -> dict[int, KeysValues]:
+    """The keys and values of a pass, row after row."""
+
+    def of(layer: int, which: int) -> torch.Tensor:
+        parts = []
+        for segment in rows.segments:
+            start = segment.cache.length + segment.slots.start
+            parts.append(segment.cache.read(layer)[which][start : start + len(segment.slots)])
+        return torch.cat(parts)
+
+    return {layer: (of(layer, 0).clone(), of(layer, 1).clone()) for layer in layers}
+
+
+def expect_same(decoder: Decoder, rows: Rows, expected: Result, numbers_only: bool = True) -> None:
+    """A pass comes to what the reference came to: hidden states, logits, choices, keys and values."""
+    if numbers_only:  # or there would be little to compare
+        assert expected.hidden.isfinite().all()
+    outputs = decoder.run(rows)
+    assert same(outputs.hidden, expected.hidden), decoder.arithmetic
+    assert same(outputs.logits, expected.logits), decoder.arithmetic
+    for row, logits in enumerate(expected.logits):
+        nan = bool(logits.isnan().any())
+        assert outputs.choice(row) == (None if nan else int((logits == logits.max()).nonzero()[0])), decoder.arithmetic
+    for layer, stored in stored_in(rows, range(decoder.config.num_layers)).items():
+        for mine, theirs in zip(stored, expected.stored[layer], strict=True):
+            assert same(mine, theirs), (decoder.arithmetic, layer)
+
+
+def random_prefix(decoder: Decoder, cache: Cache, count: int, seed: int, scale: float = 1.0) -> None:
+    """Commit positions whose keys and values nobody computed: a long text without reading one."""
+    rows = chain(cache, [0] * count)
+    c = decoder.config
+    for layer in cache.layers:
+        keys, values = (floats("normal", (count, c.num_kv_heads, c.head_dim), seed + layer + at) for at in (0, 100))
+        cache.write(layer, rows.segments[0].slots, keys * scale, values, rows.writer)
+    cache.commit(range(count), rows.writer)
+
+
+def expect_chain_and_tree(reference: ReferenceDecoder, threads: int = 1) -> None:
+    """A text of 9 tokens in one pass; then, in another, a tree of 7 after it, and a chain of 2 after nothing."""
+    vocabulary = reference.config.vocab_size
+    text, tree = random_tokens(9, 1, vocabulary), random_tokens(7, 2, vocabulary)
+    parents = random_tree(7, 4)
+    assert len(set(parents)) < 7
+    begun = reference.run([Part(reference.nothing(), text, range(-1, 8))])
+    both = reference.run([Part(begun.stored, tree, parents), Part(reference.nothing(), text[:2], range(-1, 1))])
+    for decoder in decoders(reference, threads):
+        caches = decoder.new_cache(), decoder.new_cache()
+        rows = chain(caches[0], text)
+        expect_same(decoder, rows, begun)
+        caches[0].commit(range(9), rows.writer)
+        expect_same(decoder, Rows([(caches[0], tree, parents), (caches[1], text[:2], range(-1, 1))]), both)
+
+
+# -- families, shapes and types ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("case", FAMILIES_TABLE, ids=lambda case: case.name)
+def test_every_family_is_the_reference_s(case: FamilyCase, dtype: torch.dtype) -> None:
+    # the window of those that have one is 8, so that it begins within the text
+    layers = len(case.overrides.get("layer_types", range(2)))
+    made = getattr(transformers, case.config_class)(**{**SMALL, **case.overrides, "num_hidden_layers": layers})
+    config = parse_config({**made.to_dict(), "dtype": str(dtype).removeprefix("torch.")})
+    expect_chain_and_tree(ReferenceDecoder(config, tensors_of(config, dtype)))
+
+
+@dtypes
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_is_the_reference_s(shape: str, dtype: torch.dtype) -> None:
+    reference = reference_of(dtype, **{"num_hidden_layers": 1, **SHAPES[shape]})
+    if shape == "odd-widths":
+        reference = ReferenceDecoder(replace(reference.config, valid_vocab_size=99), reference.weights)
+    expect_chain_and_tree(reference, threads=2)
+
+
+@pytest.mark.parametrize(
+    ("embedding", "linears"), [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float16)], ids=str
+)
+def test_an_embedding_of_another_type_than_the_layers_decides_the_cache_s(
+    embedding: torch.dtype, linears: torch.dtype
+) -> None:
+    config = tiny_config(num_hidden_layers=2)
+    tensors = {
+        name: tensor.to(embedding if "embed" in name else torch.float32 if "norm" in name else linears)
+        for name, tensor in random_tensors(config, 3).items()
+    }
+    reference = ReferenceDecoder(config, assemble(tensors, config))
+    assert decoders(reference)[0].new_cache()._keys.dtype == embedding
+    expect_chain_and_tree(reference)
+
+
+@dtypes
+def test_weights_that_begin_anywhere_are_read_right(dtype: torch.dtype) -> None:
+    # as those of a mapped file do
+    config = tiny_config(num_hidden_layers=2, attention_bias=True)
+    tensors = {}
+    for at, (name, tensor) in enumerate(random_tensors(config, 3).items()):
+        memory = torch.empty(tensor.numel() + 40, dtype=dtype)
+        start = 1 + at % 33
+        tensors[name] = memory[start : start + tensor.numel()].view(tensor.shape).copy_(tensor)
+    assert len({tensor.data_ptr() % 64 for tensor in tensors.values()}) > 5
+    expect_chain_and_tree(ReferenceDecoder(config, assemble(tensors, config)))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("level", HERE)
+def test_weights_in_a_level_s_own_layout_are_read_right(level: str, tied: bool) -> None:
+    # widths of which all, some, or the output layer alone, are whole blocks
+    for changes in ({"hidden_size": 64, "intermediate_size": 96}, {"hidden_size": 48, "vocab_size": 96}):
+        sizes = {"head_dim": 16, "num_hidden_layers": 1, "tie_word_embeddings": tied, **changes}
+        reference = reference_of(torch.bfloat16, **sizes)
+        text = random_tokens(18, 1, 90)
+        expected = reference.run([Part(reference.nothing(), text, range(-1, 17))])
+        with at_level(level):
+            own = repacked(tensors_of(reference.config, torch.bfloat16))
+            decoder = Decoder(reference.config, own, threads=2)
+        assert ({level} <= own.layouts) == native.repacks(level)
+        assert decoder.arithmetic == f"native {level}"
+        expect_same(decoder, chain(decoder.new_cache(), text), expected)
+
+
+@dtypes
+def test_many_rows_in_one_pass_are_the_reference_s(dtype: torch.dtype) -> None:
+    # more than a piece of attention's work takes, and more than AMX's tiles hold
+    reference = reference_of(dtype, num_hidden_layers=1)
+    count = 101 if dtype == torch.bfloat16 else 37
+    text, vocabulary = random_tokens(count, 1, 97), reference.config.vocab_size
+    expected = reference.run([Part(reference.nothing(), text, range(-1, count - 1))])
+    parts = [Part(reference.nothing(), random_tokens(n, n, vocabulary), random_tree(n, n)) for n in (1, 17, 20)]
+    trees = reference.run(parts)
+    for threads in (1, 3):
+        for decoder in decoders(reference, threads):
+            expect_same(decoder, chain(decoder.new_cache(), text), expected)
+            rows = Rows([(decoder.new_cache(), part.tokens, part.parents) for part in parts])
+            expect_same(decoder, rows, trees)
+
+
+# -- long contexts ----------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("length", [15, 255, 256, 512])
+def test_long_contexts_are_the_reference_s(length: int, dtype: torch.dtype) -> None:
+    # attention works in blocks of 256 positions: rows end one, begin one, and see several
+    reference = reference_of(dtype, num_hidden_layers=1, head_dim=16)
+    expect_after_a_prefix(reference, length, [-1, 0, -1, 2])
+
+
+@dtypes
+@pytest.mark.parametrize(("window", "length"), [(20, 250), (100, 300), (256, 511), (300, 600), (1, 40)])
+def test_windows_in_long_contexts_are_the_reference_s(window: int, length: int, dtype: torch.dtype) -> None:
+    # windows that begin within a block, at its end, and in another block for each row of the pass
+    reference = reference_of(dtype, num_hidden_layers=1, model_type="mistral", sliding_window=window)
+    expect_after_a_prefix(reference, length, [-1, 0, 1, 0, 2])
+
+
+@dtypes
+@pytest.mark.parametrize("scale", [30.0, 1e4, 1e30])
+def test_attention_that_is_nearly_all_on_one_key_is_the_reference_s(scale: float, dtype: torch.dtype) -> None:
+    # weights that vanish, blocks of which nothing is left, scores that overflow
+    reference = reference_of(dtype, num_hidden_layers=1, head_dim=16)
+    expect_after_a_prefix(reference, 520, [-1, 0], scale=scale, numbers_only=scale < 1e5)
+
+
+def expect_after_a_prefix(
+    reference: ReferenceDecoder, length: int, parents: list[int], scale: float = 1.0, numbers_only: bool = True
+) -> None:
+    tokens = random_tokens(len(parents), length, 97)
+    expected = None
+    for threads in (1, 3):
+        for decoder in decoders(reference, threads):
+            cache = decoder.new_cache()
+            random_prefix(decoder, cache, length, seed=length, scale=scale)
+            if expected is None:
+                expected = reference.run([Part(committed(cache), tokens, parents)])
+            expect_same(decoder, Rows([(cache, tokens, parents)]), expected, numbers_only)
+
+
+@dtypes
+def test_sequences_of_all_lengths_share_a_pass(dtype: torch.dtype) -> None:
+    reference = reference_of(dtype, num_hidden_layers=1, head_dim=16)
+    lengths, tokens = (0, 300, 7, 513), random_tokens(12, 1, 97)
+    expected = None
+    for decoder in decoders(reference, threads=2):
+        caches = [decoder.new_cache() for _ in lengths]
+        for cache, length in zip(caches, lengths, strict=True):
+            random_prefix(decoder, cache, length, seed=length) if length else None
+        shares = [(tokens[at : at + 3], [-1, 0, 0] if at % 2 else [-1, 0, 1]) for at in (0, 3, 6, 9)]
+        if expected is None:
+            expected = reference.run([Part(committed(c), *share) for c, share in zip(caches, shares, strict=True)])
+        expect_same(decoder, Rows([(c, *share) for c, share in zip(caches, shares, strict=True)]), expected)
+
+
+# -- scratch, views and ranges of layers ------------------------------------------------------------------------------
+
+
+@dtypes
+def test_a_tree_that_grows_over_several_passes_is_the_reference_s(dtype: torch.dtype) -> None:
+    reference = reference_of(dtype)
+    text, tokens, parents = random_tokens(5, 1, 97), random_tokens(12, 2, 97), random_tree(12, 7)
+    begun = reference.run([Part(reference.nothing(), text, range(-1, 4))])
+    whole = reference.run([Part(begun.stored, tokens, parents)])
+    for decoder in decoders(reference):
+        cache = decoder.new_cache()
+        rows = chain(cache, text)
+        decoder.forward(rows)
+        cache.commit(range(5), rows.writer)
+        for start, stop in ((0, 1), (1, 5), (5, 12)):
+            rows = Rows([(cache, tokens[start:stop], parents[start:stop])])
+            expect_same(decoder, rows, whole.rows(slice(start, stop)))
+
+
+@dtypes
+@pytest.mark.parametrize("lengths", [(0, 5), (5, 0, 3), (250, 10, 4), (3, 260, 2)], ids=str)
+def test_rows_in_stacked_views_are_the_reference_s(lengths: Sequence[int], dtype: torch.dtype) -> None:
+    reference = reference_of(dtype, num_hidden_layers=2, model_type="mistral", sliding_window=261)
+    tokens, parents = random_tokens(5, 1, 97), [-1, 0, 0, 1, 3]
+    expected = None
+    for decoder in decoders(reference, threads=2):
+        top = decoder.new_cache()
+        for at, length in enumerate(lengths):
+            if at:
+                top.place([-1] * 3)  # scratch of what lies below is not the view's
+                top = top.view()
+            if length:
+                random_prefix(decoder, top, length, seed=at)
+        assert top.length == sum(lengths)
+        if expected is None:
+            expected = reference.run([Part(committed(top), tokens, parents)])
+        expect_same(decoder, Rows([(top, tokens, parents)]), expected)
+
+
+@dtypes
+def test_ranges_of_layers_on_views_of_some_layers_are_the_reference_s(dtype: torch.dtype) -> None:
+    reference = reference_of(dtype, num_hidden_layers=4)
+    tokens, parents = random_tokens(6, 1, 97), [-1, 0, 1, 0, -1, 4]
+    hidden = floats("normal", (6, reference.config.hidden_size), 9)
+    for lo, hi in ((0, 1), (1, 3), (3, 4), (0, 4), (2, 2)):
+        expected = None
+        for decoder in decoders(reference):
+            bottom = decoder.new_cache()
+            random_prefix(decoder, bottom, 6, seed=1)
+            middle = bottom.view(range(min(lo, 3), 4))
+            random_prefix(decoder, middle, 4, seed=2)
+            top = middle.view(range(lo, max(hi, lo + 1)))
+            rows = Rows([(top, tokens, parents)])
+            if expected is None:
+                expected = reference.run([Part(committed(top), tokens, parents)], lo, hi, hidden)
+            before = hidden.clone()
+            out = decoder.layers(hidden, rows, lo, hi)
+            assert same(hidden, before)
+            assert same(out, expected.hidden), (decoder.arithmetic, lo, hi)
+            assert same(decoder.head(out), expected.logits), (decoder.arithmetic, lo, hi)
+            for layer, stored in stored_in(rows, range(lo, hi)).items():
+                assert all(same(a, b) for a, b in zip(stored, expected.stored[layer], strict=True)), layer
+
+
+def test_hidden_states_of_any_layout_are_read_right() -> None:
+    reference = reference_of(torch.float32)
+    hidden = floats("normal", (4, 32), 9)
+    expected = reference.run([Part(reference.nothing(), [1, 2, 3, 4], range(-1, 3))], 0, 2, hidden)
+    for decoder in decoders(reference):
+        laid_out = (hidden, hidden.T.contiguous().T, hidden.repeat(1, 2)[:, :32], hidden.clone().requires_grad_())
+        for states in laid_out:
+            out = decoder.layers(states, chain(decoder.new_cache(), [1, 2, 3, 4]))
+            assert same(out, expected.hidden)
+            assert not out.requires_grad
+            assert same(decoder.head(out.T.contiguous().T), expected.logits)
+        half = hidden.half()
+        rows = chain(decoder.new_cache(), [1, 2, 3, 4])
+        assert same(decoder.layers(half, rows), decoder.layers(half.float(), chain(decoder.new_cache(), [1, 2, 3, 4])))
+
+
+# -- numbers out of range ---------------------------------------------------------------------------------------------
+
+
+@dtypes
+def test_a_nan_goes_where_the_reference_s_goes(dtype: torch.dtype) -> None:
+    reference = reference_of(dtype)
+    reference.weights.embedding[5] = torch.nan
+    tokens, parents = [1, 5, 2, 3, 4, 5], [-1, 0, 1, 0, 3, -1]
+    expected = reference.run([Part(reference.nothing(), tokens, parents)])
+    assert expected.logits.isnan().any(dim=1).tolist() == [False, True, True, False, False, True]
+    for decoder in decoders(reference, threads=2):
+        expect_same(decoder, Rows([(decoder.new_cache(), tokens, parents)]), expected, numbers_only=False)
+
+
+@dtypes
+def test_weights_of_all_sizes_are_the_reference_s(dtype: torch.dtype) -> None:
+    # activations vanish, or overflow: what the type's numbers reach, not what a model's do
+    for scale in (1e-20, 1e-3, 1e3, 1e20):
+        reference = reference_of(dtype, scale=scale)
+        expected = reference.run([Part(reference.nothing(), [1, 2, 3, 4], [-1, 0, 0, 2])])
+        for decoder in decoders(reference):
+            rows = Rows([(decoder.new_cache(), [1, 2, 3, 4], [-1, 0, 0, 2])])
+            expect_same(decoder, rows, expected, numbers_only=False)
