@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -14,19 +15,26 @@ from foretoken.drafters import DRAFTERS
 DOCS = Path(__file__).parent
 
 
+def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """Every command with its full name, those of groups included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{before}{name} ")
+        else:
+            yield before + name, command
+
+
 def command_line() -> Iterator[str]:
     """docs/cli.md."""
     yield "# The command line"
     yield ""
     yield "<!-- written by docs/generate.py; do not edit -->"
-    group = typer.main.get_command(app)
-    for name, command in group.commands.items():  # type: ignore[attr-defined]
+    for name, command in _commands(typer.main.get_command(app)):
         yield from ("", f"## foretoken {name}", "", " ".join((command.help or "").split()), "")
         arguments = [p for p in command.params if p.param_type_name == "argument"]
         options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
-        usage = " ".join(
-            ["foretoken", name, *(["[OPTIONS]"] if options else []), *(f"[{a.name.upper()}]" for a in arguments)]
-        )
+        named = [a.name.upper() if a.required else f"[{a.name.upper()}]" for a in arguments]
+        usage = " ".join(["foretoken", name, *(["[OPTIONS]"] if options else []), *named])
         yield from ("```", usage, "```")
         if arguments or options:
             yield from ("", "| | default | |", "|---|---|---|")
@@ -50,8 +58,8 @@ def command_line() -> Iterator[str]:
         "",
         "`tokens` is the most draft tokens a round (num_speculative_tokens).",
         "",
-        "Exit codes: 0; 1 if `demo` finds a difference; 2 for what cannot be used, with the reason in one line on "
-        "standard error; 141 if the output's reader went away.",
+        "Exit codes: 0; 1 if `demo`, `verify` or `--audit` finds a difference; 2 for what cannot be used, with the "
+        "reason in one line on standard error; 141 if the output's reader went away.",
         "",
         "A prompt that begins with a dash comes after `--`: `foretoken generate -- '-x = 3'`.",
     )

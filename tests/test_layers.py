@@ -10,15 +10,18 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
-    {"types", "errors", "settings", "provenance"},
+    {"types", "errors", "settings", "provenance", "progress"},
     {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source"},
     {"decoder"},
     {"verification"},
     {"drafters"},
     {"engine", "training"},
+    {"audit"},
     {"model"},
     {"build"},
-    {"cli", "bench"},
+    {"transcript"},
+    {"bench"},
+    {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 

@@ -10,6 +10,7 @@ import torch
 from foretoken.errors import ContractError
 from foretoken.types import (
     TARGET,
+    Audit,
     Completion,
     Draft,
     Features,
@@ -168,7 +169,8 @@ FROZEN: list[Any] = [
     Needs(),
     Stats(),
     RoundRecord(0, {}, {}, {}, 0.0, 0.0),
-    Completion((1,), "a", "stop", (TARGET,), "exact", "none", Stats()),
+    Completion((1,), "a", "stop", (TARGET,), "exact", "none", Stats(), "pytorch", 1),
+    Audit(True, 1),
 ]
 
 

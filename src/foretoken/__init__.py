@@ -26,12 +26,15 @@ if TYPE_CHECKING:
         NumericsError,
         PromptError,
         SettingError,
+        TranscriptError,
         UnsupportedModelError,
     )
     from foretoken.kernels import explain
     from foretoken.model import Model, Piece, Stream
     from foretoken.settings import GenerateSettings, LoadSettings
-    from foretoken.types import Completion, Stats
+    from foretoken.transcript.record import record
+    from foretoken.transcript.verify import Verification, verify
+    from foretoken.types import Audit, Completion, Stats
 
 __version__ = "0.1.0"
 
@@ -50,16 +53,20 @@ _HOMES = {
         "NumericsError",
         "PromptError",
         "SettingError",
+        "TranscriptError",
         "UnsupportedModelError",
     ),
     "foretoken.kernels": ("explain",),
     "foretoken.model": ("Model", "Piece", "Stream"),
     "foretoken.settings": ("GenerateSettings", "LoadSettings"),
-    "foretoken.types": ("Completion", "Stats"),
+    "foretoken.transcript.record": ("record",),
+    "foretoken.transcript.verify": ("Verification", "verify"),
+    "foretoken.types": ("Audit", "Completion", "Stats"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Audit",
     "CheckpointError",
     "Completion",
     "ContractError",
@@ -78,9 +85,13 @@ __all__ = [
     "SettingError",
     "Stats",
     "Stream",
+    "TranscriptError",
     "UnsupportedModelError",
+    "Verification",
     "explain",
     "load",
+    "record",
+    "verify",
 ]
 
 

@@ -35,8 +35,12 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
             f"the tokenizer in {folder} has {tokenizer.size} tokens and the model {config.vocab_size}; "
             "they do not belong together: fetch both from one place"
         )
-    weights = load_weights(folder, config, dtype=DTYPES.get(chosen.dtype), device=chosen.device)
-    target = Decoder(config, weights, threads=chosen.threads)
+    weights = load_weights(
+        folder, config, dtype=DTYPES.get(chosen.dtype), device=chosen.device, copy=chosen.weights == "copied"
+    )
+    # "auto" asks for "exact" and takes what there is: `target.promise`
+    asked = "algorithmic" if chosen.promise == "algorithmic" else "exact"
+    target = Decoder(config, weights, threads=chosen.threads, promise=asked)
     verifier = LocalVerifier(target, needs=drafter.needs, prefill_chunk=chosen.prefill_chunk)
     return Model(
         target,
@@ -45,9 +49,9 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         drafter,
         num_speculative_tokens=num_speculative_tokens,
         end_tokens=find_end_tokens(folder, config, tokenizer),
-        # on a GPU the same code runs, but that its kernels keep the promise has not been shown: see docs/lossless.md
-        promise="exact" if chosen.device == "cpu" else "algorithmic",
-        draft=chosen.draft,
+        name=str(model),
+        folder=folder,
+        settings=chosen,
     )
 
 

@@ -4,7 +4,8 @@
     ├── InputError (ValueError)             what the caller gave cannot be used
     │   ├── PromptError                       empty, too long, or a token that the model does not have
     │   ├── SettingError                      an unknown or absurd setting
-    │   └── DraftSpecError                    a draft that is not known, or options that contradict each other
+    │   ├── DraftSpecError                    a draft that is not known, or options that contradict each other
+    │   └── TranscriptError                   a record that cannot be written, read, or proven here
     ├── ModelError                          the checkpoint cannot be used
     │   ├── ModelNotFoundError (FileNotFoundError)  no such folder, file, shard or repository
     │   ├── CheckpointError (ValueError)      files that are damaged or do not fit their configuration
@@ -42,6 +43,10 @@ class SettingError(InputError):
 
 class DraftSpecError(InputError):
     """A draft is not known, or its options contradict each other."""
+
+
+class TranscriptError(InputError):
+    """A record of a generation cannot be written or read, or it is of other files or of another engine."""
 
 
 class ModelError(ForetokenError):

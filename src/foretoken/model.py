@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import operator
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from foretoken.audit import audit
 from foretoken.decoder.decoder import Decoder
 from foretoken.engine import Engine
-from foretoken.errors import InputError, PromptError
-from foretoken.settings import GenerateSettings
+from foretoken.errors import InputError, PromptError, SettingError
+from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.stats import summarise
 from foretoken.text import StreamDecoder, Tokenizer
-from foretoken.types import Completion, Drafter, Request, RoundRecord, Verdict, Verifier
+from foretoken.types import Completion, Drafter, Request, RoundRecord, Verifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,10 @@ class Piece:
 
 
 class Model:
-    """A target and what drafts for it. Made by `foretoken.load`."""
+    """A target and what drafts for it. Made by `foretoken.load`.
+
+    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with.
+    """
 
     def __init__(
         self,
@@ -40,15 +46,19 @@ class Model:
         *,
         num_speculative_tokens: int,
         end_tokens: frozenset[int],
-        promise: str,
-        draft: str,
+        name: str,
+        folder: Path,
+        settings: LoadSettings,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
         self.num_speculative_tokens = num_speculative_tokens
         self.end_tokens = end_tokens
-        self.promise = promise
-        self.draft = draft
+        self.promise = target.promise
+        self.draft = settings.draft
+        self.name = name
+        self.folder = folder
+        self.settings = settings
         self._verifier = verifier
         self._drafter = drafter
         self._sequences = itertools.count()
@@ -56,32 +66,79 @@ class Model:
     def __repr__(self) -> str:
         return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"
 
-    def generate(self, prompt: str | Sequence[int], **settings: Any) -> Completion:
-        """Continue a prompt (text, or token ids). Settings: the fields of `GenerateSettings`, e.g. max_new_tokens."""
-        stream = self.stream(prompt, **settings)
+    def generate(
+        self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
+    ) -> Completion:
+        """Continue a prompt (text, or token ids). Settings: a `GenerateSettings`, or its fields by name."""
+        stream = self.stream(prompt, chosen, **settings)
         for _ in stream:
             pass
         return stream.completion
 
-    def stream(self, prompt: str | Sequence[int], **settings: Any) -> Stream:
+    def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
         """The same, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
-        chosen = GenerateSettings.of(settings)
+        if chosen is None:
+            chosen = GenerateSettings.of(settings)
+        elif settings:
+            raise SettingError(f"settings came both ready-made and by name ({', '.join(settings)}); give one of them")
         request = Request(
             sequence=next(self._sequences),
             prompt=self.tokens_of(prompt),
             max_new_tokens=chosen.max_new_tokens,
             end_tokens=frozenset() if chosen.ignore_eos else self.end_tokens,
-            keep_logits=chosen.keep_logits,
+            keep_logits=chosen.keep_logits or chosen.hash_logits,
         )
+        return Stream(self._run(request, chosen))
+
+    def _run(self, request: Request, settings: GenerateSettings) -> Generator[Piece, None, Completion]:
         records: list[RoundRecord] = []
-        engine = Engine(
+        rounds = Engine(
             self._verifier,
             self._drafter,
             num_speculative_tokens=self.num_speculative_tokens,
             recorder=records.append,
-        )
+        ).run([request])
         decoder = StreamDecoder(self.tokenizer, request.prompt) if self.tokenizer else None
-        return Stream(request, engine.run([request]), records, decoder, promise=self.promise, draft=self.draft)
+        pieces: list[Piece] = []
+        kept: list[torch.Tensor] = []
+        digest = hashlib.sha256()
+        try:
+            for (verdict,) in rounds:
+                if settings.keep_logits and verdict.logits is not None:
+                    kept.append(verdict.logits)
+                if settings.hash_logits and verdict.logits is not None:
+                    digest.update(verdict.logits.cpu().contiguous().numpy().astype("<f4", copy=False).tobytes())
+                for i, (token, origin) in enumerate(zip(verdict.tokens, verdict.origins, strict=True), 1):
+                    text = decoder.feed(token) if decoder else ""
+                    if decoder and verdict.finish_reason is not None and i == len(verdict.tokens):
+                        text += decoder.flush()
+                    pieces.append(Piece(token, text, origin))
+                    yield pieces[-1]
+        finally:
+            rounds.close()
+        assert verdict.finish_reason is not None
+        tokens = tuple(piece.token for piece in pieces)
+        again = replace(request, sequence=next(self._sequences))
+        return Completion(
+            tokens=tokens,
+            text="".join(piece.text for piece in pieces),
+            finish_reason=verdict.finish_reason,
+            origins=tuple(piece.origin for piece in pieces),
+            promise=self.promise,
+            draft=self.draft,
+            stats=summarise(records, request.sequence),
+            arithmetic=self.target.arithmetic,
+            threads=self.target.threads,
+            logits=torch.cat(kept) if kept else None,
+            logits_sha256=digest.hexdigest() if settings.hash_logits else None,
+            audit=audit(self._verifier, again, tokens) if settings.audit else None,
+        )
+
+    def describe(self, token: int) -> str:
+        """A token as people read it: its text in quotes, or its number where it has no text of its own."""
+        known = self.tokenizer is not None and 0 <= token < self.target.config.vocab_size
+        text = self.tokenizer.decode([token]) if self.tokenizer is not None and known else ""
+        return f"token {token}" if not text or "\ufffd" in text else repr(text)
 
     def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
@@ -126,22 +183,9 @@ def _token_ids(prompt: Any) -> tuple[int, ...] | None:
 class Stream:
     """A generation under way. Iterate it for its pieces; `completion` once it has ended."""
 
-    def __init__(
-        self,
-        request: Request,
-        rounds: Generator[list[Verdict]],
-        records: list[RoundRecord],
-        decoder: StreamDecoder | None,
-        *,
-        promise: str,
-        draft: str,
-    ) -> None:
-        self._request = request
-        self._records = records
-        self._promise = promise
-        self._draft = draft
+    def __init__(self, pieces: Generator[Piece, None, Completion]) -> None:
         self._completion: Completion | None = None
-        self._pieces = self._run(rounds, decoder)
+        self._pieces = self._remember(pieces)
 
     def __iter__(self) -> Iterator[Piece]:
         return self
@@ -160,29 +204,5 @@ class Stream:
             raise InputError("the stream has not ended; iterate it to its end before asking for its completion")
         return self._completion
 
-    def _run(self, rounds: Generator[list[Verdict]], decoder: StreamDecoder | None) -> Generator[Piece]:
-        verdicts: list[Verdict] = []
-        texts: list[str] = []
-        try:
-            for (verdict,) in rounds:
-                verdicts.append(verdict)
-                for i, (token, origin) in enumerate(zip(verdict.tokens, verdict.origins, strict=True), 1):
-                    text = decoder.feed(token) if decoder else ""
-                    if decoder and verdict.finish_reason is not None and i == len(verdict.tokens):
-                        text += decoder.flush()
-                    texts.append(text)
-                    yield Piece(token, text, origin)
-        finally:
-            rounds.close()
-        assert verdict.finish_reason is not None
-        logits = [v.logits for v in verdicts if v.logits is not None]
-        self._completion = Completion(
-            tokens=tuple(token for v in verdicts for token in v.tokens),
-            text="".join(texts),
-            finish_reason=verdict.finish_reason,
-            origins=tuple(origin for v in verdicts for origin in v.origins),
-            promise=self._promise,
-            draft=self._draft,
-            stats=summarise(self._records, self._request.sequence),
-            logits=torch.cat(logits) if logits else None,
-        )
+    def _remember(self, pieces: Generator[Piece, None, Completion]) -> Generator[Piece]:
+        self._completion = yield from pieces

@@ -42,6 +42,8 @@ class LoadSettings(_Settings):
     num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
     dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32
     device: str = "cpu"  # cpu or cuda
+    promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
+    weights: str = "mapped"  # where they lie, on the CPU: mapped from their files, or copied into memory of their own
     revision: str | None = None  # branch, tag or commit, for a model from the hub
     threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
     prefill_chunk: int = 256  # rows of the prompt read in one pass
@@ -50,6 +52,13 @@ class LoadSettings(_Settings):
         _one_of("dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
         if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
             raise SettingError(f"device is {self.device!r}, expected cpu, cuda or cuda:NUMBER")
+        _one_of("promise", self.promise, ("auto", "exact", "algorithmic"))
+        if self.promise == "exact" and self.device != "cpu":
+            raise SettingError(
+                f"promise is 'exact', but device is {self.device!r}: that a GPU keeps rows independent has not been "
+                "shown; use the CPU, or promise 'auto'"
+            )
+        _one_of("weights", self.weights, ("mapped", "copied"))
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {self.draft!r}, expected text, such as 'lookup' or 'none'")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
@@ -66,10 +75,12 @@ class GenerateSettings(_Settings):
     max_new_tokens: int = 128
     ignore_eos: bool = False  # go on after an end token
     keep_logits: bool = False  # return the logits that each token was chosen from
+    hash_logits: bool = False  # return their SHA-256, for which they need not be kept
+    audit: bool = False  # decode again plainly, and compare
 
     def __post_init__(self) -> None:
         _count("max_new_tokens", self.max_new_tokens)
-        for name in ("ignore_eos", "keep_logits"):
+        for name in ("ignore_eos", "keep_logits", "hash_logits", "audit"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name} is {getattr(self, name)!r}, expected True or False")
 

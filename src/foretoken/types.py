@@ -253,8 +253,35 @@ class RoundRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Audit:
+    """A generation compared with plain decoding of the same prompt, token by token.
+
+    Where they differ, `position` is the index of the first such token in the completion's `tokens`, `token` is what
+    stands there and `plain_token` what plain decoding says (None if it has ended); the two logits are those of the
+    plain pass, which chose the larger one. `compared_tokens` counts that token, too.
+    """
+
+    identical: bool
+    compared_tokens: int
+    position: int | None = None
+    token: int | None = None
+    plain_token: int | None = None
+    logit: float | None = None
+    plain_logit: float | None = None
+
+    @property
+    def gap(self) -> float | None:
+        """How far apart the two logits are: what little it took to choose the other token."""
+        return None if self.logit is None or self.plain_logit is None else self.plain_logit - self.logit
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`."""
+    """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
+
+    `arithmetic` is what ran ("native", with its instruction level, or "pytorch") on `threads` threads. On request:
+    `logits`, float32 [len(tokens), vocabulary]; `logits_sha256`, of the same numbers as little-endian bytes; `audit`.
+    """
 
     tokens: tuple[int, ...]
     text: str
@@ -263,7 +290,11 @@ class Completion:
     promise: str
     draft: str
     stats: Stats
+    arithmetic: str
+    threads: int
     logits: torch.Tensor | None = None
+    logits_sha256: str | None = None
+    audit: Audit | None = None
 
 
 @dataclass(frozen=True, slots=True)

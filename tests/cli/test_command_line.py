@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,46 +16,31 @@ from safetensors.torch import load_file, save_file
 
 import foretoken
 from foretoken.cli import generate
-from foretoken.cli.app import main
 from foretoken.cli.show import print_with_origins
 from foretoken.errors import PromptError
 from foretoken.model import Piece
 from foretoken.source import EMBEDDED
+from tests.cli.conftest import Cli
 
 MODEL = EMBEDDED["stdlib-7m"]
-
-
-class Ran:
-    """Exit code, standard output and standard error of a command."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-Cli = Callable[..., Ran]
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*args: object, stdin: bytes = b"") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["foretoken", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        code: object = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = stop.code
-        captured = capsys.readouterr()
-        return Ran(int(str(code or 0)), captured.out, captured.err)
-
-    return run
 
 
 def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
     ran = cli("generate", "def add(", "--max-new-tokens", 24, "--json")
     assert ran.code == 0
     result = json.loads(ran.out)
-    assert list(result) == ["tokens", "text", "finish_reason", "promise", "draft", "origins", "stats"]
+    assert list(result) == [
+        "tokens",
+        "text",
+        "finish_reason",
+        "promise",
+        "draft",
+        "arithmetic",
+        "threads",
+        "origins",
+        "stats",
+        "audit",
+    ]
     assert list(result["stats"]) == [
         "drafts",
         "draft_tokens",
@@ -289,5 +272,5 @@ def test_the_demo_says_identical(cli: Cli) -> None:
 def test_doctor_explains(cli: Cli) -> None:
     ran = cli("doctor")
     assert ran.code == 0
-    for word in ("decoder", "native", "argmax"):
+    for word in ("decoder", "native"):
         assert word in ran.out

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from foretoken import __version__
-from foretoken.cli import demo, doctor, generate
+from foretoken.cli import bench, demo, doctor, generate, verify
 from foretoken.errors import ForetokenError
 
 
@@ -27,8 +27,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate")(generate.generate)
+app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
+app.add_typer(bench.bench, name="bench")
 
 
 @app.callback()

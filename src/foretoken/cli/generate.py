@@ -29,9 +29,21 @@ def generate(
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = _LOAD.dtype,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = _LOAD.device,
+    promise: Annotated[
+        str, typer.Option(help="exact (on the CPU), algorithmic, or auto: exact wherever it can be kept.")
+    ] = _LOAD.promise,
+    weights: Annotated[
+        str, typer.Option(help="mapped: read where the files are; copied: into memory of their own, in huge pages.")
+    ] = _LOAD.weights,
     threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.")] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Decode again plainly and compare; exit code 1 if a token differs.")
+    ] = False,
+    record: Annotated[
+        Path | None, typer.Option(help="Write a record to this file, for `foretoken verify` to prove again.")
+    ] = None,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
 ) -> None:
@@ -42,34 +54,48 @@ def generate(
     if as_json and show_origins:
         raise SettingError("--json and --show-origins were both given; the JSON object has the origins already")
     text = _read_prompt(prompt, prompt_file)
-    settings = GenerateSettings(max_new_tokens=max_new_tokens, ignore_eos=ignore_eos)
+    settings = GenerateSettings(max_new_tokens, ignore_eos, hash_logits=record is not None, audit=audit)
 
     from foretoken.build import load
     from foretoken.cli import show
+    from foretoken.transcript import record as transcript
 
+    if record is not None:
+        transcript.expect_place(record)
     loaded = load(
         model,
         draft=draft,
         num_speculative_tokens=num_speculative_tokens,
         dtype=dtype,
         device=device,
+        promise=promise,
+        weights=weights,
         threads=threads,
         revision=revision,
     )
-    stream = loaded.stream(text, max_new_tokens=settings.max_new_tokens, ignore_eos=settings.ignore_eos)
+    stream = loaded.stream(text, settings)
     if as_json:
         for _ in stream:
             pass
-        print(json.dumps(show.as_json(stream.completion)))
-        return
-    if show_origins:
-        show.print_with_origins(stream)
+        print(json.dumps(show.as_json(stream.completion)), flush=True)
     else:
-        for piece in stream:
-            print(piece.text, end="", flush=True)
-        if not stream.completion.text.endswith("\n"):
-            print()
-    print(f"-- {show.summary(stream.completion)}", file=sys.stderr)
+        if show_origins:
+            show.print_with_origins(stream)
+        else:
+            for piece in stream:
+                print(piece.text, end="", flush=True)
+            if not stream.completion.text.endswith("\n"):
+                print(flush=True)
+        print(f"-- {show.summary(stream.completion)}", file=sys.stderr)
+    done = stream.completion
+    if done.audit is not None and not as_json:
+        print(f"-- {show.audit(done.audit, loaded.describe)}", file=sys.stderr)
+    if record is not None:
+        transcript.write(record, loaded, text, settings, done)
+        if not as_json:
+            print(f"-- record: {record}", file=sys.stderr)
+    if done.audit is not None and not done.audit.identical:
+        raise typer.Exit(1)
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
 from foretoken.model import Piece
-from foretoken.types import TARGET, Completion
+from foretoken.types import TARGET, Audit, Completion
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of origins, as they appear; the target's stay plain
 
 
 def summary(completion: Completion) -> str:
-    """One line: how many tokens, how fast, and how drafting went."""
+    """One line: how many tokens, how fast, how drafting went, what was promised and what ran."""
     stats = completion.stats
     line = f"{len(completion.tokens)} tokens, {stats.tokens_per_second:.1f} tokens/s, "
     if stats.draft_tokens:
@@ -25,19 +25,38 @@ def summary(completion: Completion) -> str:
         )
     else:
         line += "nothing drafted, "
-    return line + f"ended by {completion.finish_reason}; promise: {completion.promise}"
+    line += f"ended by {completion.finish_reason}; promise: {completion.promise}; {completion.arithmetic}, "
+    return line + f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
+
+
+def audit(found: Audit, describe: Callable[[int], str]) -> str:
+    """One line: whether plain decoding says the same. `describe` says how a token reads."""
+    if found.identical:
+        return f"audit: identical, {found.compared_tokens} tokens"
+    assert found.token is not None
+    differs = f"audit: differs at token {found.position}: {describe(found.token)}"
+    if found.plain_token is None or found.logit is None or found.plain_logit is None:
+        return f"{differs} where plain decoding has ended"
+    return (
+        f"{differs} (logit {found.logit:.6g}) where plain decoding says {describe(found.plain_token)} "
+        f"({found.plain_logit:.6g}), {found.plain_logit - found.logit:.3g} apart"
+    )
 
 
 def as_json(completion: Completion) -> dict[str, Any]:
     """The object that `generate --json` prints."""
+    found = completion.audit
     return {
         "tokens": list(completion.tokens),
         "text": completion.text,
         "finish_reason": completion.finish_reason,
         "promise": completion.promise,
         "draft": completion.draft,
+        "arithmetic": completion.arithmetic,
+        "threads": completion.threads,
         "origins": list(completion.origins),
         "stats": asdict(completion.stats),
+        "audit": None if found is None else {**asdict(found), "gap": found.gap},
     }
 
 

@@ -1,0 +1,37 @@
+"""How fast this machine reads memory: what every kernel that reads weights once is measured against."""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken.decoder.copied import allocate
+from foretoken.kernels import native
+
+STREAMS = (1, 2, 4, 8, 16)  # a thread's: side by side
+SIZE = 1 << 30  # bytes: more than the last-level cache of any machine that this is for
+
+
+class Ceiling:
+    """Reads memory of both kinds of page, in as many streams as is best, whenever it is asked."""
+
+    def __init__(self, threads: int, level: str, size: int = SIZE) -> None:
+        self._threads = threads
+        self._level = level
+        self._memory = {kind: allocate(size, huge=kind == "huge") for kind in ("huge", "small")}
+        for memory in self._memory.values():
+            memory.fill_(1)  # a page that nobody wrote is the same page everywhere, and stays in the cache
+        every = [(kind, streams) for kind in self._memory for streams in STREAMS]
+        first = {way: max(self._read(*way) for _ in range(2)) for way in every}
+        self._ways = sorted(first, key=lambda way: -first[way])[:3]
+
+    def memory(self, kind: str = "huge") -> torch.Tensor:
+        """The memory that is read: uint8, for others to use."""
+        return self._memory[kind]
+
+    def measure(self) -> float:
+        """Bytes a second, now: the best of the ways that were best at first."""
+        return max(self._read(*way) for way in self._ways)
+
+    def _read(self, kind: str, streams: int) -> float:
+        memory = self._memory[kind]
+        return memory.numel() / native.read_seconds(memory, self._threads, streams, self._level)

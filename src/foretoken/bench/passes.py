@@ -1,0 +1,237 @@
+"""What a model's passes cost beside what memory allows: `python -m foretoken.bench.passes --out results/NAME.json`.
+
+A Llama of the 1b shape with random weights (their values cost nothing): passes of 1 to 32 rows with mapped and with
+copied weights, attention at 8,192 tokens, loading, prefill beside transformers on the same weights. Every share of the
+bandwidth is of a bandwidth measured beside it; what is compared runs in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from foretoken.bench.ceilings import Ceiling
+from foretoken.build import load
+from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.config import parse_config
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.rows import chain
+from foretoken.decoder.weights import expected_shapes
+from foretoken.kernels import native
+from foretoken.provenance import provenance
+
+# the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
+SHAPE: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 4096,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "max_position_embeddings": 16384,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+ROWS = (1, 2, 4, 8, 16, 32)
+CONTEXT = 8192
+
+LOADING = """
+import sys, time, resource
+import torch, foretoken.build
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+before, began = resident(), time.perf_counter()
+model = foretoken.build.load(sys.argv[1], draft="none", weights=sys.argv[2])
+seconds = time.perf_counter() - began
+model.generate([1, 2, 3], max_new_tokens=8, ignore_eos=True)
+print(seconds, resident() - before)
+"""
+
+
+def write_checkpoint(folder: Path, layers: int) -> int:
+    """A checkpoint of the shape with random weights; returns the bytes of its weights."""
+    raw = {**SHAPE, "num_hidden_layers": layers}
+    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
+    numbers = (torch.randn(1 << 22) * 0.02).bfloat16()
+    tensors = {}
+    for name, shape in expected_shapes(parse_config(raw)).items():
+        count = torch.Size(shape).numel()
+        tensors[name] = numbers.repeat(-(-count // len(numbers)))[:count].view(shape).clone()
+        if "norm" in name:
+            tensors[name].fill_(1)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of whole passes, the rows' tokens chosen, after a short prompt."""
+    target = load(folder, draft="none", weights=weights).target
+    cache = _read(target, 100)
+    seconds: dict[int, list[float]] = {n: [] for n in ROWS}
+    shares: dict[int, list[float]] = {n: [] for n in ROWS}
+    for _ in range(rounds):
+        for n in ROWS:
+            bandwidth = ceiling.measure()
+            rows = chain(cache, [5] * n)
+            began = perf_counter()
+            target.run(rows)
+            seconds[n].append(perf_counter() - began)
+            shares[n].append(size / bandwidth / seconds[n][-1])
+            cache.discard()
+    one = statistics.median(seconds[1])
+    return [
+        {
+            "weights": weights,
+            "rows": n,
+            "milliseconds": round(1e3 * statistics.median(seconds[n]), 2),
+            "fraction_of_ceiling": round(statistics.median(shares[n]), 3),
+            "of_one_row": round(statistics.median(seconds[n]) / one, 3),
+        }
+        for n in ROWS
+    ]
+
+
+def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
+    """How fast one row reads a long cache: the layers with it, less the layers without."""
+    target = load(folder, draft="none").target
+    config = target.config
+    cache, short = target.new_cache(), _read(target, 2)
+    writer = new_writer()
+    cache.place(range(-1, CONTEXT - 1))
+    generator = torch.Generator().manual_seed(0)
+    for layer in range(config.num_layers):
+        values = torch.randn((CONTEXT, config.num_kv_heads, config.head_dim), generator=generator)
+        cache.write(layer, range(CONTEXT), values, values, writer)
+    cache.commit(range(CONTEXT), writer)
+    size = 2 * 2 * CONTEXT * config.num_layers * config.num_kv_heads * config.head_dim
+    shares, seconds = [], []
+    for _ in range(rounds):
+        bandwidth = ceiling.measure()
+        took = _layers(target, cache) - _layers(target, short)
+        seconds.append(took)
+        shares.append(size / took / bandwidth)
+    return {
+        "context": CONTEXT,
+        "cache_bytes": size,
+        "milliseconds": round(1e3 * statistics.median(seconds), 2),
+        "fraction_of_bandwidth": round(statistics.median(shares), 3),
+    }
+
+
+def prefill(folder: Path, lengths: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
+    """Reading a prompt, and one token plainly, beside transformers on the same weights, in turn."""
+    import transformers
+
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    ours = load(folder, draft="none", weights="copied")
+    results = []
+    for length in lengths:
+        prompt = [7 + i % 1000 for i in range(length)]
+        pairs = []
+        for _ in range(rounds):
+            began = perf_counter()
+            ours.generate(prompt, max_new_tokens=1, ignore_eos=True)
+            middle = perf_counter()
+            with torch.inference_mode():
+                theirs(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+            pairs.append((middle - began, perf_counter() - middle))
+        own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
+        results.append({"tokens": length, "seconds": round(own, 3), "transformers_seconds": round(other, 3)})
+    with torch.inference_mode():
+        short = torch.tensor([[7] * 100])
+        seconds = []
+        for count in (1, 9):
+            began = perf_counter()
+            theirs.generate(short, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
+            seconds.append(perf_counter() - began)
+    results.append({"tokens": 1, "transformers_seconds": round((seconds[1] - seconds[0]) / 8, 4)})
+    return results
+
+
+def loading(folder: Path, size: int) -> list[dict[str, Any]]:
+    """Seconds of loading and resident memory after some tokens, each in a process of its own, after its imports."""
+    results = []
+    for weights in ("mapped", "copied"):
+        for _ in range(2):  # the first one fills the page cache
+            command = [sys.executable, "-c", LOADING, str(folder), weights]
+            seconds, resident = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-2:]
+        beyond = round((int(resident) - size) / 1e6)
+        results.append(
+            {"weights": weights, "seconds": round(float(seconds), 3), "megabytes_beyond_the_weights": beyond}
+        )
+    return results
+
+
+def _read(target: Decoder, length: int) -> Cache:
+    cache = target.new_cache()
+    rows = chain(cache, [5] * length)
+    target.forward(rows)
+    cache.commit(range(length), rows.writer)
+    return cache
+
+
+def _layers(target: Decoder, cache: Cache) -> float:
+    rows = chain(cache, [5])
+    hidden = target.embed([5])
+    began = perf_counter()
+    target.layers(hidden, rows)
+    took = perf_counter() - began
+    cache.discard()
+    return took
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="What passes cost beside what memory allows.")
+    parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 4096])
+    parser.add_argument("--out", type=Path, help="write the record here")
+    args = parser.parse_args()
+    threads, level = torch.get_num_threads(), native.level()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        size = write_checkpoint(folder, args.layers)
+        record: dict[str, Any] = {
+            **provenance(),
+            "model": {**SHAPE, "num_hidden_layers": args.layers, "bytes": size},
+            "promise": "exact",
+            "threads": threads,
+            "level": level,
+        }
+        record["loading"] = loading(folder, size)
+        ceiling = Ceiling(threads, level)
+        record["passes"] = [
+            row for way in ("mapped", "copied") for row in passes(folder, way, ceiling, size, args.rounds)
+        ]
+        gc.collect()
+        record["attention"] = attention(folder, ceiling, args.rounds)
+        record["read_bandwidth_gb_per_s"] = round(ceiling.measure() / 1e9, 2)
+        del ceiling
+        gc.collect()
+        record["prefill"] = prefill(folder, tuple(args.prefill), 3) if args.prefill else []
+    print(json.dumps(record, indent=1))
+    if args.out is not None:
+        partial = args.out.with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        partial.rename(args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""`foretoken bench`: measurements of this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretoken.errors import InputError
+
+bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
+
+
+@bench.command("kernels")
+def kernels(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
+    level: Annotated[str | None, typer.Option(help="An instruction level; without it, the best.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option(help="Weights: bf16 (default), fp16 or fp32; may come again.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.")] = None,
+    rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
+) -> None:
+    """How near to the speed of memory the kernels run: a share of the read bandwidth, measured beside each.
+
+    Takes both gigabytes of memory and both cores for itself: close what else is running. Under a minute by default.
+    """
+    if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
+        raise InputError(f"{json_file} cannot be written; name a file in a folder that is there")
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from foretoken.bench.kernels import bench as measure
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("measuring", total=1.0)
+        record = measure(
+            threads=threads,
+            level=level,
+            formats=tuple(format or ["bf16"]),
+            rounds=rounds,
+            progress=lambda share: bar.update(task, completed=share),
+        )
+    _show(record)
+    if json_file is not None:
+        partial = json_file.with_name(json_file.name + ".partial")
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        partial.rename(json_file)
+
+
+def _show(record: dict[str, Any]) -> None:
+    """A table: kernels and shapes down, rows across, the share of the bandwidth in each place."""
+    from rich.console import Console
+    from rich.table import Table
+
+    machine, low_high = record["machine"], record["read_bandwidth_range_gb_per_s"]
+    print(
+        f"{machine['processor']}, {machine['threads']} threads, level {machine['level']}: memory is read at "
+        f"{record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
+    )
+    rows = sorted({result["n"] for result in record["results"]})
+    table = Table(
+        "kernel", "outputs x inputs", *(f"N = {n}" for n in rows), title="share of the read bandwidth (GFLOP/s)"
+    )
+    lines: dict[tuple[str, str], dict[int, str]] = {}
+    for result in record["results"]:
+        line = lines.setdefault((result["kernel"], f"{result['m']} x {result['k']}"), {})
+        line[result["n"]] = f"{result['fraction_of_bandwidth']:.2f} ({result['gflops']:.0f})"
+    for (kernel, shape), line in lines.items():
+        table.add_row(kernel, shape, *(line.get(n, "") for n in rows))
+    Console(width=None if sys.stdout.isatty() else 120).print(table)

@@ -1,0 +1,53 @@
+"""The files of a checkpoint that decide what it says, and whether they are those of a record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from foretoken.decoder.weights import INDEX, weight_files
+from foretoken.errors import CheckpointError, TranscriptError
+from foretoken.progress import progress
+from foretoken.text import TOKENIZER_FILES
+
+_BLOCK = 1 << 24  # bytes read at once
+
+
+def deciding_files(folder: Path) -> dict[str, Path]:
+    """Configuration, tokenizer and weights, by their names in the folder; the small ones come first."""
+    tokenizer = [*TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json"]
+    if not (folder / "tokenizer.json").exists():
+        tokenizer.append("merges.txt")  # the other half of vocab.json
+    names = ["config.json", "generation_config.json", *sorted(tokenizer), INDEX]
+    files = [*(folder / name for name in names if (folder / name).is_file()), *weight_files(folder)]
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    try:
+        with open(file, "rb", buffering=0) as data, progress(f"hashing {file.name}", file.stat().st_size) as done:
+            while block := data.read(_BLOCK):
+                digest.update(block)
+                done(len(block))
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error.strerror}); fetch the file again") from None
+    return digest.hexdigest()
+
+
+def expect_same(record: str, expected: Mapping[str, str], files: Mapping[str, Path]) -> None:
+    """Refuse, by the name of the first that differs, files whose SHA-256 is not the one expected."""
+    for name, file in files.items():
+        if name not in expected:
+            raise TranscriptError(f"{file.parent} has {name}, and the model of {record} had not; name that model")
+        here = sha256(file)
+        if here != expected[name]:
+            raise TranscriptError(
+                f"{name} in {file.parent} is not that of {record} (SHA-256 {here:.12}..., expected "
+                f"{expected[name]:.12}...); name its model"
+            )
+    absent = next((name for name in expected if name not in files), None)
+    if absent is not None:
+        raise TranscriptError(f"the model of {record} had a file {absent!r:.80}, which is not here; name that model")

@@ -1,0 +1,87 @@
+"""What a record looks like, and how one is read."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import TranscriptError
+
+FORMAT, VERSION = "foretoken transcript", 1
+# of loading, what may decide a bit under some engine; the number of threads is told with the engine
+LOAD_SETTINGS = ("draft", "num_speculative_tokens", "dtype", "device", "promise", "weights", "prefill_chunk")
+GENERATE_SETTINGS = ("max_new_tokens", "ignore_eos")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A record whose fields are all there and of the right kind. What settings may be is for the settings to say."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise TranscriptError(f"{path} cannot be read ({error.strerror}); name the file of a record") from None
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0]
+        raise TranscriptError(f"{path} is not JSON ({reason:.80}); it may be cut short: expected a record") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise TranscriptError(f"{path} is not a record of a generation; expected one that `generate --record` wrote")
+    version = content.get("version")
+    if not _is_whole(version) or version != VERSION:
+        raise TranscriptError(
+            f"{path} is a record of version {version!r:.20}, expected {VERSION}; verify it with the Foretoken that "
+            "wrote it, or record it again"
+        )
+    for name, (fits, expected) in _FIELDS.items():
+        value: Any = content
+        for key in name.split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                raise TranscriptError(f"{path} lacks {name}; it is no whole record: record it again")
+            value = value[key]
+        if not fits(value):
+            raise TranscriptError(f"{path}: {name} is {value!r:.60}, expected {expected}; record it again")
+    return content
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_null(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_tokens(value: object) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(_is_whole(item) and item >= 0 for item in value)
+
+
+def _is_hash(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
+def _are_hashes(value: object) -> bool:
+    return isinstance(value, dict) and len(value) > 0 and all(_is_hash(item) for item in value.values())
+
+
+_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "model": (_is_text, "text"),
+    "revision": (_is_text_or_null, "text or null"),
+    "prompt.text": (_is_text_or_null, "text or null"),
+    "prompt.tokens": (_are_tokens, "token ids"),
+    **{f"settings.{name}": (lambda value: True, "a setting") for name in (*LOAD_SETTINGS, *GENERATE_SETTINGS)},
+    "settings.temperature": (lambda value: _is_whole(value) and value == 0, "0, because decoding is greedy"),
+    "settings.seed": (lambda value: value is None, "null, because decoding is greedy"),
+    "promise": (lambda value: value in ("exact", "algorithmic"), "exact or algorithmic"),
+    "arithmetic.engine": (lambda value: value in ("native", "pytorch"), "native or pytorch"),
+    "tokens": (_are_tokens, "token ids"),
+    "text": (_is_text, "text"),
+    "finish_reason": (lambda value: value in ("stop", "length"), "stop or length"),
+    "logits_sha256": (_is_hash, "64 hexadecimal digits"),
+    "files": (_are_hashes, "names of files with 64 hexadecimal digits each"),
+    "provenance.versions.foretoken": (_is_text_or_null, "text or null"),
+}

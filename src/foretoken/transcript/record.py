@@ -1,0 +1,107 @@
+"""Writing a record."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foretoken.errors import InputError, TranscriptError
+from foretoken.model import Model
+from foretoken.provenance import provenance
+from foretoken.settings import GenerateSettings
+from foretoken.transcript.files import deciding_files, sha256
+from foretoken.transcript.layout import FORMAT, GENERATE_SETTINGS, LOAD_SETTINGS, VERSION
+from foretoken.types import Completion
+
+
+def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settings: Any) -> Completion:
+    """Generate, and write the record of it to a file. Settings: the fields of `GenerateSettings`.
+
+    Raises TranscriptError, before anything is generated, where no file can be written. A file that is there already is
+    replaced when the record is complete, and not before.
+    """
+    expect_place(path)
+    chosen = GenerateSettings.of({**settings, "hash_logits": True})
+    completion = model.generate(prompt, chosen)
+    write(path, model, prompt, chosen, completion)
+    return completion
+
+
+def expect_place(path: str | Path) -> None:
+    """Refuse what a record cannot be written to."""
+    path = Path(path)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            kind = "a folder" if path.is_dir() else "no ordinary file"
+            raise TranscriptError(f"{path} is {kind}; expected the name of a file for the record")
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise TranscriptError(f"there is no folder {path.parent} for the record; make it first") from None
+    except OSError as error:
+        raise TranscriptError(f"{path} cannot hold the record ({error.strerror}); name another file") from None
+    if not os.access(path.parent, os.W_OK):
+        raise TranscriptError(f"the folder {path.parent} cannot be written to; name a file elsewhere for the record")
+
+
+def write(
+    path: str | Path, model: Model, prompt: str | Sequence[int], settings: GenerateSettings, completion: Completion
+) -> None:
+    """Write the record of a completion that was generated with these settings, `hash_logits` among them."""
+    if completion.logits_sha256 is None:
+        raise InputError("the completion has no SHA-256 of its logits; generate it with hash_logits=True")
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": model.name,
+        "revision": model.settings.revision,
+        "prompt": {"text": prompt if isinstance(prompt, str) else None, "tokens": model.tokens_of(prompt)},
+        "settings": {
+            **{name: getattr(model.settings, name) for name in LOAD_SETTINGS},
+            "num_speculative_tokens": model.num_speculative_tokens,
+            "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
+            **{name: getattr(settings, name) for name in GENERATE_SETTINGS},
+            "temperature": 0,
+            "seed": None,
+        },
+        "promise": completion.promise,
+        "arithmetic": arithmetic(model),
+        "tokens": completion.tokens,
+        "text": completion.text,
+        "finish_reason": completion.finish_reason,
+        "logits_sha256": completion.logits_sha256,
+        "files": {name: sha256(file) for name, file in deciding_files(model.folder).items()},
+        "provenance": provenance(),
+    }
+    path = Path(os.path.realpath(path))  # a link keeps leading to it
+    partial = path.with_name(f".foretoken-{uuid.uuid4().hex}.partial")
+    try:
+        with open(partial, "x", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise TranscriptError(
+            f"the record cannot be written to {path} ({error.strerror}); free some space, or name a file elsewhere"
+        ) from None
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def arithmetic(model: Model) -> dict[str, Any]:
+    """The engine, and what its bits depend on."""
+    target = model.target
+    if target.arithmetic.startswith("native"):
+        return {"engine": "native"}
+    on_gpu = target.device.type == "cuda"
+    processor = torch.cuda.get_device_name(target.device) if on_gpu else provenance()["machine"]["processor"]
+    return {"engine": "pytorch", "torch": str(torch.__version__), "threads": target.threads, "processor": processor}

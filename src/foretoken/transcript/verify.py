@@ -1,0 +1,140 @@
+"""Proving a record again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from foretoken.build import load, make_drafter
+from foretoken.errors import InputError, ModelNotFoundError, TranscriptError
+from foretoken.kernels import native
+from foretoken.model import Model
+from foretoken.provenance import provenance
+from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.source import resolve
+from foretoken.transcript.files import deciding_files, expect_same
+from foretoken.transcript.layout import GENERATE_SETTINGS, LOAD_SETTINGS, read
+from foretoken.transcript.record import arithmetic
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a record was proven, how many tokens were compared, and if it was not, what differs."""
+
+    verified: bool
+    compared_tokens: int
+    difference: str | None = None
+
+
+def verify(
+    path: str | Path, model: str | Path | None = None, *, draft: str | None = None, threads: int | None = None
+) -> Verification:
+    """Generate again what a record says, and compare tokens, text and logits, bit for bit.
+
+    model: where the checkpoint is, if not where the record says. draft: what drafts, if not what drafted then; it must
+    prove the same. Raises TranscriptError for a record that cannot be read, is of other files, or of another engine.
+    """
+    content = read(Path(path))
+    chosen = _load_settings(path, content, threads)
+    if draft is not None:
+        chosen = replace(chosen, draft=draft, num_speculative_tokens=None)
+    make_drafter(chosen)  # a wrong name should not cost the reading of all files
+    wanted = {name: content["settings"][name] for name in GENERATE_SETTINGS}
+    generate = _blaming(path, lambda: GenerateSettings(**wanted, hash_logits=True))
+    if native.module() is None:
+        _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
+    folder = _find(path, content, model)
+    expect_same(str(path), content["files"], deciding_files(folder))
+    here = load(folder, **asdict(replace(chosen, revision=None)))
+    _expect_engine(path, content, arithmetic(here)["engine"], here.target.because)
+    return _compare(path, content, here, generate)
+
+
+def _compare(path: str | Path, content: dict[str, Any], here: Model, settings: GenerateSettings) -> Verification:
+    """What a record claims against what is generated here: the first difference, if there is one."""
+    text, prompt, tokens = content["prompt"]["text"], tuple(content["prompt"]["tokens"]), content["tokens"]
+
+    def differs(what: str, compared: int) -> Verification:
+        return Verification(False, compared, what + _other_circumstances(content, here))
+
+    if text is not None and _blaming(path, lambda: here.tokens_of(text)) != prompt:
+        return differs("the prompt's text gives other tokens here than the record holds", 0)
+    stream = _blaming(path, lambda: here.stream(prompt, settings))
+    for position, piece in enumerate(stream):
+        if position == len(tokens):
+            stream.close()
+            return differs(f"the record ends after {position} tokens, and generation goes on here", position)
+        if piece.token != tokens[position]:
+            stream.close()
+            names = here.describe(piece.token), here.describe(tokens[position])
+            return differs(f"token {position} is {names[0]} here, and {names[1]} in the record", position + 1)
+    done = stream.completion
+    count = len(done.tokens)
+    if count < len(tokens):
+        return differs(f"generation ends after {count} tokens here, and the record has {len(tokens)}", count)
+    for name in ("finish_reason", "text"):
+        if getattr(done, name) != content[name]:
+            return differs(f"{count} tokens are equal, but {name} is another", count)
+    if done.logits_sha256 != content["logits_sha256"]:
+        return differs(f"{count} tokens are equal, but their logits differ in some bit", count)
+    return Verification(True, count)
+
+
+def _expect_engine(path: str | Path, content: dict[str, Any], here: str, because: str | None) -> None:
+    made = content["arithmetic"]["engine"]
+    if made == here:
+        return
+    if made == "native":
+        raise TranscriptError(
+            f"{path} was made by the native engine; here runs pytorch because {because}, and its bits are others: "
+            "verify it where the native engine runs"
+        )
+    raise TranscriptError(
+        f"{path} was made by pytorch; here runs the native engine, and its bits are others: "
+        "verify it with FORETOKEN_NATIVE=off"
+    )
+
+
+def _other_circumstances(content: dict[str, Any], here: Model) -> str:
+    """The end of a message about a difference: what the bits may depend on, where it is not as it was."""
+    was = {**content["arithmetic"], "foretoken": content["provenance"]["versions"]["foretoken"]}
+    now = {**arithmetic(here), "foretoken": provenance()["versions"]["foretoken"]}
+    others = [f"{name} {was.get(name)!s:.40}, here {value}" for name, value in now.items() if was.get(name) != value]
+    return f" (recorded with {'; '.join(others)})" if others else ""
+
+
+def _find(path: str | Path, content: dict[str, Any], model: str | Path | None) -> Path:
+    def is_it(folder: Path) -> None:
+        """Before a hub's weights are fetched: may the configuration be the one?"""
+        expected = {"config.json": content["files"].get("config.json", "")}
+        expect_same(str(path), expected, {"config.json": folder / "config.json"})
+
+    if model is not None:
+        return resolve(str(model), accept=is_it)
+    try:
+        return resolve(content["model"], content["revision"], accept=is_it)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(
+            f"{path} names the model {content['model']!r:.80}: {error}; say with --model (model=) where it is"
+        ) from None
+
+
+def _load_settings(path: str | Path, content: dict[str, Any], threads: int | None) -> LoadSettings:
+    """How the model is loaded: as it was, with the number of threads where the engine's bits depend on it."""
+    wanted = {name: content["settings"][name] for name in LOAD_SETTINGS}
+    if threads is None and content["arithmetic"]["engine"] == "pytorch":
+        wanted["threads"] = content["arithmetic"].get("threads")
+    chosen = _blaming(path, lambda: LoadSettings(**wanted))
+    return chosen if threads is None else replace(chosen, threads=threads)
+
+
+def _blaming(path: str | Path, make: Callable[[], T]) -> T:
+    """What `make` makes; where a record's content makes no sense to it, the message names the record."""
+    try:
+        return make()
+    except InputError as error:
+        raise TranscriptError(f"{path}: {error}") from None

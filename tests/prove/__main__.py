@@ -1,0 +1,98 @@
+"""The proof: `python -m tests.prove --tokens 1000000`, as `make prove` runs it.
+
+Random tiny models of every family, the embedded models, and those that --models names; every type, instruction level
+and number of threads; every drafter and fake; random trees; several sequences in one pass. Each token and each bit of
+its logits is compared with plain decoding. The record goes to results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from foretoken.kernels import native
+from foretoken.provenance import provenance
+from tests.prove.cases import Difference, Size, prove
+from tests.prove.models import DTYPES, FAMILIES, makers
+
+SMALL = Size()
+LARGE = Size(prompts=2, longest_prompt=90, tokens=16)  # of models beyond tiny: plain C++ takes its time
+
+
+def run(tokens: int, seed: int, models: list[str], progress: Progress | None = None) -> dict[str, object]:
+    """The record of a proof of so many tokens."""
+    rows, absent = makers(models)
+    levels = [native.EMULATED, *native.supported()]
+    dice = random.Random(seed)
+    events: Counter[str] = Counter()
+    subjects: Counter[str] = Counter()
+    order = [(name, make) for name, often, make in rows for _ in range(often)]
+    difference, began, done = None, time.perf_counter(), 0
+    task = progress.add_task("tokens", total=tokens) if progress else None
+    turn = 0
+    while done < tokens:
+        if turn % len(order) == 0:
+            dice.shuffle(order)
+        name, make = order[turn % len(order)]
+        turn += 1
+        subject = make(dice)
+        subjects[f"{subject.name}, {subject.dtype}"] += 1
+        try:
+            prove(subject, levels, SMALL if name in ("tiny", "stdlib-1m") else LARGE, dice, events)
+        except Difference as found:
+            difference = str(found)
+        done = sum(count for event, count in events.items() if event.startswith("tokens"))
+        if progress and task is not None:
+            progress.update(task, completed=min(done, tokens))
+        if difference:
+            break
+    return {
+        **provenance(),
+        "seed": seed,
+        "tokens": done,
+        "differences": 0 if difference is None else 1,
+        "first_difference": difference,
+        "levels": levels,
+        "dtypes": list(DTYPES),
+        "families": list(FAMILIES),
+        "events": dict(sorted(events.items())),
+        "models": dict(sorted(subjects.items())),
+        "left_out": absent,
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Proves that drafting changes nothing.")
+    parser.add_argument("--tokens", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=20261121)
+    parser.add_argument("--models", default="", help="folders of checkpoints, with commas between them")
+    parser.add_argument("--out", type=Path, help="write the record here")
+    args = parser.parse_args()
+    if native.module() is None:
+        raise SystemExit("prove: the native module is not there; install it first")
+    columns = (TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        record = run(args.tokens, args.seed, [name for name in args.models.split(",") if name], progress)
+    print(json.dumps(record, indent=1))
+    if args.out is not None:
+        partial = args.out.with_suffix(".partial")
+        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        partial.rename(args.out)
+    for name in record["left_out"]:  # type: ignore[attr-defined]
+        print(f"prove: {name} is absent and was left out", file=sys.stderr)
+    if record["differences"]:
+        raise SystemExit(f"prove: {record['first_difference']}")
+
+
+if __name__ == "__main__":
+    main()

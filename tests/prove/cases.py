@@ -1,0 +1,156 @@
+"""One subject, proved: plain decoding at every level and with every drafter, against plain decoding once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from foretoken.decoder.caches import Caches
+from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.types import Drafter, Request
+from tests.fakes import (
+    Delayed,
+    FarVerifier,
+    Halves,
+    KeysValues,
+    Ladder,
+    LastLayer,
+    Liar,
+    OverBudget,
+    RandomTrees,
+    Scripted,
+    Silent,
+)
+from tests.prove.models import Subject
+from tests.world import Run
+
+Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a drafter may be made from."""
+
+    target: Decoder
+    caches: Caches
+    truth: Truth
+    shape: str
+    copy: Callable[[float], Decoder]
+    dice: random.Random
+
+
+DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
+    "none": lambda s: NothingDrafter(),
+    "lookup": lambda s: LookupDrafter(min_match=s.dice.choice([1, 2])),
+    "scripted": lambda s: Scripted(s.truth, s.shape),
+    "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
+    "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),
+    "silent": lambda s: Silent(s.shape),
+    "liar": lambda s: Liar(s.truth, s.shape),
+    "over-budget": lambda s: OverBudget(s.truth, s.shape),
+    "delayed": lambda s: Delayed(Scripted(s.truth, s.shape)),
+    "ladder": lambda s: Ladder(s.copy(0.1), s.copy(0.3), s.caches, s.shape),
+    "keys-values": lambda s: KeysValues(s.copy(0.1), s.shape),
+    "last-layer": lambda s: LastLayer(s.target, s.shape),
+    "halves": lambda s: Halves(s.target, s.caches, s.shape),
+}
+
+
+class Difference(AssertionError):  # noqa: N818 (it is what is looked for, not a failure of the search)
+    """Something came out otherwise than plainly decoded."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a subject is proved."""
+
+    prompts: int = 4
+    longest_prompt: int = 320
+    tokens: int = 48
+    threads: tuple[int, ...] = (1, 2)
+
+
+def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, events: Counter[str]) -> None:
+    """Compare, count, and raise `Difference` at the first one."""
+    prompts = [_prompt(subject, size, dice) for _ in range(size.prompts)]
+    requests = [Request(i, prompt, size.tokens, keep_logits=True) for i, prompt in enumerate(prompts)]
+    plain = Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), requests[:1])  # warm, alone
+    plains = [
+        Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), [request]).sequences[request.sequence]
+        for request in requests
+    ]
+    _compare(f"{subject.name} {subject.dtype}: twice", plain, requests[:1], plains, events, "plain")
+    for level in levels:
+        for threads in size.threads:
+            run = Run(
+                subject.decoder(f"native {level}", threads), NothingDrafter(), requests, prefill_chunk=_chunk(dice)
+            )
+            what = f"{subject.name} {subject.dtype}, plainly at {level} with {threads} threads"
+            _compare(what, run, requests, plains, events, "level")
+    copies: dict[tuple[float, str], Decoder] = {}
+    for name, make in DRAFTERS.items():
+        arithmetic = f"native {dice.choice(levels)}"
+        chosen = dice.sample(requests, dice.randint(1, len(requests)))
+        target, caches = subject.decoder(arithmetic, dice.choice(size.threads)), Caches()
+
+        def copy(noise: float, arithmetic: str = arithmetic) -> Decoder:
+            key = (noise, arithmetic)
+            if key not in copies:
+                copies[key] = subject.poor_copy(noise, arithmetic)
+            return copies[key]
+
+        truth = {request.sequence: request.prompt + plains[request.sequence].tokens for request in chosen}
+        shape, count = dice.choice(["chain", "tree"]), dice.choice([1, 2, 5, 8, 17])
+        run = Run(
+            target,
+            make(Stage(target, caches, truth, shape, copy, dice)),
+            chosen,
+            num_speculative_tokens=count,
+            caches=caches,
+            prefill_chunk=_chunk(dice),
+            wrap=FarVerifier if dice.random() < 0.2 else None,
+        )
+        what = (
+            f"{subject.name} {subject.dtype}, {name} ({shape}, {count} tokens) at {arithmetic}, {len(chosen)} sequences"
+        )
+        _compare(what, run, chosen, plains, events, "drafted")
+        for record in run.records[1:]:
+            for sequence, drafted in record.drafted.items():
+                accepted = record.accepted[sequence]
+                events["draft tokens"] += drafted
+                events["accepted tokens"] += accepted
+                events["rejected tokens"] += drafted - accepted
+                events["rounds"] += 1
+                events["fully accepted rounds"] += drafted > 0 and accepted == drafted
+                events["passes with several sequences"] += len(record.drafted) > 1
+
+
+def _prompt(subject: Subject, size: Size, dice: random.Random) -> tuple[int, ...]:
+    usual = dice.random() < 0.9  # the others reach over more than one block of attention
+    length = min(dice.choice([3, 17, 40, 60, 90]) if usual else dice.randint(200, 320), size.longest_prompt)
+    piece = [dice.randrange(subject.config.valid_vocab_size) for _ in range(max(2, length // 3))]
+    return tuple((piece * 4)[:length])
+
+
+def _chunk(dice: random.Random) -> int:
+    return dice.choice([1, 7, 64, 256]) if dice.random() < 0.3 else 256
+
+
+def _compare(what: str, run: Run, requests: list[Request], plains: list, events: Counter[str], kind: str) -> None:
+    for request in requests:
+        got, plain = run.sequences[request.sequence], plains[request.sequence]
+        events[f"tokens, {kind}"] += len(plain.tokens)
+        events["logits"] += plain.logits.numel()
+        if got.tokens != plain.tokens:
+            at = next(i for i, (a, b) in enumerate(zip(got.tokens, plain.tokens, strict=False)) if a != b)
+            raise Difference(
+                f"{what}: token {at} of sequence {request.sequence} is {got.tokens[at]}, not {plain.tokens[at]}"
+            )
+        if not torch.equal(got.logits.view(torch.int32), plain.logits.view(torch.int32)):
+            raise Difference(f"{what}: logits of sequence {request.sequence} differ in a bit")

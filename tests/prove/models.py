@@ -1,0 +1,121 @@
+"""What is proved about: random tiny models of every family, the embedded models, and others by name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.weights import assemble, expected_shapes, load_weights
+from foretoken.source import resolve
+from tests.tiny import random_tensors, tiny_config
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+EMBEDDED = ("stdlib-1m", "stdlib-7m")
+
+# one row a way in which members of the family differ; sizes are drawn
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, tied": {"tie_word_embeddings": True},
+    "llama, biases": {"attention_bias": True, "mlp_bias": True},
+    "llama, one key head": {"num_key_value_heads": 1},
+    "llama, a key head a query head": {"num_key_value_heads": 4},
+    "llama, llama3 rope": {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
+    "mistral, window": {"model_type": "mistral", "sliding_window": 19},
+    "qwen2": {"model_type": "qwen2"},
+    "qwen2, window in upper layers": {
+        "model_type": "qwen2",
+        "use_sliding_window": True,
+        "sliding_window": 11,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"model_type": "qwen3"},
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with its weights in one type, from which decoders of any level and number of threads are made."""
+
+    name: str
+    dtype: str
+    config: DecoderConfig
+    tensors: Mapping[str, torch.Tensor] = field(repr=False)
+
+    def decoder(self, arithmetic: str, threads: int) -> Decoder:
+        return Decoder(self.config, assemble(dict(self.tensors), self.config), arithmetic=arithmetic, threads=threads)
+
+    def poor_copy(self, noise: float, arithmetic: str) -> Decoder:
+        """The same model with noise in its matrices: a draft that is often right."""
+        dice = torch.Generator().manual_seed(7)
+        spoiled = {}
+        for name, tensor in self.tensors.items():
+            wide = tensor.float()
+            if wide.ndim == 2:
+                wide = wide + noise * wide.std() * torch.randn(wide.shape, generator=dice)
+            spoiled[name] = wide.to(tensor.dtype)
+        return Decoder(self.config, assemble(spoiled, self.config), arithmetic=arithmetic, threads=1)
+
+
+def tiny(dice: random.Random) -> Subject:
+    """A random tiny model, whose next token depends mostly on the last one, so that drafts are sometimes right."""
+    family = dice.choice(list(FAMILIES))
+    config = tiny_config(
+        **{
+            "vocab_size": dice.choice([131, 257, 509]),
+            "hidden_size": dice.choice([24, 32, 56, 72]),
+            "head_dim": dice.choice([6, 8, 16, 24, 40, 64]),
+            "intermediate_size": dice.choice([40, 41, 64, 100]),
+            "num_hidden_layers": dice.choice([2, 3, 4]),
+            "max_position_embeddings": 2048,
+            **FAMILIES[family],
+        }
+    )
+    dtype = dice.choice(list(DTYPES))
+    tensors = random_tensors(config, dice.randrange(10**9))
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.mul_(0.15)
+    return Subject(f"tiny {family}", dtype, config, {name: t.to(DTYPES[dtype]) for name, t in tensors.items()})
+
+
+def stored(name: str, dice: random.Random) -> Subject:
+    """An embedded model, or one in a folder."""
+    folder = resolve(name, None)
+    config = parse_config(read_json(folder / "config.json"))
+    dtype = dice.choice(["bf16", "fp32"])
+    weights = load_weights(folder, config, dtype=DTYPES[dtype])
+    return Subject(Path(name).name, dtype, config, {n: weights.tensors[n] for n in expected_shapes(config)})
+
+
+def makers(models: list[str]) -> tuple[list[tuple[str, int, Callable[[random.Random], Subject]]], list[str]]:
+    """Names, how often each comes, and how each is made; and the models that are absent."""
+    rows: list[tuple[str, int, Callable[[random.Random], Subject]]] = [("tiny", 60, tiny)]
+    absent = []
+    for name, often in _names(models):
+        if name in EMBEDDED or Path(name, "config.json").is_file():
+            rows.append((Path(name).name, often, partial(stored, name)))
+        else:
+            absent.append(name)
+    return rows, absent
+
+
+def _names(models: list[str]) -> Iterator[tuple[str, int]]:
+    yield from (("stdlib-1m", 6), ("stdlib-7m", 2))
+    for name in models:
+        yield name, 1

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from foretoken.kernels import native
+from tests.prove.__main__ import run
+
+
+@pytest.mark.skipif(native.module() is None, reason="the native module is not built, or is switched off")
+def test_a_slice_of_the_proof() -> None:
+    record = run(tokens=9_000, seed=1, models=["no/such/model"])
+    assert record["first_difference"] is None
+    assert record["left_out"] == ["no/such/model"]
+    events = record["events"]
+    assert isinstance(events, dict)
+    for event in ("draft tokens", "accepted tokens", "rejected tokens", "fully accepted rounds"):
+        assert events[event] > 50, f"the proof is vacuous: {events}"
+    assert events["passes with several sequences"] > 50
