@@ -4,17 +4,24 @@
 #   PYTHON=python3.12     which Python makes it
 #   TORCH_INDEX=URL       another index to find torch on, e.g. PyTorch's own, whose CPU build is ten times smaller
 #   FORETOKEN_NATIVE=...  auto (default), required, or off: the native module
+#   SEED=1 TOKENS=9000    of the proof (20261121, 1000000)
+#   MODELS=DIR,DIR        checkpoints that are proved about beside the embedded ones
 
 VENV ?= .venv
 PYTHON ?= python3
 TORCH_INDEX ?=
 export FORETOKEN_NATIVE ?= auto
+SEED ?= 20261121
+TOKENS ?= 1000000
+MODELS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 INSTALLED := $(VENV)/.installed-$(FORETOKEN_NATIVE)
 
-.PHONY: demo test check prove docs clean
+TODAY := $(shell date +%Y-%m-%d)
+
+.PHONY: demo test check prove bench docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED) ## the main job on the embedded model: with drafting, then plainly, and whether they are identical
@@ -30,8 +37,14 @@ check: $(INSTALLED) ## style, types, layers, and that generated documents are fr
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py
 	$(BIN)/python docs/generate.py --check
 
-prove: $(INSTALLED) ## the whole product of every contract: slow
+prove: $(INSTALLED) ## every contract in full, a million tokens, the kernels under sanitizers: slow; a record in results/
 	$(BIN)/python -m pytest -q -m prove tests
+	$(BIN)/python -m tests.prove --seed $(SEED) --tokens $(TOKENS) --models "$(MODELS)" --out results/$(TODAY)-prove.json
+	$(BIN)/python -m tests.prove.sanitized
+
+bench: $(INSTALLED) ## kernels and passes beside what memory allows, minutes, on an idle machine; records in results/
+	$(BIN)/foretoken bench kernels --json results/$(TODAY)-kernels.json
+	$(BIN)/python -m foretoken.bench.passes --out results/$(TODAY)-passes.json
 
 docs: $(INSTALLED) ## write the generated documents
 	$(BIN)/python docs/generate.py

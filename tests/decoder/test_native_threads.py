@@ -15,6 +15,7 @@ import torch
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.native_pass import NativePass
 from foretoken.decoder.rows import Rows, chain
+from foretoken.errors import ContractError, NativeError
 from foretoken.kernels import native
 from tests.decoder.models import random_tokens, random_tree
 from tests.decoder.outcomes import Outcome, after, dtypes, read_committed, run
@@ -192,6 +193,25 @@ def test_a_process_that_forks_after_a_pass_computes_the_same_as_its_child() -> N
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", HERE)
+def test_a_decoder_runs_at_the_level_that_it_was_asked_for(level: str) -> None:
+    assert tiny_decoder(arithmetic=f"native {level}").arithmetic == f"native {level}"
+
+
+def test_a_level_that_is_not_there_is_refused() -> None:
+    with pytest.raises(NativeError, match=r"^there is no instruction level 'avx3'; did you mean 'avx2'\? \(known: "):
+        tiny_decoder(arithmetic="native avx3")
+    for level in native.LEVELS:
+        if level not in HERE:
+            with pytest.raises(NativeError) as error:
+                tiny_decoder(arithmetic=f"native {level}")
+            assert str(error.value).startswith(f"level {level} was asked for, but ")
+            assert str(error.value).endswith(f"; it has {', '.join(native.supported())}")
+    with pytest.raises(ContractError) as wrong:
+        tiny_decoder(arithmetic="natve")
+    assert str(wrong.value) == "arithmetic is 'natve'; expected auto, pytorch, native or native LEVEL"
 
 
 @pytest.mark.parametrize("level", HERE)

@@ -7,6 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from foretoken.errors import ContractError
 from foretoken.kernels import native, reference
 from tests.kernels.numbers import DTYPES, KINDS, floats, numbers, placed, same
 from tests.kernels.test_reference import CASES, at
@@ -86,6 +87,53 @@ def test_many_outputs_are_the_reference_s(dtype: torch.dtype) -> None:
     x, weight = floats("normal", (2, 33), 0), numbers("normal", (1000, 33), dtype, 1)
     for threads in (1, 2, 3):
         expect_same(x, weight, floats("normal", (1000,), 2), threads)
+
+
+@pytest.mark.parametrize("level", HERE)
+def test_weights_in_a_level_s_own_layout_give_the_same(level: str) -> None:
+    weight = numbers("wide", (48, 96), torch.bfloat16, 0)
+    if not native.repacks(level):
+        assert not native.can_repack(weight, level)
+        with pytest.raises(ContractError, match=rf"\[48, 96\] has no layout of its own at level {level}; expected"):
+            native.repack(weight, level)
+        return
+    for outputs, inputs in ((16, 32), (48, 96), (128, 64)):
+        for kind in KINDS:
+            weight = placed(numbers(kind, (outputs, inputs), torch.bfloat16, 1), 34)
+            own, bias = placed(weight, 0), floats(kind, (outputs,), 2)
+            native.repack(own, level, threads=2)
+            assert not same(own, weight)
+            for rows in (1, 3, 16, 17, 40):
+                x = floats(kind, (rows, inputs), 3)
+                expected = reference.linear(x, weight, bias)
+                for threads in (1, 3):
+                    assert same(native.linear(x, own, bias, level, threads, repacked=True), expected), (kind, rows)
+
+
+@pytest.mark.parametrize("level", HERE)
+@pytest.mark.parametrize(
+    ("shape", "dtype", "offset"),
+    [
+        ((47, 96), torch.bfloat16, 0),
+        ((48, 95), torch.bfloat16, 0),
+        ((48, 96), torch.bfloat16, 8),
+        ((48, 96), torch.float16, 0),
+        ((48, 96), torch.float32, 0),
+    ],
+    ids=str,
+)
+def test_weights_that_have_no_layout_of_their_own_are_refused(
+    level: str, shape: tuple[int, int], dtype: torch.dtype, offset: int
+) -> None:
+    weight = placed(numbers("normal", shape, dtype, 0), offset)
+    before = weight.clone()
+    assert not native.can_repack(weight, level)
+    message = "expected bf16 from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, at a level that"
+    with pytest.raises(ContractError, match=message):
+        native.repack(weight, level)
+    with pytest.raises(ContractError, match=message):
+        native.linear(torch.zeros(1, shape[1]), weight, None, level, repacked=True)
+    assert same(weight, before)
 
 
 @dtypes

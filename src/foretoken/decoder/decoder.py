@@ -46,8 +46,9 @@ class Decoder:
         if self.because is not None and weights.layouts != {"rows"}:
             raise ContractError(f"weights laid out for {weights.layouts} cannot run in PyTorch ({self.because})")
         if kind not in ("auto", "pytorch", "native") or (kind == "native" and self.because is not None):
+            lacking = f" (not native here: {self.because})" if kind == "native" else ""
             raise ContractError(
-                f"arithmetic is {arithmetic!r}; expected auto, pytorch, or native, which: {self.because}"
+                f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native LEVEL{lacking}"
             )
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass

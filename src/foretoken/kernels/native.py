@@ -69,7 +69,12 @@ def level() -> str:
 
 
 def level_number(name: str) -> int:
-    """How the native module counts a level."""
+    """How the native module counts a level, which this machine must have."""
+    if name not in _NUMBERS:
+        raise NativeError(f"there is no instruction level {name!r}{nearest(name, _NUMBERS)}")
+    reason = _present().why_not(_NUMBERS[name])
+    if reason:
+        raise NativeError(f"level {name} was asked for, but {reason}; it has {', '.join(supported())}")
     return _NUMBERS[name]
 
 
@@ -136,7 +141,8 @@ def repacks(at_level: str) -> bool:
 def can_repack(weight: torch.Tensor, at_level: str) -> bool:
     """Whether a weight can be had in the level's layout in its own memory: whole blocks of 16 outputs, 32 inputs."""
     outputs, inputs = weight.shape
-    return str(weight.dtype) == "torch.bfloat16" and outputs % 16 == 0 and inputs % 32 == 0 and repacks(at_level)
+    whole = outputs % 16 == 0 and inputs % 32 == 0 and weight.data_ptr() % 64 == 0  # avx2 reads aligned registers
+    return str(weight.dtype) == "torch.bfloat16" and whole and repacks(at_level)
 
 
 def repack(weight: torch.Tensor, at_level: str, threads: int = 1) -> None:
@@ -150,7 +156,7 @@ def _expect_repackable(weight: torch.Tensor, at_level: str) -> None:
     if not can_repack(weight, at_level):
         raise ContractError(
             f"a weight of {weight.dtype} {list(weight.shape)} has no layout of its own at level {at_level}; expected "
-            f"bf16 with outputs a multiple of 16 and inputs of 32, at a level that has one"
+            f"bf16 from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, at a level that has one"
         )
 
 

@@ -104,7 +104,7 @@ def dot_bf16(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:
     """[..., K], followed by zeros to whole blocks: [..., blocks, size]."""
     padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % size))
-    return padded.unflatten(-1, (padded.shape[-1] // size, size))  # of no rows, too
+    return padded.view(*padded.shape[:-1], padded.shape[-1] // size, size)
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
