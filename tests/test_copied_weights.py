@@ -159,3 +159,21 @@ def test_a_bar_is_shown_for_what_is_large_and_to_a_terminal(
             done(25)
     assert ("reading what is large" in screen.getvalue()) == shown
     assert "\x1b[?25l" not in screen.getvalue(), "the cursor stays: a process that Ctrl-C ends would not bring it back"
+
+
+def test_shards_are_copied_too(tmp_path: Path) -> None:
+    config = parse_config({**BASE, "hidden_size": 32, "vocab_size": 96})
+    tensors = {
+        name: torch.randn(shape, generator=torch.Generator().manual_seed(i)).bfloat16()
+        for i, (name, shape) in enumerate(expected_shapes(config).items())
+    }
+    names = list(tensors)
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, part in shards.items():
+        save_file({name: tensors[name] for name in part}, tmp_path / file, metadata={"format": "pt"})
+    index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps({**BASE, "hidden_size": 32, "vocab_size": 96}), encoding="utf-8")
+    mapped, copy = (foretoken.load(tmp_path, draft="none", weights=weights) for weights in ("mapped", "copied"))
+    one, other = (model.generate([1, 2, 3], max_new_tokens=9, ignore_eos=True) for model in (mapped, copy))
+    assert one.tokens == other.tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -105,7 +106,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
     assert (told["promise"], told["tokens"], told["text"]) == ("exact", list(done.tokens), done.text)
     assert (told["finish_reason"], told["logits_sha256"]) == ("length", done.logits_sha256)
     if ENGINE == "native":
-        assert told["arithmetic"] == {"engine": "native"}
+        assert told["arithmetic"] == {"engine": "native", "architecture": platform.machine()}
     else:
         assert told["arithmetic"] == {
             "engine": "pytorch",

@@ -36,7 +36,12 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
             "they do not belong together: fetch both from one place"
         )
     weights = load_weights(
-        folder, config, dtype=DTYPES.get(chosen.dtype), device=chosen.device, copy=chosen.weights == "copied"
+        folder,
+        config,
+        dtype=DTYPES.get(chosen.dtype),
+        device=chosen.device,
+        copy=chosen.weights == "copied",
+        threads=chosen.threads,
     )
     # "auto" asks for "exact" and takes what there is: `target.promise`
     asked = "algorithmic" if chosen.promise == "algorithmic" else "exact"

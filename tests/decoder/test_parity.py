@@ -286,4 +286,4 @@ def test_hidden_states_of_another_shape_are_refused(shape: tuple[int, ...], arit
         decoder.layers(torch.zeros(shape), rows)
     with pytest.raises(ContractError) as error:
         decoder.head(torch.zeros(shape))
-    assert str(error.value) == f"hidden states are {list(shape)}; expected [N, 32]"
+    assert str(error.value) == f"hidden states are {list(shape)} on cpu; expected [N, 32] on cpu"

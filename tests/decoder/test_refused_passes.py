@@ -52,6 +52,38 @@ def test_rows_whose_slots_are_gone_are_refused(make: Make, how: str) -> None:
     assert cache.digest() == digest
 
 
+def test_rows_whose_slots_were_given_to_others_are_refused(make: Make) -> None:
+    # the same slots at the same position, and yet not the same rows: their parents are others
+    decoder = make("plain")
+    cache = after(decoder, [1, 2, 3])
+    stale = chain(cache, [4, 5, 6])
+    cache.discard()
+    Rows([(cache, [4, 5, 6], [-1, 0, 0])])
+    expect_refused(decoder, stale)
+
+
+@needs_native
+def test_a_cache_does_not_grow_under_a_pass_that_runs_on_it_by_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = tiny_decoder()
+    below = after(decoder, [1, 2, 3])
+    view = below.view()
+    rows = chain(view, [4])
+    real, seen = decoder._pass._plan.run, []
+
+    class Watched:
+        def run(self, *args: object) -> None:
+            for cache in (view, below):
+                with pytest.raises(ContractError, match="a cache cannot grow while another thread's pass runs on it"):
+                    cache.place([-1] * 1000)
+                seen.append(cache)
+            real(*args)
+
+    monkeypatch.setattr(decoder._pass, "_plan", Watched())
+    decoder.forward(rows)
+    assert len(seen) == 2
+    below.place([-1] * 1000)
+
+
 def test_a_pass_over_a_view_of_a_cache_that_was_truncated_is_refused_however_deep(make: Make) -> None:
     decoder = make("plain")
     bottom = after(decoder, [1, 2, 3])

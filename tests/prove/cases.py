@@ -97,7 +97,9 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
     for name, make in DRAFTERS.items():
         arithmetic = f"native {dice.choice(levels)}"
         chosen = dice.sample(requests, dice.randint(1, len(requests)))
-        target, caches = subject.decoder(arithmetic, dice.choice(size.threads)), Caches()
+        copied = dice.random() < 0.5  # as `--weights copied` has them
+        target, caches = subject.decoder(arithmetic, dice.choice(size.threads), copied=copied), Caches()
+        events["drafters on copied weights"] += target.weights.layouts != {"rows"}
 
         def copy(noise: float, arithmetic: str = arithmetic) -> Decoder:
             key = (noise, arithmetic)
@@ -117,7 +119,8 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
             wrap=FarVerifier if dice.random() < 0.2 else None,
         )
         what = (
-            f"{subject.name} {subject.dtype}, {name} ({shape}, {count} tokens) at {arithmetic}, {len(chosen)} sequences"
+            f"{subject.name} {subject.dtype}, {name} ({shape}, {count} tokens) at {arithmetic}, "
+            f"{len(chosen)} sequences, weights {'copied' if copied else 'mapped'}"
         )
         _compare(what, run, chosen, plains, events, "drafted")
         for record in run.records[1:]:

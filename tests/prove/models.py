@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.copied import copied as copies
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.weights import assemble, expected_shapes, load_weights
+from foretoken.decoder.weights import assemble, expected_shapes, load_weights, repacked
 from foretoken.source import resolve
 from tests.tiny import random_tensors, tiny_config
 
@@ -57,8 +58,12 @@ class Subject:
     config: DecoderConfig
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
 
-    def decoder(self, arithmetic: str, threads: int) -> Decoder:
-        return Decoder(self.config, assemble(dict(self.tensors), self.config), arithmetic=arithmetic, threads=threads)
+    def decoder(self, arithmetic: str, threads: int, *, copied: bool = False) -> Decoder:
+        weights = assemble(dict(self.tensors), self.config)
+        if copied:
+            weights = assemble(copies(dict(self.tensors), weights.embedding.dtype), self.config)
+            weights = repacked(weights, arithmetic.partition(" ")[2], threads)
+        return Decoder(self.config, weights, arithmetic=arithmetic, threads=threads)
 
     def poor_copy(self, noise: float, arithmetic: str) -> Decoder:
         """The same model with noise in its matrices: a draft that is often right."""
@@ -78,7 +83,7 @@ def tiny(dice: random.Random) -> Subject:
     config = tiny_config(
         **{
             "vocab_size": dice.choice([131, 257, 509]),
-            "hidden_size": dice.choice([24, 32, 56, 72]),
+            "hidden_size": dice.choice([24, 32, 56, 64]),
             "head_dim": dice.choice([6, 8, 16, 24, 40, 64]),
             "intermediate_size": dice.choice([40, 41, 64, 100]),
             "num_hidden_layers": dice.choice([2, 3, 4]),

@@ -16,3 +16,4 @@ def test_a_slice_of_the_proof() -> None:
     for event in ("draft tokens", "accepted tokens", "rejected tokens", "fully accepted rounds"):
         assert events[event] > 50, f"the proof is vacuous: {events}"
     assert events["passes with several sequences"] > 50
+    assert events["drafters on copied weights"] > 0

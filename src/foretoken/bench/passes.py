@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -82,6 +83,7 @@ def write_checkpoint(folder: Path, layers: int) -> int:
 def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int) -> list[dict[str, Any]]:
     """Seconds of whole passes, the rows' tokens chosen, after a short prompt."""
     target = load(folder, draft="none", weights=weights).target
+    size -= target.weights.embedding.nbytes  # of which a pass reads a row a token
     cache = _read(target, 100)
     seconds: dict[int, list[float]] = {n: [] for n in ROWS}
     shares: dict[int, list[float]] = {n: [] for n in ROWS}
@@ -135,7 +137,7 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
 
 
 def prefill(folder: Path, lengths: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
-    """Reading a prompt, and one token plainly, beside transformers on the same weights, in turn."""
+    """Reading a prompt beside transformers on the same weights."""
     import transformers
 
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
@@ -143,25 +145,57 @@ def prefill(folder: Path, lengths: tuple[int, ...], rounds: int) -> list[dict[st
     results = []
     for length in lengths:
         prompt = [7 + i % 1000 for i in range(length)]
-        pairs = []
-        for _ in range(rounds):
-            began = perf_counter()
+        ids = torch.tensor([prompt])
+
+        def own(prompt: list[int] = prompt) -> None:
             ours.generate(prompt, max_new_tokens=1, ignore_eos=True)
-            middle = perf_counter()
+
+        def other(ids: torch.Tensor = ids) -> None:
             with torch.inference_mode():
-                theirs(torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
-            pairs.append((middle - began, perf_counter() - middle))
-        own, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-        results.append({"tokens": length, "seconds": round(own, 3), "transformers_seconds": round(other, 3)})
-    with torch.inference_mode():
-        short = torch.tensor([[7] * 100])
-        seconds = []
-        for count in (1, 9):
-            began = perf_counter()
-            theirs.generate(short, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
-            seconds.append(perf_counter() - began)
-    results.append({"tokens": 1, "transformers_seconds": round((seconds[1] - seconds[0]) / 8, 4)})
+                theirs(ids, use_cache=True, logits_to_keep=1)
+
+        seconds = _in_turn(own, other, rounds)
+        results.append({"tokens": length, "seconds": seconds[0], "transformers_seconds": seconds[1]})
     return results
+
+
+def one_token(folder: Path, rounds: int) -> dict[str, Any]:
+    """Plain decoding beside transformers: seconds a token after a prompt of 100, the prompt's time taken off."""
+    import transformers
+
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    ours = load(folder, draft="none")
+    prompt, seconds = [7] * 100, []
+    for count in (1, 9):
+
+        def own(count: int = count) -> None:
+            ours.generate(prompt, max_new_tokens=count, ignore_eos=True)
+
+        def other(count: int = count) -> None:
+            ids = torch.tensor([prompt])
+            with torch.inference_mode():
+                theirs.generate(
+                    ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=None
+                )
+
+        seconds.append(_in_turn(own, other, rounds))
+    few, many = seconds
+    return {
+        "seconds_a_token": round((many[0] - few[0]) / 8, 4),
+        "transformers_seconds_a_token": round((many[1] - few[1]) / 8, 4),
+    }
+
+
+def _in_turn(own: Callable[[], None], other: Callable[[], None], rounds: int) -> tuple[float, float]:
+    """Median seconds of both, which go first in turn."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for number in range(rounds):
+        order = ((own, seconds[0]), (other, seconds[1]))
+        for run, into in order if number % 2 else order[::-1]:
+            began = perf_counter()
+            run()
+            into.append(perf_counter() - began)
+    return round(statistics.median(seconds[0]), 3), round(statistics.median(seconds[1]), 3)
 
 
 def loading(folder: Path, size: int) -> list[dict[str, Any]]:
@@ -225,6 +259,7 @@ def main() -> None:
         record["read_bandwidth_gb_per_s"] = round(ceiling.measure() / 1e9, 2)
         del ceiling
         gc.collect()
+        record["plain_decoding"] = one_token(folder, 3)
         record["prefill"] = prefill(folder, tuple(args.prefill), 3) if args.prefill else []
     print(json.dumps(record, indent=1))
     if args.out is not None:

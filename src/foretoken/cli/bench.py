@@ -21,12 +21,12 @@ def kernels(
     format: Annotated[
         list[str] | None, typer.Option(help="Weights: bf16 (default), fp16 or fp32; may come again.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.", min=1, max=1024)] = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
     """How near to the speed of memory the kernels run: a share of the read bandwidth, measured beside each.
 
-    Takes both gigabytes of memory and both cores for itself: close what else is running. Under a minute by default.
+    Takes two gigabytes of memory and all cores for itself: close what else is running. Under a minute by default.
     """
     if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
         raise InputError(f"{json_file} cannot be written; name a file in a folder that is there")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -49,6 +49,8 @@ class Cache:
         self.length: int = self.base  # committed positions, the parent's included
         self._epoch = 0  # counts truncations, which pull the ground from under views
         self._parent_epoch = 0 if parent is None else parent._epoch
+        self.turn = 0  # counts how often scratch was given up: rows that were placed before belong nowhere
+        self.readers = 0  # passes that run on this memory by address
         self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
         self._depths: list[int] = []
         shape = (len(layers), 0, kv_heads, head_dim)
@@ -137,6 +139,13 @@ class Cache:
         )
         return own, prefix[::-1]
 
+    def lineage(self) -> Iterator[Cache]:
+        """This cache, and those under it, if it is a view."""
+        at: Cache | None = self
+        while at is not None:
+            yield at
+            at = at.parent
+
     @property
     def kind(self) -> str:
         """What it holds for each position, in words: only caches of one kind may take each other's place."""
@@ -145,6 +154,7 @@ class Cache:
 
     def discard(self) -> None:
         """Forget all scratch."""
+        self.turn += 1
         self._parents.clear()
         self._depths.clear()
 
@@ -233,6 +243,8 @@ class Cache:
         capacity = self._keys.shape[1]
         if rows <= capacity:
             return
+        if self.readers:
+            raise ContractError("a cache cannot grow while another thread's pass runs on it; wait for the pass")
         capacity = max(_FIRST_CAPACITY, capacity)
         while capacity < rows:
             capacity *= 2

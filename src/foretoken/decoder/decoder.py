@@ -92,8 +92,11 @@ class Decoder:
     @torch.no_grad()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and output layer: float32 logits [N, valid_vocab_size]."""
-        if hidden.ndim != 2 or hidden.shape[1] != self.config.hidden_size:
-            raise ContractError(f"hidden states are {list(hidden.shape)}; expected [N, {self.config.hidden_size}]")
+        if hidden.ndim != 2 or hidden.shape[1] != self.config.hidden_size or hidden.device != self.device:
+            raise ContractError(
+                f"hidden states are {list(hidden.shape)} on {hidden.device}; expected [N, {self.config.hidden_size}] "
+                f"on {self.device}"
+            )
         return self._pass.head(hidden)
 
     @torch.no_grad()

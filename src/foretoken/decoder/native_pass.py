@@ -6,6 +6,9 @@ The plan holds the addresses of the weights as they lie (mapped from the file, o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from foretoken.decoder.cache import Cache
@@ -25,6 +28,9 @@ def why_not(weights: Weights) -> str | None:
         return f"the native module is {native.explain()}"
     if weights.embedding.device.type != "cpu":
         return "its weights are not in the memory of the CPU"
+    strange = [n for n, tensor in weights.tensors.items() if str(tensor.dtype) not in native.FORMATS]
+    if strange:
+        return f"{strange[0]} is {weights.tensors[strange[0]].dtype}"
     dtypes = {str(linear.weight.dtype).removeprefix("torch.") for linear in weights.linears}
     if len(dtypes) > 1:
         return f"its linear layers are of several types, {' and '.join(sorted(dtypes))}; give a dtype to convert them"
@@ -107,9 +113,10 @@ class NativePass:
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
         self._expect_fit(rows, layers)
-        tokens: list[int] = self._plan.chain(
-            token, rows.positions, *self._rope.addresses(rows.positions), *_places(rows)
-        )
+        with _held(rows):
+            tokens: list[int] = self._plan.chain(
+                token, rows.positions, *self._rope.addresses(rows.positions), *_places(rows)
+            )
         ran = min(len(rows), len(tokens) + 1)  # the row of a NaN, if there is one, is the last that was written
         cache.tag(layers, segment.slots[:ran], rows.writer)
         return tokens
@@ -129,18 +136,19 @@ class NativePass:
         best: torch.Tensor | None,
     ) -> None:
         self._expect_fit(rows, range(lo, hi))
-        self._plan.run(
-            rows.tokens,
-            rows.positions,
-            *self._rope.addresses(rows.positions),
-            *_places(rows),
-            embed,
-            lo,
-            hi,
-            hidden.data_ptr(),
-            0 if logits is None else logits.data_ptr(),
-            0 if best is None else best.data_ptr(),
-        )
+        with _held(rows):
+            self._plan.run(
+                rows.tokens,
+                rows.positions,
+                *self._rope.addresses(rows.positions),
+                *_places(rows),
+                embed,
+                lo,
+                hi,
+                hidden.data_ptr(),
+                0 if logits is None else logits.data_ptr(),
+                0 if best is None else best.data_ptr(),
+            )
         for segment in rows.segments:
             segment.cache.tag(range(lo, hi), segment.slots, rows.writer)
 
@@ -151,6 +159,8 @@ class NativePass:
         c = self._config
         expected = f"{c.num_kv_heads} heads of {c.head_dim}, {str(self.cache_dtype).removeprefix('torch.')}"
         for segment in rows.segments:
+            if segment.cache.device.type != "cpu":
+                raise ContractError(f"a cache lies on {segment.cache.device}; expected one that this decoder made")
             if segment.cache.kind != expected:
                 raise ContractError(
                     f"a cache holds {segment.cache.kind}; expected {expected}: one that this decoder made"
@@ -179,6 +189,19 @@ class NativePass:
         return self._kept[-1].data_ptr()
 
 
+@contextmanager
+def _held(rows: Rows) -> Iterator[None]:
+    """While a pass runs by address, other Python threads run too: no cache that it uses may move its memory."""
+    caches = [cache for segment in rows.segments for cache in segment.cache.lineage()]
+    for cache in caches:
+        cache.readers += 1
+    try:
+        yield
+    finally:
+        for cache in caches:
+            cache.readers -= 1
+
+
 def _places(rows: Rows) -> tuple[list[list[int]], list[list[int]]]:
     """Where each segment's keys and values lie, as the plan reads it; and the rows' paths through scratch."""
     segments = []
@@ -192,10 +215,8 @@ def _places(rows: Rows) -> tuple[list[list[int]], list[list[int]]]:
 
 def _expect_covered(rows: Rows, layers: range) -> None:
     for segment in rows.segments:
-        at: Cache | None = segment.cache
-        while at is not None:
-            if layers and not (at.layers.start <= layers.start and layers.stop <= at.layers.stop):
+        for cache in segment.cache.lineage():
+            if layers and not (cache.layers.start <= layers.start and layers.stop <= cache.layers.stop):
                 raise ContractError(
-                    f"layers {layers.start} to {layers.stop} were asked of a view that covers {at.layers}"
+                    f"layers {layers.start} to {layers.stop} were asked of a view that covers {cache.layers}"
                 )
-            at = at.parent

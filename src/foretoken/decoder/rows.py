@@ -20,6 +20,7 @@ class Segment:
     cache: Cache
     slots: range
     span: slice
+    turn: int  # the cache's, when the rows were placed
 
 
 class Rows:
@@ -40,7 +41,7 @@ class Rows:
             first = len(self.tokens)
             self.tokens.extend(tokens)
             self.positions.extend(cache.position(slot) for slot in slots)
-            self.segments.append(Segment(cache, slots, slice(first, len(self.tokens))))
+            self.segments.append(Segment(cache, slots, slice(first, len(self.tokens)), cache.turn))
         if not self.segments:
             raise ContractError("a pass came without rows; expected some")
         # of each row: the slots of its ancestors and itself; empty where those are simply all slots up to its own
@@ -54,14 +55,14 @@ class Rows:
         slot = segment.slots[row]
         one = copy(self)
         one.tokens, one.positions, one.paths = [token], [self.positions[row]], [self.paths[row]]
-        one.segments = [Segment(segment.cache, range(slot, slot + 1), slice(0, 1))]
+        one.segments = [Segment(segment.cache, range(slot, slot + 1), slice(0, 1), segment.turn)]
         return one
 
     def expect_placed(self) -> None:
         """Refuse rows whose slots have been discarded, committed or truncated away since they were placed."""
         for segment in self.segments:
             cache, slots, position = segment.cache, segment.slots, self.positions[segment.span.start]
-            if slots.stop > cache.scratch or cache.position(slots.start) != position:
+            if segment.turn != cache.turn:
                 raise ContractError(
                     f"rows were placed in slots {slots.start} to {slots.stop - 1} from position {position} on, which "
                     f"their cache has since given up (it has {cache.scratch} slots from {cache.length} on)"

@@ -42,7 +42,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """All weights of a decoder. `tensors` holds them once more by their names in the checkpoint."""
+    """All weights of a decoder. `tensors` holds them once more by their names in the checkpoint: the same memory, so
+    that the bytes of a linear layer with a layout of its own are in that layout there, too."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
@@ -108,6 +109,7 @@ def load_weights(
     dtype: torch.dtype | None = None,
     device: str = "cpu",
     copy: bool = False,
+    threads: int | None = None,
 ) -> Weights:
     """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
     With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Every tensor's presence and
@@ -134,7 +136,7 @@ def load_weights(
     dtype = dtype or found["model.embed_tokens.weight"].dtype
     tensors = {name: found.pop(name) for name in shapes}
     if copy and device == "cpu":
-        return repacked(assemble(copied(tensors, dtype), config))
+        return repacked(assemble(copied(tensors, dtype), config), threads=threads)
     return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config)
 
 
@@ -169,7 +171,7 @@ def assemble(tensors: dict[str, torch.Tensor], config: DecoderConfig) -> Weights
     )
 
 
-def repacked(weights: Weights) -> Weights:
+def repacked(weights: Weights, level: str | None = None, threads: int | None = None) -> Weights:
     """Weights that own their memory, in the layout that the instruction level in use reads fastest, in place.
 
     Nothing to do without the native module, or at a level that likes rows as they are. A tied output layer stays: the
@@ -177,7 +179,7 @@ def repacked(weights: Weights) -> Weights:
     """
     if native.module() is None:
         return weights
-    level, threads = native.level(), torch.get_num_threads()
+    level, threads = level or native.level(), threads or torch.get_num_threads()
 
     def put(linear: Linear) -> Linear:
         if not native.can_repack(linear.weight, level) or linear.weight is weights.embedding:

@@ -114,6 +114,8 @@ def linear(
     """
     import torch
 
+    if threads < 1:
+        raise ContractError(f"{threads} threads were asked for; expected 1 or more")
     _expect("x", x, ("N", "K"), float32=True)
     _expect("weight", weight, ("M", "K"))
     if weight.shape[1] != x.shape[1]:
@@ -229,8 +231,10 @@ def read_seconds(memory: torch.Tensor, threads: int, streams: int, at_level: str
     """Seconds that it takes to read all of a tensor once, each thread in 1, 2, 4, 8 or 16 streams."""
     if memory.data_ptr() % 64 or not memory.is_contiguous():
         raise ContractError("the memory to read does not begin at a multiple of 64 bytes, or has gaps")
+    if streams not in (1, 2, 4, 8, 16):
+        raise ContractError(f"{streams} streams were asked for; expected 1, 2, 4, 8 or 16")
     size = memory.numel() * memory.element_size()
-    return float(_present().read(_NUMBERS[at_level], threads, streams, memory.data_ptr(), size))
+    return float(_present().read(level_number(at_level), threads, streams, memory.data_ptr(), size))
 
 
 def _expect(name: str, tensor: torch.Tensor, shape: tuple[str, ...], *, float32: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import stat
 import uuid
 from collections.abc import Sequence
@@ -60,7 +61,7 @@ def write(
         "format": FORMAT,
         "version": VERSION,
         "model": model.name,
-        "revision": model.settings.revision,
+        "revision": _revision(model),
         "prompt": {"text": prompt if isinstance(prompt, str) else None, "tokens": model.tokens_of(prompt)},
         "settings": {
             **{name: getattr(model.settings, name) for name in LOAD_SETTINGS},
@@ -97,11 +98,17 @@ def write(
         raise
 
 
+def _revision(model: Model) -> str | None:
+    """What was asked for; of a model from a hub the commit, because a branch moves on."""
+    asked, folder = model.settings.revision, model.folder
+    return folder.name if folder.parent.name == "snapshots" else asked
+
+
 def arithmetic(model: Model) -> dict[str, Any]:
     """The engine, and what its bits depend on."""
     target = model.target
     if target.arithmetic.startswith("native"):
-        return {"engine": "native"}
+        return {"engine": "native", "architecture": platform.machine()}
     on_gpu = target.device.type == "cuda"
     processor = torch.cuda.get_device_name(target.device) if on_gpu else provenance()["machine"]["processor"]
     return {"engine": "pytorch", "torch": str(torch.__version__), "threads": target.threads, "processor": processor}

@@ -40,6 +40,11 @@ def verify(
     """
     content = read(Path(path))
     chosen = _load_settings(path, content, threads)
+    if draft is not None and content["promise"] == "algorithmic":
+        raise TranscriptError(
+            f"{path} was made under the promise 'algorithmic', where bits may depend on what drafts; verify it with "
+            "the draft that it names"
+        )
     if draft is not None:
         chosen = replace(chosen, draft=draft, num_speculative_tokens=None)
     make_drafter(chosen)  # a wrong name should not cost the reading of all files
@@ -50,7 +55,14 @@ def verify(
     folder = _find(path, content, model)
     expect_same(str(path), content["files"], deciding_files(folder))
     here = load(folder, **asdict(replace(chosen, revision=None)))
-    _expect_engine(path, content, arithmetic(here)["engine"], here.target.because)
+    now = arithmetic(here)
+    _expect_engine(path, content, now["engine"], here.target.because)
+    was = content["arithmetic"].get("architecture")
+    if now["engine"] == "native" and was != now["architecture"]:
+        raise TranscriptError(
+            f"{path} was made on {was!s:.30}, and this machine is {now['architecture']}: their bits may differ; verify "
+            "it on a machine like its own"
+        )
     return _compare(path, content, here, generate)
 
 
@@ -76,7 +88,7 @@ def _compare(path: str | Path, content: dict[str, Any], here: Model, settings: G
     count = len(done.tokens)
     if count < len(tokens):
         return differs(f"generation ends after {count} tokens here, and the record has {len(tokens)}", count)
-    for name in ("finish_reason", "text"):
+    for name in ("finish_reason", "text", "promise"):
         if getattr(done, name) != content[name]:
             return differs(f"{count} tokens are equal, but {name} is another", count)
     if done.logits_sha256 != content["logits_sha256"]:
@@ -114,7 +126,8 @@ def _find(path: str | Path, content: dict[str, Any], model: str | Path | None) -
         expect_same(str(path), expected, {"config.json": folder / "config.json"})
 
     if model is not None:
-        return resolve(str(model), accept=is_it)
+        revision = None if Path(model).is_dir() else content["revision"]
+        return resolve(str(model), revision, accept=is_it)
     try:
         return resolve(content["model"], content["revision"], accept=is_it)
     except ModelNotFoundError as error:

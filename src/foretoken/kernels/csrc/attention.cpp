@@ -17,6 +17,12 @@ constexpr int64_t kBlock = 256;    // positions
 constexpr int64_t kStretch = 32;   // positions whose values are read while they are near
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
 
+// Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
+inline void will_read(const char* at) {
+  __builtin_prefetch(at, 0, 2);
+  __asm__ volatile("" : : "r"(at));
+}
+
 struct Reader {  // where a row's keys and values lie
   const Segment& segment;
   int64_t layer;
@@ -97,9 +103,8 @@ void Plan::attend(int64_t index, const Rows& rows) {
     at_least(scratch.keys, kBlock);
     at_least(scratch.values, kBlock);
     const int64_t packed_each = static_cast<int64_t>(kernels_->packed_bytes(s.cache, per_head, dim) + 63) / 64 * 64;
-    const int64_t packed_one = static_cast<int64_t>(kernels_->packed_bytes(s.cache, group, dim) + 63) / 64 * 64;
-    at_least(scratch.packed, 64 + std::max(packed_each * heads, packed_one));
-    char* packed = reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(scratch.packed.data()) + 63) / 64 * 64);
+    at_least(scratch.packed, 64 + packed_each * heads);
+    char* packed = aligned(scratch.packed);
     float *tops = part, *sums = part + all, *outs = part + 2 * all;
     std::memset(outs, 0, static_cast<std::size_t>(all * dim) * 4);
     const int64_t base = block * kBlock;
@@ -141,8 +146,21 @@ void Plan::attend(int64_t index, const Rows& rows) {
         const float* x = scratch.queries.data() + (h * per_head + (from - p.from) * group) * dim;
         kernels_->pack(s.cache, x, dim, 0, queries, queries, dim, packed + h * packed_each);
       }
+      // all heads of a row lie together: while one group of rows is used, the next is fetched in the order of addresses,
+      // a share with each head
+      auto fetch = [&](const std::vector<const void*>& rows_at, int64_t at, int64_t count, int64_t h) {
+        for (int64_t i = at + count * h / heads; i < std::min(hi, at + count * (h + 1) / heads); ++i) {
+          const char* row = static_cast<const char*>(rows_at[static_cast<std::size_t>(i)]) + p.head * dim * item;
+          for (int64_t line = 0; line < heads * dim * item; line += 64) will_read(row + line);
+        }
+      };
       for (int64_t i = first; i < hi; i += 16) {
         for (int64_t h = 0; h < heads; ++h) {
+          if (i + 16 < hi) {
+            fetch(scratch.keys, i + 16, 16, h);
+          } else {
+            fetch(scratch.values, first, kStretch, h);
+          }
           const void* keys[kTile];
           for (int64_t j = 0; j < 16; ++j) {
             keys[j] = static_cast<const char*>(scratch.keys[static_cast<std::size_t>(std::min(i + j, hi - 1))]) +
@@ -165,13 +183,11 @@ void Plan::attend(int64_t index, const Rows& rows) {
       }
       for (int64_t at = first; at < hi; at += kStretch) {
         for (int64_t h = 0; h < heads; ++h) {
+          fetch(scratch.values, at + kStretch, kStretch, h);
           const void* values[kStretch];
           const int64_t end = std::min(hi, at + kStretch);
           for (int64_t i = at; i < end; ++i) {
             values[i - at] = static_cast<const char*>(scratch.values[static_cast<std::size_t>(i)]) + (p.head + h) * dim * item;
-            const int64_t later = std::min(hi - 1, i + kStretch);
-            const char* fetch = static_cast<const char*>(scratch.values[static_cast<std::size_t>(later)]) + (p.head + h) * dim * item;
-            for (int64_t line = 0; line < dim * item; line += 64) __builtin_prefetch(fetch + line, 0, 2);
           }
           for (int64_t row = from; row < to; ++row) {
             const int64_t a = std::max(at, std::max<int64_t>(0, first_of(row) - base));

@@ -64,8 +64,9 @@ __attribute__((target("avx512f"))) void read_avx512(const char* from, int64_t st
 template <int S>
 void read_at(Level level, const char* from, int64_t stretch) {
 #if defined(__x86_64__)
-  if (level >= Level::avx512 && level != Level::amx_emulated) return read_avx512<S>(from, stretch);
-  if (level >= Level::avx2) return read_avx2<S>(from, stretch);
+  if (level == Level::amx_emulated) return read_plain<S>(from, stretch);
+  if (level >= Level::avx512) return read_avx512<S>(from, stretch);
+  if (level == Level::avx2) return read_avx2<S>(from, stretch);
 #else
   (void)level;
 #endif
@@ -76,7 +77,7 @@ void read_at(Level level, const char* from, int64_t stretch) {
 
 double read_once(Level level, int threads, int streams, const char* memory, int64_t bytes) {
   const std::shared_ptr<Pool> pool = Pool::of(threads);
-  const std::lock_guard<std::mutex> hold(pool->lock());
+  const auto hold = pool->lock();
   const int64_t stretch = bytes / threads / streams / 64 * 64;
   const auto since = std::chrono::steady_clock::now();
   pool->run(threads, [&](int64_t share, int) {

@@ -206,17 +206,22 @@ void soften(float* scores, int64_t from, int64_t to, float scale, float* top, fl
   *total = sum(sums);
 }
 
-template <Format F, int Q, int C>
+// Q queries, 16 * C numbers of each, of which the last 16 may be fewer: `rest` of all of them are there.
+template <Format F, int Q, int C, bool kWhole>
 inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
                         int64_t at, int64_t rest, int64_t width, float* out) {
   V16 sums[Q][C];
   for (int q = 0; q < Q; ++q) {
-    for (int c = 0; c < C; ++c) sums[q][c] = load(out + q * width + at + 16 * c, rest - 16 * c);
+    for (int c = 0; c < C; ++c) {
+      const float* p = out + q * width + at + 16 * c;
+      sums[q][c] = kWhole ? load(p) : load(p, rest - 16 * c);
+    }
   }
   for (int64_t i = from; i < to; ++i) {
+    const void* value = values[i];
     V16 v[C];
     for (int c = 0; c < C; ++c) {
-      v[c] = rest >= 16 * C ? load_as<F>(values[i], at + 16 * c) : load_as<F>(values[i], at + 16 * c, rest - 16 * c);
+      v[c] = kWhole ? load_as<F>(value, at + 16 * c) : load_as<F>(value, at + 16 * c, rest - 16 * c);
     }
     for (int q = 0; q < Q; ++q) {
       const V16 w = set1(weights[q * stride + i]);
@@ -224,7 +229,14 @@ inline void weigh_block(const float* weights, int64_t stride, const void* const*
     }
   }
   for (int q = 0; q < Q; ++q) {
-    for (int c = 0; c < C; ++c) store(out + q * width + at + 16 * c, sums[q][c], rest - 16 * c);
+    for (int c = 0; c < C; ++c) {
+      float* p = out + q * width + at + 16 * c;
+      if (kWhole) {
+        store(p, sums[q][c]);
+      } else {
+        store(p, sums[q][c], rest - 16 * c);
+      }
+    }
   }
 }
 
@@ -232,18 +244,11 @@ template <Format F, int Q>
 void weigh_queries(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
                    int64_t width, float* out) {
   int64_t at = 0;
-  while (at < width) {
-    const int64_t rest = width - at, vectors = (rest + 15) / 16;
-    if (kChunks >= 4 && vectors >= 4) {
-      weigh_block<F, Q, kChunks>(weights, stride, values, from, to, at, rest, width, out);
-      at += 16 * kChunks;
-    } else if (vectors >= 2) {
-      weigh_block<F, Q, 2>(weights, stride, values, from, to, at, rest, width, out);
-      at += 32;
-    } else {
-      weigh_block<F, Q, 1>(weights, stride, values, from, to, at, rest, width, out);
-      at += 16;
-    }
+  for (; at + 16 * kChunks <= width; at += 16 * kChunks) {
+    weigh_block<F, Q, kChunks, true>(weights, stride, values, from, to, at, width - at, width, out);
+  }
+  for (; at < width; at += 16) {
+    weigh_block<F, Q, 1, false>(weights, stride, values, from, to, at, width - at, width, out);
   }
 }
 

@@ -13,6 +13,9 @@ struct Configuration {  // as the instruction reads it
   std::uint8_t rows[16] = {};
 };
 
+// What memory holds must be there before a tile is filled from it: gcc 12 declares less of it to be read than is.
+inline void settle() { __asm__ volatile("" : : : "memory"); }
+
 // Tiles 0 to 5 hold sums, 6 rows, 7 weights.
 class Tiles {
  public:
@@ -22,6 +25,7 @@ class Tiles {
       c.rows[i] = 16;
       c.bytes[i] = static_cast<std::uint16_t>(i == 7 ? 64 : columns * 4);
     }
+    settle();
     _tile_loadconfig(&c);
   }
   ~Tiles() { _tile_release(); }
@@ -37,7 +41,10 @@ class Tiles {
     if (G > 4) _tile_zero(4);
     if (G > 5) _tile_zero(5);
   }
-  void load_weights(const void* from, int64_t distance) { _tile_loadd(7, from, distance); }
+  void load_weights(const void* from, int64_t distance) {
+    settle();
+    _tile_loadd(7, from, distance);
+  }
 
   template <int G>
   void multiply(const std::uint16_t* rows, int64_t group, int64_t stride) {
@@ -57,6 +64,7 @@ class Tiles {
       case 4: _tile_stored(4, to, stride); break;
       default: _tile_stored(5, to, stride); break;
     }
+    settle();
   }
 
  private:

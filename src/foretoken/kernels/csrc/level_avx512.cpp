@@ -48,19 +48,15 @@ inline void all_rows(const __m512i* columns, int64_t n, const float* x, float* t
   for (; row < n; ++row) rows_block<1>(columns, x + row * 32, tile + row * kTile);
 }
 
-constexpr int64_t kAhead = 16;  // lines of 64 bytes that are fetched ahead, into the second cache
-
 void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
   const float* rows = static_cast<const float*>(packed);
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  const int64_t blocks = padded(k, 32) / 32, ahead = blocks < kAhead ? blocks : kAhead;
-  const int64_t next = next_rows(weights) - blocks * 64;  // behind the end of a row comes the row 16 further on
+  const int64_t blocks = padded(k, 32) / 32, next = next_rows(weights);
   for (int64_t block = 0; block < blocks; ++block) {
     __m512i columns[16];
-    const int64_t fetch = (block + ahead) * 64 + (block + ahead < blocks ? 0 : next);
     for (int i = 0; i < 16; ++i) {
       columns[i] = load_line(weights[i], block, k - block * 32);
-      _mm_prefetch(static_cast<const char*>(weights[i]) + fetch, _MM_HINT_T1);
+      fetch_ahead(weights, i, block, blocks, next);
     }
     transpose(columns);
     all_rows(columns, n, rows + block * n * 32, tile);

@@ -146,7 +146,7 @@ NB_MODULE(_native, m) {
     const Matrix w = matrix(weight, 0);
     nb::gil_scoped_release release;
     const std::shared_ptr<Pool> pool = Pool::of(threads);
-    const std::lock_guard<std::mutex> hold(pool->lock());
+    const auto hold = pool->lock();
     const FlushSubnormals flush;
     const Arithmetic arithmetic{kernels, static_cast<Format>(format), pool.get()};
     static thread_local std::vector<char> packed;
@@ -162,7 +162,7 @@ NB_MODULE(_native, m) {
     const Kernels* kernels = kernels_at(level);
     nb::gil_scoped_release release;
     const std::shared_ptr<Pool> pool = Pool::of(threads);
-    const std::lock_guard<std::mutex> hold(pool->lock());
+    const auto hold = pool->lock();
     Arithmetic{kernels, Format::bf16, pool.get()}.repack(at<char>(data), outputs, inputs);
   });
   m.def("norm", [](int level, Address x, Address weight, float eps, std::int64_t n, std::int64_t width, Address out) {

@@ -22,20 +22,20 @@ Plan::Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding,
       tiles_(static_cast<std::size_t>(pool_->threads())) {}
 
 void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best) {
-  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const auto hold = pool_->lock();
   const FlushSubnormals flush;
   run_locked(rows, embed, lo, hi, hidden);
   if (logits) head_locked(static_cast<int64_t>(rows.positions.size()), hidden, logits, best);
 }
 
 void Plan::head(int64_t n, const float* hidden, float* logits, int64_t* best) {
-  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const auto hold = pool_->lock();
   const FlushSubnormals flush;
   head_locked(n, hidden, logits, best);
 }
 
 int64_t Plan::chain(const Rows& rows, int64_t* tokens) {
-  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const auto hold = pool_->lock();
   const FlushSubnormals flush;
   const int64_t steps = static_cast<int64_t>(rows.positions.size());
   std::vector<float> hidden(static_cast<std::size_t>(shape_.hidden)), logits(static_cast<std::size_t>(shape_.vocabulary));
@@ -64,7 +64,7 @@ int64_t Plan::chain(const Rows& rows, int64_t* tokens) {
 }
 
 void Plan::attention(const Rows& rows, int64_t layer, const float* query, float* out) {
-  const std::lock_guard<std::mutex> hold(pool_->lock());
+  const auto hold = pool_->lock();
   const FlushSubnormals flush;
   const int64_t n = static_cast<int64_t>(rows.positions.size());
   const std::size_t bytes = static_cast<std::size_t>(n * shape_.heads * shape_.head_dim) * 4;
@@ -76,7 +76,6 @@ void Plan::attention(const Rows& rows, int64_t layer, const float* query, float*
 
 void Plan::reserve(int64_t n) {
   if (n <= reserved_) return;
-  reserved_ = n;
   const Shape& s = shape_;
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
   at_least(normed_, n * s.hidden);
@@ -90,6 +89,7 @@ void Plan::reserve(int64_t n) {
   at_least(packed_, static_cast<int64_t>(kernels_->packed_bytes(s.weights, n, widest)) + 64);
   for (Scratch& scratch : scratch_) at_least(scratch.other, n * kTile);
   for (auto& tile : tiles_) at_least(tile, n * kTile);
+  reserved_ = n;  // last: memory may have run out on the way
 }
 
 void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden) {

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <map>
+#include <stdexcept>
 
 #include "levels.h"
 
@@ -33,6 +34,7 @@ std::atomic<unsigned> generation{0};  // counts forks: a child has none of its p
 }  // namespace
 
 std::shared_ptr<Pool> Pool::of(int threads) {
+  if (threads < 1 || threads > 4096) throw std::invalid_argument("a pool has 1 to 4096 threads");
   static std::mutex guard;
   static auto* pools = new std::map<std::pair<int, unsigned>, std::shared_ptr<Pool>>;  // never freed: threads may run at exit
 #if defined(__unix__) || defined(__APPLE__)
@@ -46,10 +48,17 @@ std::shared_ptr<Pool> Pool::of(int threads) {
 }
 
 Pool::Pool(int threads) : delays_(static_cast<std::size_t>(threads)), generation_(generation.load()) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { live(i); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { live(i); });
+  } catch (...) {  // the system gives no more threads
+    end();
+    throw;
+  }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { end(); }
+
+void Pool::end() {
   {
     const std::lock_guard<std::mutex> hold(sleep_);
     ending_ = true;
@@ -75,7 +84,7 @@ void Pool::start(std::int64_t pieces, Call call, const void* context) {
     { const std::lock_guard<std::mutex> hold(sleep_); }
     wake_.notify_all();
   }
-  work_on(epoch_, 0);
+  work_on(0);
   for (int spins = 0; done_.load(std::memory_order_acquire) < pieces; ++spins) {
     if (spins < 2000) {
       breathe();
@@ -85,12 +94,12 @@ void Pool::start(std::int64_t pieces, Call call, const void* context) {
   }
 }
 
-void Pool::work_on(std::uint64_t epoch, int thread) {
+// A claim on a later round of work than the one that was seen is as good: its own numbers say which piece it is.
+void Pool::work_on(int thread) {
   for (;;) {
     const std::uint64_t claim = ticket_.fetch_add(1);
     const std::uint64_t piece = claim & kPieces, pieces = claim >> kPieceBits & kPieces;
     if (piece >= pieces) return;
-    (void)epoch;  // a claim on a later round of work is as good: its own numbers say which piece it is
     const int delay = delays_[static_cast<std::size_t>(thread)].load(std::memory_order_relaxed);
     if (delay) std::this_thread::sleep_for(std::chrono::microseconds(delay));
     call_(context_, static_cast<std::int64_t>(piece), thread);
@@ -115,7 +124,7 @@ void Pool::live(int thread) {
     }
     if (ending_) return;
     seen = ticket_.load(std::memory_order_acquire) >> (2 * kPieceBits);
-    work_on(seen, thread);
+    work_on(thread);
   }
 }
 

@@ -26,28 +26,31 @@ class Pool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // work(piece, thread) for each piece of [0, pieces), in any order; returns when all are done. Only by the holder of
-  // `lock`.
+  // `lock`. Work must not throw: other threads may be in it. Where memory runs out in it, the process ends.
   template <class F>
   void run(std::int64_t pieces, const F& work) {
     if (pieces <= 1 || workers_.empty() || forked()) {
       for (std::int64_t i = 0; i < pieces; ++i) work(i, 0);
       return;
     }
-    start(pieces, [](const void* f, std::int64_t piece, int thread) { (*static_cast<const F*>(f))(piece, thread); },
+    start(pieces, [](const void* f, std::int64_t piece, int thread) noexcept { (*static_cast<const F*>(f))(piece, thread); },
           &work);
   }
 
-  // One pass at a time.
-  std::mutex& lock() { return passes_; }
+  // One pass at a time. A forked child is alone, and its parent's lock may never be given back.
+  std::unique_lock<std::mutex> lock() {
+    return forked() ? std::unique_lock<std::mutex>() : std::unique_lock<std::mutex>(passes_);
+  }
 
   // For tests: makes one thread (1, 2, ...; 0 is the caller) wait before each piece.
   void slow_down(int thread, int microseconds);
 
  private:
-  using Call = void (*)(const void*, std::int64_t, int);
+  using Call = void (*)(const void*, std::int64_t, int) noexcept;
 
   void start(std::int64_t pieces, Call call, const void* context);
-  void work_on(std::uint64_t epoch, int thread);
+  void work_on(int thread);
+  void end();
   void live(int thread);
   bool forked() const;
 

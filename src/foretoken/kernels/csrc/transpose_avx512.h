@@ -37,6 +37,17 @@ inline std::int64_t next_rows(const void* const* weights) {
   return (static_cast<const char*>(weights[15]) - static_cast<const char*>(weights[0])) / 15 * 16;
 }
 
+// Fetches one line ahead for 16 rows of `blocks` lines, of which `block` is being read: the i-th call of 16. Four lines of a
+// row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next` bytes away. Short
+// rows are keys, which attention fetches itself.
+inline void fetch_ahead(const void* const* weights, int i, std::int64_t block, std::int64_t blocks, std::int64_t next) {
+  constexpr std::int64_t kAhead = 24;
+  if (blocks < kAhead) return;
+  const std::int64_t row = (block & 3) * 4 + i / 4, line = (block & ~std::int64_t{3}) + kAhead + (i & 3);
+  const std::int64_t past = line < blocks ? 0 : next - blocks * 64;
+  _mm_prefetch(static_cast<const char*>(weights[row]) + line * 64 + past, _MM_HINT_T1);
+}
+
 constexpr std::int64_t kRepackedAhead = 8 << 10;  // bytes of repacked weights that are fetched ahead
 
 // 32 numbers of a weight's row, with zeros behind its end.

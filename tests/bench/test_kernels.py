@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken.bench import passes
+from foretoken.bench.ceilings import STREAMS, Ceiling
+from foretoken.bench.kernels import bench
+from foretoken.errors import SettingError
+from foretoken.kernels import native
+from tests.tiny import needs_native
+
+pytestmark = needs_native
+SMALL = 1 << 22  # bytes: nothing here is a measurement
+
+
+def test_the_record_has_every_kernel_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ceiling.__init__, "__defaults__", (SMALL,))
+    heard: list[float] = []
+    record = bench(shapes=((64, 96),), rows=(1, 3), rounds=2, formats=("bf16", "fp32"), progress=heard.append)
+    assert heard[-1] == 1.0
+    assert heard == sorted(heard)
+    results = record["results"]
+    expected = 2 * (2 + native.repacks(native.level()))
+    assert len(results) == expected
+    for result in results:
+        assert (result["m"], result["k"]) == (64, 96)
+        assert result["level"] == native.level()
+        assert result["fraction_of_bandwidth"] > 0
+        assert result["seconds"] > 0
+    low, high = record["read_bandwidth_range_gb_per_s"]
+    assert low <= record["read_bandwidth_gb_per_s"] <= high
+    json.dumps(record)
+
+
+def test_a_level_or_format_that_is_not_there_is_refused() -> None:
+    with pytest.raises(SettingError, match="level is 'sse', which this machine lacks; it has generic"):
+        bench(level="sse")
+    with pytest.raises(SettingError, match="there is no format 'bf61'"):
+        bench(formats=("bf61",))
+
+
+@pytest.mark.parametrize("level", native.supported())
+@pytest.mark.parametrize("streams", STREAMS)
+def test_reading_reads_in_every_way(level: str, streams: int) -> None:
+    memory = torch.zeros(SMALL + 64, dtype=torch.uint8)
+    memory = memory[-memory.data_ptr() % 64 :][:SMALL]
+    assert native.read_seconds(memory, 2, streams, level) > 0
+
+
+def test_a_pass_reads_all_of_a_checkpoint_but_the_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 128, "num_attention_heads": 4, "head_dim": 16}
+    monkeypatch.setattr(passes, "SHAPE", {**passes.SHAPE, **small, "num_key_value_heads": 2})
+    monkeypatch.setattr(passes, "CONTEXT", 300)
+    size = passes.write_checkpoint(tmp_path, layers=2)
+    ceiling = Ceiling(1, native.level(), SMALL)
+    rows = passes.passes(tmp_path, "mapped", ceiling, size, rounds=1)
+    assert [row["rows"] for row in rows] == list(passes.ROWS)
+    assert passes.attention(tmp_path, ceiling, rounds=1)["cache_bytes"] == 2 * 2 * 300 * 2 * 2 * 16
