@@ -27,7 +27,9 @@ SMALL = Size()
 LARGE = Size(prompts=2, longest_prompt=90, tokens=16)  # of models beyond tiny: plain C++ takes its time
 
 
-def run(tokens: int, seed: int, models: list[str], progress: Progress | None = None) -> dict[str, object]:
+def run(
+    tokens: int, seed: int, models: list[str], progress: Progress | None = None, small: Size = SMALL
+) -> dict[str, object]:
     """The record of a proof of so many tokens."""
     rows, absent = makers(models)
     levels = [native.EMULATED, *native.supported()]
@@ -46,7 +48,7 @@ def run(tokens: int, seed: int, models: list[str], progress: Progress | None = N
         subject = make(dice)
         subjects[f"{subject.name}, {subject.dtype}"] += 1
         try:
-            prove(subject, levels, SMALL if name in ("tiny", "stdlib-1m") else LARGE, dice, events)
+            prove(subject, levels, small if name in ("tiny", "stdlib-1m") else LARGE, dice, events)
         except Difference as found:
             difference = str(found)
         done = sum(count for event, count in events.items() if event.startswith("tokens"))

@@ -4,11 +4,12 @@ import pytest
 
 from foretoken.kernels import native
 from tests.prove.__main__ import run
+from tests.prove.cases import Size
 
 
 @pytest.mark.skipif(native.module() is None, reason="the native module is not built, or is switched off")
 def test_a_slice_of_the_proof() -> None:
-    record = run(tokens=9_000, seed=1, models=["no/such/model"])
+    record = run(tokens=9_000, seed=1, models=["no/such/model"], small=Size(prompts=2, longest_prompt=90, tokens=24))
     assert record["first_difference"] is None
     assert record["left_out"] == ["no/such/model"]
     events = record["events"]

@@ -6,7 +6,7 @@ namespace foretoken {
 
 using std::int64_t;
 
-constexpr int64_t kPieceBytes = 96 << 10;  // of weights: a few microseconds of reading
+constexpr int64_t kPieceBytes = 512 << 10;  // of weights: some tens of microseconds of reading
 
 void Arithmetic::tile(const Matrix& matrix, int64_t block, const char* packed, int64_t n, float* tile) const {
   const int64_t first = block * kTile, count = std::min(kTile, matrix.outputs - first);
@@ -24,20 +24,21 @@ void Arithmetic::tile(const Matrix& matrix, int64_t block, const char* packed, i
   }
 }
 
-int64_t Arithmetic::blocks_each(int64_t blocks, int64_t inputs) const {
-  const int64_t bytes = kTile * inputs * static_cast<int64_t>(size_of(format));
+Cut Arithmetic::cut(int64_t blocks, int64_t inputs) const {
+  const int64_t bytes = std::max<int64_t>(1, kTile * inputs * static_cast<int64_t>(size_of(format)));
   const int64_t fair = std::max<int64_t>(1, blocks / (4 * pool->threads()));
-  return std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, fair);
+  const int64_t size = std::clamp<int64_t>(kPieceBytes / bytes, 1, fair);
+  return {blocks, blocks * 3 / 4 / size, size, std::max<int64_t>(1, size / 4)};
 }
 
 void Arithmetic::multiply(const std::vector<Output>& outputs, const char* packed, int64_t n,
                           std::vector<std::vector<float>>& tiles) const {
   int64_t blocks = 0;
   for (const Output& output : outputs) blocks += output.matrix->blocks();
-  const int64_t each = blocks_each(blocks, outputs[0].matrix->inputs);
-  pool->run((blocks + each - 1) / each, [&](int64_t piece, int thread) {
+  const Cut shares = cut(blocks, outputs[0].matrix->inputs);
+  pool->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* results = tiles[static_cast<std::size_t>(thread)].data();
-    for (int64_t block = piece * each; block < std::min(blocks, (piece + 1) * each); ++block) {
+    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
       int64_t at = block;
       const Output* output = outputs.data();
       while (at >= output->matrix->blocks()) at -= (output++)->matrix->blocks();

@@ -43,6 +43,17 @@ inline char* aligned(std::vector<char>& v) {
   return reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 * 64);
 }
 
+// How blocks of outputs are shared out: three quarters in pieces that are long enough for memory to run ahead, the rest
+// in short ones, so that all threads end together.
+struct Cut {
+  std::int64_t blocks, longs, size, small;
+
+  std::int64_t pieces() const { return longs + (blocks - longs * size + small - 1) / small; }
+  std::int64_t from(std::int64_t piece) const {
+    return std::min(blocks, piece < longs ? piece * size : longs * size + (piece - longs) * small);
+  }
+};
+
 struct Arithmetic {  // which kernels, for which weights, on which threads
   const Kernels* kernels;
   Format format;
@@ -50,8 +61,7 @@ struct Arithmetic {  // which kernels, for which weights, on which threads
 
   // A block's results with its bias: tile[row * 16 + i], for the outputs that there are.
   void tile(const Matrix& matrix, std::int64_t block, const char* packed, std::int64_t n, float* tile) const;
-  // Blocks in a piece of work: enough to be worth handing out, few enough for everybody to have some.
-  std::int64_t blocks_each(std::int64_t blocks, std::int64_t inputs) const;
+  Cut cut(std::int64_t blocks, std::int64_t inputs) const;
   // All outputs of some matrices with the same inputs. `tiles`: n * 16 floats a thread.
   void multiply(const std::vector<Output>& outputs, const char* packed, std::int64_t n,
                 std::vector<std::vector<float>>& tiles) const;

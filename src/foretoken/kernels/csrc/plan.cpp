@@ -130,12 +130,12 @@ void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, int64
 
 // silu(gate) * up, block by block.
 void Plan::feed(const Layer& w, int64_t n) {
-  const int64_t blocks = w.gate.blocks(), each = arithmetic_.blocks_each(blocks, 2 * w.gate.inputs);
+  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.inputs);
   const char* x = aligned(packed_);
-  pool_->run((blocks + each - 1) / each, [&](int64_t piece, int thread) {
+  pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = tiles_[static_cast<std::size_t>(thread)].data();
     float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
-    for (int64_t block = piece * each; block < std::min(blocks, (piece + 1) * each); ++block) {
+    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
       arithmetic_.tile(w.gate, block, x, n, gate);
       arithmetic_.tile(w.up, block, x, n, up);
       kernels_->silu_mul(gate, up, n * kTile, gate);
