@@ -51,7 +51,9 @@ def run(
             prove(subject, levels, small if name in ("tiny", "stdlib-1m") else LARGE, dice, events)
         except Difference as found:
             difference = str(found)
-        done = sum(count for event, count in events.items() if event.startswith("tokens"))
+        before, done = done, sum(count for event, count in events.items() if event.startswith("tokens"))
+        if progress and progress.disable and done * 20 // tokens > before * 20 // tokens:  # nobody sees a bar
+            print(f"prove: {done:,} of {tokens:,} tokens", file=sys.stderr, flush=True)
         if progress and task is not None:
             progress.update(task, completed=min(done, tokens))
         if difference:

@@ -80,7 +80,7 @@ void Pool::start(std::int64_t pieces, Call call, const void* context) {
   done_.store(0, std::memory_order_relaxed);
   epoch_ = (epoch_ + 1) & 0xffffffu;
   ticket_.store(epoch_ << (2 * kPieceBits) | static_cast<std::uint64_t>(pieces) << kPieceBits);
-  if (asleep_.load() > 0) {
+  if (asleep_.exchange(0) > 0) {  // once: who is slow to wake is not called again at every piece of work
     { const std::lock_guard<std::mutex> hold(sleep_); }
     wake_.notify_all();
   }
@@ -117,9 +117,11 @@ void Pool::live(int thread) {
       breathe();
       if (++spins % 64 == 0 && std::chrono::steady_clock::now() - since > kSpin) {
         std::unique_lock<std::mutex> hold(sleep_);
-        asleep_.fetch_add(1);
-        wake_.wait(hold, [&] { return ending_ || ticket_.load() >> (2 * kPieceBits) != seen; });
-        asleep_.fetch_sub(1);
+        for (;;) {
+          asleep_.fetch_add(1);  // before looking: whoever publishes work after that look sees it
+          if (ending_ || ticket_.load() >> (2 * kPieceBits) != seen) break;
+          wake_.wait(hold);
+        }
       }
     }
     if (ending_) return;
