@@ -37,7 +37,7 @@ def run(
     events: Counter[str] = Counter()
     subjects: Counter[str] = Counter()
     order = [(name, make) for name, often, make in rows for _ in range(often)]
-    difference, began, done = None, time.perf_counter(), 0
+    difference, began, done, asked = None, time.perf_counter(), 0, tokens
     task = progress.add_task("tokens", total=tokens) if progress else None
     turn = 0
     while done < tokens:
@@ -51,9 +51,11 @@ def run(
             prove(subject, levels, small if name in ("tiny", "stdlib-1m") else LARGE, dice, events)
         except Difference as found:
             difference = str(found)
+        except KeyboardInterrupt:  # what was compared until then is compared
+            tokens = 0
         before, done = done, sum(count for event, count in events.items() if event.startswith("tokens"))
-        if progress and progress.disable and done * 20 // tokens > before * 20 // tokens:  # nobody sees a bar
-            print(f"prove: {done:,} of {tokens:,} tokens", file=sys.stderr, flush=True)
+        if progress and progress.disable and done * 20 // asked > before * 20 // asked:  # nobody sees a bar
+            print(f"prove: {done:,} of {asked:,} tokens", file=sys.stderr, flush=True)
         if progress and task is not None:
             progress.update(task, completed=min(done, tokens))
         if difference:
@@ -62,6 +64,7 @@ def run(
         **provenance(),
         "seed": seed,
         "tokens": done,
+        "tokens_asked": asked,
         "differences": 0 if difference is None else 1,
         "first_difference": difference,
         "levels": levels,
