@@ -138,8 +138,14 @@ def test_a_file_is_replaced_when_the_record_is_complete_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "record.json"
-    path.write_text("what was there", encoding="utf-8")
     model = foretoken.load(MODEL)
+    foretoken.record(path, model, "what was there", max_new_tokens=1)
+    before = path.read_bytes()
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("no record", encoding="utf-8")
+    with pytest.raises(TranscriptError, match="is there, and is no record; name another file, or remove it"):
+        foretoken.record(foreign, model, PROMPT)
+    foreign.unlink()
 
     def break_off(*args: Any, **options: Any) -> None:
         raise NumericsError("broken off")
@@ -159,7 +165,7 @@ def test_a_file_is_replaced_when_the_record_is_complete_and_not_before(
     assert str(error.value) == (
         f"the record cannot be written to {path} (No space left on device); free some space, or name a file elsewhere"
     )
-    assert path.read_text(encoding="utf-8") == "what was there"
+    assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path], "and nothing lies beside it"
     foretoken.record(path, model, PROMPT, max_new_tokens=2)
     assert json.loads(path.read_text(encoding="utf-8"))["version"] == 1
@@ -423,12 +429,12 @@ def test_a_file_too_many_or_too_few_is_named(whole: Path, tmp_path: Path) -> Non
     assert foretoken.verify(whole, folder).verified
     (folder / "added_tokens.json").write_text("{}", encoding="utf-8")
     assert refusal(whole, folder) == (
-        f"{folder} has added_tokens.json, and the model of {whole} had not; name that model"
+        f"{folder} has added_tokens.json, and the model of {whole} had not; give that one with --model"
     )
     (folder / "added_tokens.json").unlink()
     (folder / "generation_config.json").unlink()
     assert refusal(whole, folder) == (
-        f"the model of {whole} had a file 'generation_config.json', which is not here; name that model"
+        f"the model of {whole} had a file 'generation_config.json', which is not here; give that model with --model"
     )
 
 

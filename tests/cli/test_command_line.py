@@ -274,3 +274,16 @@ def test_doctor_explains(cli: Cli) -> None:
     assert ran.code == 0
     for word in ("decoder", "native"):
         assert word in ran.out
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="this system has no broken pipes")
+def test_whoever_reads_may_go_away() -> None:
+    command = f"{sys.executable} -m foretoken generate 'def add(' --model stdlib-1m --max-new-tokens 1000 --ignore-eos"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -c 20 >/dev/null; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 141
+    assert done.stderr == ""

@@ -245,7 +245,7 @@ def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch, fresh: Callable[
 
 @needs_native
 @pytest.mark.parametrize(
-    ("level", "hint"), [("avx", "; did you mean 'avx2'?"), ("AVX2", ""), ("", ""), ("avx2 ", "; did you mean 'avx2'?")]
+    ("level", "hint"), [("avx", "; did you mean 'avx2'?"), ("AVX2", ""), ("avx2 ", "; did you mean 'avx2'?")]
 )
 def test_an_unknown_level_is_refused(
     monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], level: str, hint: str
@@ -308,7 +308,7 @@ def test_a_module_that_is_required_must_be_there(monkeypatch: pytest.MonkeyPatch
     )
 
 
-@pytest.mark.parametrize("wanted", ["yes", "", "OFF"])
+@pytest.mark.parametrize("wanted", ["yes", "OFF"])
 def test_an_unknown_wish_for_the_module_is_refused(
     monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], wanted: str
 ) -> None:

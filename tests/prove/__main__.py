@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from foretoken.kernels import native
 from foretoken.provenance import provenance
 from tests.prove.cases import Difference, Size, prove
-from tests.prove.models import DTYPES, FAMILIES, makers
+from tests.prove.models import makers
 
 SMALL = Size()
 LARGE = Size(prompts=2, longest_prompt=90, tokens=16)  # of models beyond tiny: plain C++ takes its time
@@ -37,14 +37,19 @@ def run(
     events: Counter[str] = Counter()
     subjects: Counter[str] = Counter()
     order = [(name, make) for name, often, make in rows for _ in range(often)]
+    once = {name: make for name, _, make in reversed(rows)}  # each at least once, those that were named first
     difference, began, done, asked = None, time.perf_counter(), 0, tokens
     task = progress.add_task("tokens", total=tokens) if progress else None
     turn = 0
-    while done < tokens:
-        if turn % len(order) == 0:
-            dice.shuffle(order)
-        name, make = order[turn % len(order)]
-        turn += 1
+    while done < tokens or (once and tokens):
+        if once:
+            name = next(iter(once))
+            make = once.pop(name)
+        else:
+            if turn % len(order) == 0:
+                dice.shuffle(order)
+            name, make = order[turn % len(order)]
+            turn += 1
         subject = make(dice)
         subjects[f"{subject.name}, {subject.dtype}"] += 1
         try:
@@ -68,8 +73,6 @@ def run(
         "differences": 0 if difference is None else 1,
         "first_difference": difference,
         "levels": levels,
-        "dtypes": list(DTYPES),
-        "families": list(FAMILIES),
         "events": dict(sorted(events.items())),
         "models": dict(sorted(subjects.items())),
         "left_out": absent,
@@ -85,18 +88,23 @@ def main() -> None:
     parser.add_argument("--models", default="", help="folders of checkpoints, with commas between them")
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
+    if args.tokens < 1:
+        raise SystemExit(f"prove: --tokens is {args.tokens}; expected 1 or more")
+    if args.out is not None and not args.out.absolute().parent.is_dir():
+        raise SystemExit(f"prove: there is no folder {args.out.parent} for the record; make it first")
+    names = [name for name in args.models.split(",") if name]
+    for name in makers(names)[1]:
+        print(f"prove: {name} is absent and is left out", file=sys.stderr, flush=True)
     if native.module() is None:
         raise SystemExit("prove: the native module is not there; install it first")
     columns = (TextColumn("{task.completed:,.0f} of {task.total:,.0f} tokens"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        record = run(args.tokens, args.seed, [name for name in args.models.split(",") if name], progress)
+        record = run(args.tokens, args.seed, names, progress)
     print(json.dumps(record, indent=1))
     if args.out is not None:
         partial = args.out.with_suffix(".partial")
         partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         partial.rename(args.out)
-    for name in record["left_out"]:  # type: ignore[attr-defined]
-        print(f"prove: {name} is absent and was left out", file=sys.stderr)
     if record["differences"]:
         raise SystemExit(f"prove: {record['first_difference']}")
 

@@ -12,6 +12,7 @@ def test_a_slice_of_the_proof() -> None:
     record = run(tokens=9_000, seed=1, models=["no/such/model"], small=Size(prompts=2, longest_prompt=90, tokens=24))
     assert record["first_difference"] is None
     assert record["left_out"] == ["no/such/model"]
+    assert {"stdlib-1m", "stdlib-7m"} <= {name.split(",")[0] for name in record["models"]}  # type: ignore[attr-defined]
     events = record["events"]
     assert isinstance(events, dict)
     for event in ("draft tokens", "accepted tokens", "rejected tokens", "fully accepted rounds"):

@@ -55,8 +55,7 @@ def bench(
         if name not in FORMATS:
             raise SettingError(f"there is no format {name!r}{nearest(name, FORMATS)}")
     level = native.level() if level is None else level
-    if level not in native.supported():
-        raise SettingError(f"level is {level!r}, which this machine lacks; it has {', '.join(native.supported())}")
+    native.level_number(level)  # refuses one that is unknown, or that this machine lacks
     threads = threads or torch.get_num_threads()
     ceiling = Ceiling(threads, level)
     cases = list(_cases(ceiling, formats, shapes, rows, level, threads))

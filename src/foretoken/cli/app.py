@@ -51,12 +51,14 @@ def main() -> None:
     # Ctrl-C ends the process at once: nothing is ever half-written, and libraries that are just being imported take
     # Python's own way of telling for a failure of theirs
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # whoever read the output may go away, as `head` does: that ends the process, as it does any other of the kind
+    pipe = signal.signal(signal.SIGPIPE, signal.SIG_DFL) if hasattr(signal, "SIGPIPE") else None
     try:
         code = app(standalone_mode=False, args=sys.argv[1:] or ["--help"])
     except ForetokenError as error:
         _refuse(str(error))
     except _UsageError as error:
-        _refuse(f"{error.format_message()} See `foretoken COMMAND --help`.")  # type: ignore[attr-defined]
+        _refuse(f"{error.format_message().rstrip('.')}. See `foretoken COMMAND --help`.")  # type: ignore[attr-defined]
     except BrokenPipeError:  # whoever read went away, as `head` does
         _silence_output()
         sys.exit(141)
@@ -65,6 +67,8 @@ def main() -> None:
         _refuse(f"the output cannot be written ({error.strerror}); free some space, or write elsewhere")
     finally:
         signal.signal(signal.SIGINT, before)
+        if pipe is not None:
+            signal.signal(signal.SIGPIPE, pipe)
     sys.exit(code or 0)
 
 

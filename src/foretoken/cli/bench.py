@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,11 +18,15 @@ bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=Tr
 @bench.command("kernels")
 def kernels(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
-    level: Annotated[str | None, typer.Option(help="An instruction level; without it, the best.")] = None,
+    level: Annotated[
+        str | None, typer.Option(help="An instruction level; without it, the one in use (see doctor).")
+    ] = None,
     format: Annotated[
         list[str] | None, typer.Option(help="Weights: bf16 (default), fp16 or fp32; may come again.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.", min=1, max=1024)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of arithmetic.", min=1, max=max(16, os.cpu_count() or 1))
+    ] = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
     """How near to the speed of memory the kernels run: a share of the read bandwidth, measured beside each.
@@ -59,13 +64,17 @@ def _show(record: dict[str, Any]) -> None:
     from rich.table import Table
 
     machine, low_high = record["machine"], record["read_bandwidth_range_gb_per_s"]
+    plural = "s" if machine["threads"] > 1 else ""
     print(
-        f"{machine['processor']}, {machine['threads']} threads, level {machine['level']}: memory is read at "
-        f"{record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
+        f"{machine['processor']}, {machine['threads']} thread{plural}, level "
+        f"{machine['level']}: memory is read at {record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
     )
     rows = sorted({result["n"] for result in record["results"]})
     table = Table(
-        "kernel", "outputs x inputs", *(f"N = {n}" for n in rows), title="share of the read bandwidth (GFLOP/s)"
+        "kernel",
+        "outputs x inputs",
+        *(f"N = {n}" for n in rows),
+        title="share of the read bandwidth (GFLOP/s), by rows N of a pass",
     )
     lines: dict[tuple[str, str], dict[int, str]] = {}
     for result in record["results"]:

@@ -26,7 +26,7 @@ FORMATS = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2}  # by th
 @cache
 def module() -> ModuleType | None:
     """The native module, or None where it was not built or is switched off."""
-    wanted = os.environ.get("FORETOKEN_NATIVE", "auto")
+    wanted = os.environ.get("FORETOKEN_NATIVE") or "auto"
     if wanted not in ("auto", "required", "off"):
         raise NativeError(f"FORETOKEN_NATIVE is {wanted!r}; expected auto, required or off")
     if wanted == "off":
@@ -58,7 +58,7 @@ def level() -> str:
     """The instruction level in use: the highest that this machine has, or the one that FORETOKEN_LEVEL forces."""
     native = _present()
     forced = os.environ.get("FORETOKEN_LEVEL")
-    if forced is None:
+    if not forced:
         return supported()[-1]
     if forced not in _NUMBERS:
         raise NativeError(f"FORETOKEN_LEVEL is {forced!r}{nearest(forced, _NUMBERS)}")
@@ -82,7 +82,7 @@ def explain() -> str:
     """Whether the native module runs and at which level, and if not, why not."""
     native = module()
     if native is not None:
-        forced = ", forced by FORETOKEN_LEVEL" if "FORETOKEN_LEVEL" in os.environ else ""
+        forced = ", forced by FORETOKEN_LEVEL" if os.environ.get("FORETOKEN_LEVEL") else ""
         lacks = [f"not {name}: {native.why_not(_NUMBERS[name])}" for name in LEVELS if name not in supported()]
         return f"{level()}{forced} (this machine has {'; '.join([', '.join(supported()), *lacks])})"
     if os.environ.get("FORETOKEN_NATIVE") == "off":

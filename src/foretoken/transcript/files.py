@@ -41,13 +41,17 @@ def expect_same(record: str, expected: Mapping[str, str], files: Mapping[str, Pa
     """Refuse, by the name of the first that differs, files whose SHA-256 is not the one expected."""
     for name, file in files.items():
         if name not in expected:
-            raise TranscriptError(f"{file.parent} has {name}, and the model of {record} had not; name that model")
+            raise TranscriptError(
+                f"{file.parent} has {name}, and the model of {record} had not; give that one with --model"
+            )
         here = sha256(file)
         if here != expected[name]:
             raise TranscriptError(
                 f"{name} in {file.parent} is not that of {record} (SHA-256 {here:.12}..., expected "
-                f"{expected[name]:.12}...); name its model"
+                f"{expected[name]:.12}...); give the recorded model with --model"
             )
     absent = next((name for name in expected if name not in files), None)
     if absent is not None:
-        raise TranscriptError(f"the model of {record} had a file {absent!r:.80}, which is not here; name that model")
+        raise TranscriptError(
+            f"the model of {record} had a file {absent!r:.80}, which is not here; give that model with --model"
+        )

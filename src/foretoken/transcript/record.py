@@ -42,6 +42,8 @@ def expect_place(path: str | Path) -> None:
         if not stat.S_ISREG(path.stat().st_mode):
             kind = "a folder" if path.is_dir() else "no ordinary file"
             raise TranscriptError(f"{path} is {kind}; expected the name of a file for the record")
+        if path.stat().st_size and FORMAT.encode() not in path.read_bytes()[:1000]:
+            raise TranscriptError(f"{path} is there, and is no record; name another file, or remove it")
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise TranscriptError(f"there is no folder {path.parent} for the record; make it first") from None
@@ -60,7 +62,7 @@ def write(
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "model": model.name,
+        "model": str(Path(model.name).absolute()) if Path(model.name).is_dir() else model.name,
         "revision": _revision(model),
         "prompt": {"text": prompt if isinstance(prompt, str) else None, "tokens": model.tokens_of(prompt)},
         "settings": {
