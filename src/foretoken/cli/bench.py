@@ -64,11 +64,9 @@ def _show(record: dict[str, Any]) -> None:
     from rich.table import Table
 
     machine, low_high = record["machine"], record["read_bandwidth_range_gb_per_s"]
-    plural = "s" if machine["threads"] > 1 else ""
-    print(
-        f"{machine['processor']}, {machine['threads']} thread{plural}, level "
-        f"{machine['level']}: memory is read at {record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
-    )
+    threads = f"{machine['threads']} thread" + ("s" if machine["threads"] > 1 else "")
+    speed = f"{record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
+    print(f"{machine['processor']}, {threads}, level {machine['level']}: memory is read at {speed}")
     rows = sorted({result["n"] for result in record["results"]})
     table = Table(
         "kernel",
