@@ -173,7 +173,7 @@ class LocalVerifier:
         state = self._sequences[sequence]
         features: dict[str, torch.Tensor] = {}
         if self._needs.hidden:
-            features["hidden"] = hidden.clone() if path is None else hidden[path]
+            features["hidden"] = hidden.clone() if path is None else _rows(hidden, path)
         if self._needs.extractor is not None:
             features.update(self._needs.extractor(self.caches[sequence], start, state.length))
         return Verdict(
@@ -184,7 +184,7 @@ class LocalVerifier:
             tokens=tokens,
             origins=origins,
             features=Features(start, features) if features else None,
-            logits=(logits.clone() if path is None else logits[path]) if state.keep_logits else None,
+            logits=(logits.clone() if path is None else _rows(logits, path)) if state.keep_logits else None,
         )
 
     def _walk(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], int]:
@@ -218,3 +218,9 @@ class LocalVerifier:
                 f"the cache of sequence {draft.sequence} holds {held} positions, expected {state.length}: "
                 "it was cut, or a pass was broken off while it committed; end the sequence"
             )
+
+
+def _rows(tensor: torch.Tensor, path: list[int]) -> torch.Tensor:
+    """Some rows, in memory of their own. To pick them by index would wake PyTorch's threads, which then spin on the
+    cores that the next pass wants."""
+    return torch.cat([tensor[i : i + 1] for i in path])

@@ -7,6 +7,7 @@ namespace foretoken {
 using std::int64_t;
 
 constexpr int64_t kPieceBytes = 512 << 10;  // of weights: some tens of microseconds of reading
+constexpr int64_t kSmallBytes = 64 << 10;   // less is not worth handing out
 
 void Arithmetic::tile(const Matrix& matrix, int64_t block, const char* packed, int64_t n, float* tile) const {
   const int64_t first = block * kTile, count = std::min(kTile, matrix.outputs - first);
@@ -28,7 +29,8 @@ Cut Arithmetic::cut(int64_t blocks, int64_t inputs) const {
   const int64_t bytes = std::max<int64_t>(1, kTile * inputs * static_cast<int64_t>(size_of(format)));
   const int64_t fair = std::max<int64_t>(1, blocks / (4 * pool->threads()));
   const int64_t size = std::clamp<int64_t>(kPieceBytes / bytes, 1, fair);
-  return {blocks, blocks * 3 / 4 / size, size, std::max<int64_t>(1, size / 4)};
+  const int64_t small = std::clamp<int64_t>(kSmallBytes / bytes, 1, size);
+  return {blocks, blocks * 3 / 4 / size, size, std::max(small, size / 4)};
 }
 
 void Arithmetic::multiply(const std::vector<Output>& outputs, const char* packed, int64_t n,
