@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretoken.decoder.cache import Cache
+from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
@@ -69,8 +69,8 @@ def test_a_chain_of_nothing_leaves_the_cache_alone(make: Make) -> None:
 def test_a_chain_can_be_committed_as_its_rows(make: Make, dtype: torch.dtype) -> None:
     decoder, prefix = make("plain", dtype), random_tokens(20, seed=1, vocab=97)
     one, other = after(decoder, prefix), after(decoder, prefix)
-    tokens = decoder.draft_chain(one, 42, 6)
-    ((writer,),) = {tuple(set(layer)) for layer in writers(one)}  # one pass wrote all of it
+    writer = new_writer()
+    tokens = decoder.draft_chain(one, 42, 6, writer=writer)
     one.commit(range(4), writer)
     for token in [42, *tokens[:3]]:
         rows = chain(other, [token])
@@ -78,6 +78,16 @@ def test_a_chain_can_be_committed_as_its_rows(make: Make, dtype: torch.dtype) ->
         other.commit([0], rows.writer)
     assert one.digest() == other.digest()
     assert decoder.draft_chain(one, tokens[3], 5) == single_steps(decoder, other, tokens[3], 5)
+
+
+def test_two_passes_of_one_writer_are_committed_as_one(make: Make) -> None:
+    decoder, prefix = make("plain"), random_tokens(20, seed=1, vocab=97)
+    one, other, writer = after(decoder, prefix), after(decoder, prefix), new_writer()
+    decoder.forward(chain(one, [5, 6], writer=writer))
+    tokens = decoder.draft_chain(one, 42, 3, writer=writer)
+    one.commit(range(5), writer)
+    read_committed(decoder, [5, 6, 42, *tokens[:2]], [5], other)
+    assert one.digest() == other.digest()
 
 
 def test_two_chains_have_two_writers(make: Make) -> None:

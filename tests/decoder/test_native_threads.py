@@ -192,6 +192,45 @@ def test_a_process_that_forks_after_a_pass_computes_the_same_as_its_child() -> N
     assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
 
 
+FORK_WITHIN_A_PASS = """
+import os, threading, warnings
+import torch
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+from tests.decoder.test_native_threads import greedy
+from tests.tiny import tiny_decoder
+
+decoder = tiny_decoder(threads=3, vocab_size=4000)
+expected = greedy(decoder, 3)
+ending, passes = threading.Event(), [0]
+
+def keep_busy():
+    while not ending.is_set():
+        assert greedy(decoder, 3) == expected
+        passes[0] += 1
+
+busy = threading.Thread(target=keep_busy)
+busy.start()
+for _ in range(20):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if greedy(decoder, 3) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0, "the child computes something else"
+ending.set()
+busy.join()
+assert passes[0] > 1, "no pass was under way"
+print("the same")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_may_fork_while_another_thread_of_it_is_in_a_pass() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_WITHIN_A_PASS], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
+
+
 # -- levels -----------------------------------------------------------------------------------------------------------
 
 

@@ -112,15 +112,16 @@ class Decoder:
         return self._pass.run(rows)
 
     @torch.no_grad()
-    def draft_chain(self, cache: Cache, token: int, count: int) -> list[int]:
+    def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> list[int]:
         """`count` greedy tokens after `token`, each from the one before, in one call.
 
-        The rows' keys and values are written to the cache's scratch, after what is there. A NaN ends the chain early.
+        The rows' keys and values are written to the cache's scratch, after what is there; `writer` (from `new_writer`)
+        is what they can be committed by. A NaN ends the chain early.
         """
         self._expect_known([token])
         if count < 1:
             return []
-        rows = chain(cache, [token] * count)  # the first is right; the others follow from it
+        rows = chain(cache, [token] * count, writer=writer)  # the first is right; the others follow from it
         return self._pass.chain(cache, token, rows)
 
     def nan_error(self) -> NumericsError:

@@ -26,9 +26,14 @@ class Segment:
 class Rows:
     """N rows, placed in the scratch of their caches. One object a pass: its `writer` tags what the pass writes."""
 
-    def __init__(self, parts: Iterable[tuple[Cache, Sequence[int], Sequence[int]]]) -> None:
-        """parts: (cache, tokens, parents) each; a parent is a slot of that cache's scratch, or -1."""
-        self.writer = new_writer()
+    def __init__(
+        self, parts: Iterable[tuple[Cache, Sequence[int], Sequence[int]]], *, writer: int | None = None
+    ) -> None:
+        """parts: (cache, tokens, parents) each; a parent is a slot of that cache's scratch, or -1.
+
+        writer: a tag from `new_writer`, where several passes write what is to be committed as one; else a new one.
+        """
+        self.writer = new_writer() if writer is None else writer
         self.tokens: list[int] = []
         self.positions: list[int] = []
         self.segments: list[Segment] = []
@@ -77,7 +82,7 @@ def _path(cache: Cache, slot: int) -> list[int]:
     return [] if len(path) == slot + 1 else path
 
 
-def chain(cache: Cache, tokens: Sequence[int]) -> Rows:
+def chain(cache: Cache, tokens: Sequence[int], *, writer: int | None = None) -> Rows:
     """A pass over one sequence in which each token follows the one before, after all scratch there is."""
     first = cache.scratch - 1
-    return Rows([(cache, tokens, range(first, first + len(tokens)))])
+    return Rows([(cache, tokens, range(first, first + len(tokens)))], writer=writer)
