@@ -15,6 +15,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import foretoken
+from foretoken.bench import kernels
 from foretoken.cli import generate
 from foretoken.cli.show import print_with_origins
 from foretoken.errors import PromptError
@@ -287,3 +288,12 @@ def test_whoever_reads_may_go_away() -> None:
     )
     assert done.returncode == 141
     assert done.stderr == ""
+
+
+def test_a_measurement_that_could_not_be_kept_does_not_begin(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "bench", lambda **options: pytest.fail("it measures"))
+    ran = cli("bench", "kernels", "--json", tmp_path / "nowhere" / "record.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"foretoken: there is no folder {tmp_path}/nowhere for the record; make it first\n"

@@ -18,6 +18,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from foretoken.errors import InputError
+from foretoken.files import expect_place, write_json
 from foretoken.kernels import native
 from foretoken.provenance import provenance
 from tests.prove.cases import Difference, Size, prove
@@ -82,16 +84,23 @@ def run(
 
 def main() -> None:
     """The command line."""
+    try:
+        _run()
+    except InputError as error:
+        raise SystemExit(f"prove: {error}") from None
+
+
+def _run() -> None:
     parser = argparse.ArgumentParser(description="Proves that drafting changes nothing.")
-    parser.add_argument("--tokens", type=int, default=1_000_000)
-    parser.add_argument("--seed", type=int, default=20261121)
+    parser.add_argument("--tokens", type=int, default=1_000_000, help="how many to compare (%(default)s)")
+    parser.add_argument("--seed", type=int, default=20261121, help="of models, prompts and trees (%(default)s)")
     parser.add_argument("--models", default="", help="folders of checkpoints, with commas between them")
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
     if args.tokens < 1:
         raise SystemExit(f"prove: --tokens is {args.tokens}; expected 1 or more")
-    if args.out is not None and not args.out.absolute().parent.is_dir():
-        raise SystemExit(f"prove: there is no folder {args.out.parent} for the record; make it first")
+    if args.out is not None:
+        expect_place(args.out)
     names = [name for name in args.models.split(",") if name]
     for name in makers(names)[1]:
         print(f"prove: {name} is absent and is left out", file=sys.stderr, flush=True)
@@ -102,9 +111,7 @@ def main() -> None:
         record = run(args.tokens, args.seed, names, progress)
     print(json.dumps(record, indent=1))
     if args.out is not None:
-        partial = args.out.with_suffix(".partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        partial.rename(args.out)
+        write_json(args.out, record)
     if record["differences"]:
         raise SystemExit(f"prove: {record['first_difference']}")
 

@@ -20,6 +20,7 @@ from rich.progress import track
 from foretoken.bench.suites import load_suite, suite_hash
 from foretoken.build import load
 from foretoken.errors import ForetokenError, ModelError
+from foretoken.files import expect_place, write_json
 from foretoken.kernels import explain
 from foretoken.provenance import provenance
 from foretoken.types import Completion
@@ -74,39 +75,40 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Does drafting change a token?")
-    parser.add_argument("--model", default="stdlib-7m")
-    parser.add_argument("--suite", default="heldout-20")
+    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
+    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
     parser.add_argument("--draft", action="append", help="a draft to compare with plain decoding; may come again")
     parser.add_argument("--dtype", action="append", help="bfloat16, float16 or float32; may come again")
-    parser.add_argument("--max-new-tokens", type=int, default=200)
+    parser.add_argument("--max-new-tokens", type=int, default=200, help="of each prompt (%(default)s)")
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
-    if args.out is not None and not args.out.parent.is_dir():
-        raise SystemExit(f"identical: there is no folder {args.out.parent} to write to; make it first")
-    drafts = args.draft or ["lookup", "lookup:min_match=1:tokens=15"]
     try:
-        rows = [
-            row
-            for dtype in args.dtype or ["bfloat16", "float32"]
-            for row in compare(args.model, args.suite, drafts, dtype, args.max_new_tokens)
-        ]
-        suite = {"name": args.suite, "sha256": suite_hash(args.suite)}
+        _run(args)
     except ForetokenError as error:
         raise SystemExit(f"identical: {error}") from None
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.out is not None:
+        expect_place(args.out)
+    drafts = args.draft or ["lookup", "lookup:min_match=1:tokens=15"]
+    rows = [
+        row
+        for dtype in args.dtype or ["bfloat16", "float32"]
+        for row in compare(args.model, args.suite, drafts, dtype, args.max_new_tokens)
+    ]
     record = {
         **provenance(),
         "kernels": explain().splitlines(),
         "threads": torch.get_num_threads(),
         "model": Path(args.model).name,
-        "suite": suite,
+        "suite": {"name": args.suite, "sha256": suite_hash(args.suite)},
         "temperature": 0,
         "results": rows,
     }
     print(json.dumps(record, indent=1))
     if args.out is not None:
-        partial = args.out.with_suffix(".partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        partial.rename(args.out)
+        write_json(args.out, record)
     if any(row["completions_with_other_tokens"] or row["completions_with_other_logits"] for row in rows):
         raise SystemExit("identical: drafting changed the output")
 

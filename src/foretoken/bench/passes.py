@@ -29,6 +29,8 @@ from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import expected_shapes
+from foretoken.errors import ForetokenError, InputError
+from foretoken.files import expect_place, write_json
 from foretoken.kernels import native
 from foretoken.provenance import provenance
 
@@ -233,11 +235,33 @@ def _layers(target: Decoder, cache: Cache) -> float:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="What passes cost beside what memory allows.")
-    parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 4096])
+    parser.add_argument(
+        "--layers", type=int, default=SHAPE["num_hidden_layers"], help="of the model that is measured (%(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=9, help="how often each pass is measured; medians are given (%(default)s)"
+    )
+    parser.add_argument(
+        "--prefill",
+        type=int,
+        nargs="*",
+        default=[512, 4096],
+        metavar="TOKENS",
+        help="lengths of prompts, read beside transformers (512 4096); none leaves it out",
+    )
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
+    try:
+        _run(args)
+    except ForetokenError as error:
+        raise SystemExit(f"passes: {error}") from None
+
+
+def _run(args: argparse.Namespace) -> None:
+    if min(args.layers, args.rounds, *args.prefill) < 1:
+        raise InputError("--layers, --rounds or --prefill has a number below 1; expected 1 or more")
+    if args.out is not None:
+        expect_place(args.out)
     threads, level = torch.get_num_threads(), native.level()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -263,9 +287,7 @@ def main() -> None:
         record["prefill"] = prefill(folder, tuple(args.prefill), 3) if args.prefill else []
     print(json.dumps(record, indent=1))
     if args.out is not None:
-        partial = args.out.with_suffix(".partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        partial.rename(args.out)
+        write_json(args.out, record)
 
 
 if __name__ == "__main__":

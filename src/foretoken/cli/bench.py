@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foretoken.errors import InputError
+from foretoken.files import expect_place, write_json
 
 bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
 
@@ -33,8 +32,8 @@ def kernels(
 
     Takes two gigabytes of memory and all cores for itself: close what else is running. Under a minute by default.
     """
-    if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
-        raise InputError(f"{json_file} cannot be written; name a file in a folder that is there")
+    if json_file is not None:
+        expect_place(json_file)
 
     from rich.console import Console
     from rich.progress import Progress
@@ -53,9 +52,7 @@ def kernels(
         )
     _show(record)
     if json_file is not None:
-        partial = json_file.with_name(json_file.name + ".partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        partial.rename(json_file)
+        write_json(json_file, record)
 
 
 def _show(record: dict[str, Any]) -> None:

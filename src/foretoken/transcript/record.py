@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import platform
-import stat
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from foretoken import files
 from foretoken.errors import InputError, TranscriptError
 from foretoken.model import Model
 from foretoken.provenance import provenance
@@ -36,21 +33,17 @@ def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settin
 
 
 def expect_place(path: str | Path) -> None:
-    """Refuse what a record cannot be written to."""
-    path = Path(path)
+    """Refuse what a record cannot be written to, and a file that holds something else."""
+    files.expect_place(path, TranscriptError)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a folder" if path.is_dir() else "no ordinary file"
-            raise TranscriptError(f"{path} is {kind}; expected the name of a file for the record")
-        if path.stat().st_size and FORMAT.encode() not in path.read_bytes()[:1000]:
-            raise TranscriptError(f"{path} is there, and is no record; name another file, or remove it")
+        with open(path, "rb") as there:
+            start = there.read(1000)
     except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise TranscriptError(f"there is no folder {path.parent} for the record; make it first") from None
+        return
     except OSError as error:
         raise TranscriptError(f"{path} cannot hold the record ({error.strerror}); name another file") from None
-    if not os.access(path.parent, os.W_OK):
-        raise TranscriptError(f"the folder {path.parent} cannot be written to; name a file elsewhere for the record")
+    if start and FORMAT.encode() not in start:
+        raise TranscriptError(f"{path} is there, and is no record; name another file, or remove it")
 
 
 def write(
@@ -82,22 +75,7 @@ def write(
         "files": {name: sha256(file) for name, file in deciding_files(model.folder).items()},
         "provenance": provenance(),
     }
-    path = Path(os.path.realpath(path))  # a link keeps leading to it
-    partial = path.with_name(f".foretoken-{uuid.uuid4().hex}.partial")
-    try:
-        with open(partial, "x", encoding="utf-8") as file:
-            file.write(json.dumps(content, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise TranscriptError(
-            f"the record cannot be written to {path} ({error.strerror}); free some space, or name a file elsewhere"
-        ) from None
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    files.write_json(path, content, TranscriptError)
 
 
 def _revision(model: Model) -> str | None:

@@ -1,0 +1,154 @@
+"""Records on disk: refused before the work where they cannot be written, and written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretoken.bench import identical, passes
+from foretoken.errors import InputError, TranscriptError
+from foretoken.files import expect_place, write_json
+from tests.prove import __main__ as prove
+
+RECORD = {"number": 1, "name": "é"}
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_record_is_written_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    for record in (RECORD, {}):
+        expect_place(path)
+        write_json(path, record)
+        assert json.loads(path.read_text(encoding="utf-8")) == record
+        assert left_in(tmp_path) == ["record.json"]
+
+
+def test_a_name_without_a_folder_is_in_the_one_where_we_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    expect_place("record.json")
+    write_json("record.json", RECORD)
+    assert left_in(tmp_path) == ["record.json"]
+
+
+@pytest.mark.parametrize("broken", ["fsync", "replace"])
+@pytest.mark.parametrize("reason", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
+def test_a_write_that_breaks_off_leaves_the_old_file_and_nothing_else(
+    broken: str, reason: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("what was there", encoding="utf-8")
+
+    def breaks(*args: Any) -> None:
+        assert len(left_in(tmp_path)) == 2, "it has begun to write, beside the old file"
+        raise reason
+
+    monkeypatch.setattr(*((os, "fsync") if broken == "fsync" else (Path, "replace")), breaks)
+    with pytest.raises((InputError, KeyboardInterrupt)) as error:
+        write_json(path, RECORD)
+    monkeypatch.undo()
+    if isinstance(reason, OSError):
+        assert str(error.value) == (
+            f"the record cannot be written to {path} (No space left on device); free some space, or name a file "
+            "elsewhere"
+        )
+    assert path.read_text(encoding="utf-8") == "what was there"
+    assert left_in(tmp_path) == ["record.json"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL to send")
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("what was there", encoding="utf-8")
+    code = """
+import os, signal, sys
+from foretoken.files import write_json
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+write_json(sys.argv[1], {"number": 1})
+"""
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=False)
+    assert done.returncode == -9
+    assert path.read_text(encoding="utf-8") == "what was there"
+
+
+def test_what_cannot_be_json_touches_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write_json(tmp_path / "record.json", {"a set": {1}})
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere/record.json", "there is no folder {folder}/nowhere for the record; make it first"),
+        (".", "{folder} is a folder; expected the name of a file for the record"),
+        ("/dev/null", "/dev/null is no ordinary file; expected the name of a file for the record"),
+        ("x" * 300, "{folder}/" + "x" * 300 + " cannot hold the record (File name too long); name another file"),
+        ("a\0b", "{folder}/a\0b cannot hold the record (embedded null byte); name another file"),
+        ("file/record.json", "{folder}/file/record.json cannot hold the record (Not a directory); name another file"),
+        ("loop", "{folder}/loop cannot hold the record (Too many levels of symbolic links); name another file"),
+        ("dangling", "there is no folder {folder}/gone for the record; make it first"),
+    ],
+)
+def test_a_place_that_can_hold_no_record_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "record.json")
+    before = left_in(tmp_path)
+    for kind in (InputError, TranscriptError):
+        with pytest.raises(kind) as error:
+            expect_place(tmp_path / name, kind)
+        assert type(error.value) is kind
+        assert str(error.value) == message.format(folder=tmp_path)
+    assert left_in(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the mode of the folder would not do: root may write anywhere
+    monkeypatch.setattr(os, "access", lambda folder, mode: Path(folder) != tmp_path)
+    with pytest.raises(InputError) as error:
+        expect_place(tmp_path / "record.json")
+    assert str(error.value) == (f"the folder {tmp_path} cannot be written to; name a file elsewhere for the record")
+
+
+def test_a_link_keeps_leading_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, target = tmp_path / "link.json", tmp_path / "elsewhere" / "record.json"
+    link.symlink_to(target)
+    expect_place(link)
+    write_json(link, RECORD)
+    assert link.is_symlink()
+    assert json.loads(target.read_text(encoding="utf-8")) == RECORD
+    assert left_in(tmp_path / "elsewhere") == ["record.json"]
+
+
+def test_a_place_that_went_away_meanwhile_is_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "gone" / "record.json"
+    with pytest.raises(TranscriptError) as error:
+        write_json(path, RECORD, TranscriptError)
+    assert str(error.value) == (
+        f"the record cannot be written to {path} (No such file or directory); free some space, or name a file elsewhere"
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "module", "work"),
+    [("identical", identical, "compare"), ("passes", passes, "write_checkpoint"), ("prove", prove, "run")],
+)
+def test_a_measurement_that_could_not_be_kept_does_not_begin(
+    command: str, module: Any, work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, work, lambda *args, **options: pytest.fail("it measures"))
+    monkeypatch.setattr(sys, "argv", [command, "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    assert stop.value.code == f"{command}: {tmp_path} is a folder; expected the name of a file for the record"
