@@ -277,17 +277,71 @@ def test_doctor_explains(cli: Cli) -> None:
         assert word in ran.out
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="this system has no broken pipes")
-def test_whoever_reads_may_go_away() -> None:
-    command = f"{sys.executable} -m foretoken generate 'def add(' --model stdlib-1m --max-new-tokens 1000 --ignore-eos"
-    done = subprocess.run(
-        ["bash", "-c", f"{command} | head -c 20 >/dev/null; exit ${{PIPESTATUS[0]}}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+LONG = "generate 'def add(' --model stdlib-1m --max-new-tokens 1000 --ignore-eos"
+
+
+def in_bash(command: str) -> subprocess.CompletedProcess[str]:
+    """Runs `foretoken` as a shell does, with pipes; the exit code is the command's own."""
+    script = f"{sys.executable} -m foretoken {command}; exit ${{PIPESTATUS[0]}}"
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+
+
+needs_bash = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash to make pipes")
+
+
+@needs_bash
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{LONG} | head -c 5 >/dev/null",
+        f"{LONG} 2>&1 | head -c 5 >/dev/null",
+        f"{LONG} --json | true",
+        f"{LONG} --show-origins | head -c 5 >/dev/null",
+        "--help | true",  # rich has its own way with broken pipes
+        "doctor | true",  # and what is printed without a flush fails at the end
+    ],
+)
+def test_whoever_reads_may_go_away(command: str) -> None:
+    done = in_bash(command)
     assert done.returncode == 141
     assert done.stderr == ""
+
+
+@needs_bash
+def test_standard_output_may_be_closed() -> None:
+    done = in_bash("generate 'def add(' --model stdlib-1m --max-new-tokens 5 >&-")
+    assert done.returncode == 0
+    assert re.fullmatch(r"-- 5 tokens, .*\n", done.stderr)
+    assert (in_bash("doctor >&-").returncode, in_bash("doctor >&-").stderr) == (0, "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGPIPE"), reason="this system has no broken pipes")
+def test_a_hub_that_hangs_up_is_told_and_does_not_end_the_process_without_a_word() -> None:
+    code = """
+import socket, sys
+import huggingface_hub
+from foretoken.cli.app import main
+
+def hangs_up(*args, **options):
+    here, there = socket.socketpair()
+    there.close()
+    here.sendall(b"GET")
+
+huggingface_hub.snapshot_download = hangs_up
+sys.argv = ["foretoken", "generate", "x", "--model", "owner/name"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no hub could be reached to download it (BrokenPipeError)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_for_a_group_is_not_an_empty_complaint(cli: Cli) -> None:
+    ran = cli("bench")
+    assert ran.code == 2
+    assert "kernels" in ran.out + ran.err
+    assert "foretoken: ." not in ran.err
 
 
 def test_a_measurement_that_could_not_be_kept_does_not_begin(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, TextIO
 
 import typer
 
@@ -51,24 +51,29 @@ def main() -> None:
     # Ctrl-C ends the process at once: nothing is ever half-written, and libraries that are just being imported take
     # Python's own way of telling for a failure of theirs
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # whoever read the output may go away, as `head` does: that ends the process, as it does any other of the kind
-    pipe = signal.signal(signal.SIGPIPE, signal.SIG_DFL) if hasattr(signal, "SIGPIPE") else None
     try:
         code = app(standalone_mode=False, args=sys.argv[1:] or ["--help"])
+        if sys.stdout is not None:  # it was closed
+            sys.stdout.flush()  # here, where it can be told that it fails
     except ForetokenError as error:
         _refuse(str(error))
     except _UsageError as error:
-        _refuse(f"{error.format_message().rstrip('.')}. See `foretoken COMMAND --help`.")  # type: ignore[attr-defined]
-    except BrokenPipeError:  # whoever read went away, as `head` does
-        _silence_output()
-        sys.exit(141)
+        message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+        if message:  # else the help was shown instead
+            _refuse(f"{message}. See `foretoken COMMAND --help`.")
+        sys.exit(2)
+    except (BrokenPipeError, SystemExit) as stop:
+        # whoever read went away, as `head` does: no error, and nobody to tell. Typer and rich make a SystemExit(1) of
+        # it. SIGPIPE is not let loose instead: it would end the process without a word when a hub hangs up, too
+        if not any(isinstance(reason, BrokenPipeError) for reason in (stop, stop.__context__)):
+            raise
+        _silence(sys.stdout, sys.stderr)
+        sys.exit(141)  # what a shell says of a process that the signal ended
     except OSError as error:
-        _silence_output()
+        _silence(sys.stdout)
         _refuse(f"the output cannot be written ({error.strerror}); free some space, or write elsewhere")
     finally:
         signal.signal(signal.SIGINT, before)
-        if pipe is not None:
-            signal.signal(signal.SIGPIPE, pipe)
     sys.exit(code or 0)
 
 
@@ -77,6 +82,9 @@ def _refuse(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def _silence_output() -> None:
-    """Let standard output lead nowhere, or the flush at the end would fail once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _silence(*streams: TextIO | None) -> None:
+    """Let streams lead nowhere, or the flush at the end would fail once more."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in streams:
+        if stream is not None:
+            os.dup2(nowhere, stream.fileno())
