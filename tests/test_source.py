@@ -29,6 +29,15 @@ def refusal(model: str, revision: str | None = None) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize("given", [None, 3, b"stdlib-7m"])
+def test_what_names_no_model_is_refused(given: Any) -> None:
+    with pytest.raises(SettingError) as error:
+        resolve(given)
+    assert str(error.value) == (
+        f"the model is {given!r}, expected a checkpoint's folder, a hub id (owner/name) or an embedded model {KNOWN}"
+    )
+
+
 @pytest.mark.parametrize("name", EMBEDDED)
 def test_embedded_models_are_found_by_name(name: str) -> None:
     import foretoken

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -26,8 +27,19 @@ def provenance() -> dict[str, Any]:
 
 
 def _command() -> str:
-    """The command line; of a path only its last part, because the rest says more of a machine than of a measurement."""
-    return " ".join(["python", *(Path(word).name if "/" in word else word for word in sys.orig_argv[1:])])
+    """The command line, as a shell would take it again.
+
+    Of a path only the last part, because the rest says more of a machine than of a measurement.
+    """
+    return shlex.join(["python", *map(_without_folders, sys.orig_argv[1:])])
+
+
+def _without_folders(word: str) -> str:
+    option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+    is_text = any(character.isspace() for character in value) and not value.startswith(("/", ".", "~"))  # a prompt
+    if "/" not in value or is_text:
+        return word
+    return option + equals + Path(value).name
 
 
 def _commit() -> str | None:

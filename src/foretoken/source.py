@@ -13,11 +13,19 @@ _WANTED = ["*.json", "*.safetensors", "tokenizer.model"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 
-def resolve(model: str, revision: str | None = None, accept: Callable[[Path], object] = lambda folder: None) -> Path:
+def resolve(
+    model: str | Path, revision: str | None = None, accept: Callable[[Path], object] = lambda folder: None
+) -> Path:
     """The folder of a checkpoint. A hub id is downloaded, or found where an earlier download put it.
 
     `accept` is shown the folder while it holds no more than config.json, and may refuse before weights are fetched.
     """
+    if not isinstance(model, str | Path):
+        raise SettingError(
+            f"the model is {model!r:.60}, expected a checkpoint's folder, a hub id (owner/name) or an embedded model "
+            f"(known: {', '.join(sorted(EMBEDDED))})"
+        )
+    model = str(model)
     folder = EMBEDDED.get(model) or _folder(model)
     if folder is not None and folder.is_dir():
         if revision is not None:

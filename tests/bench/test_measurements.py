@@ -73,6 +73,20 @@ def test_a_record_tells_where_it_comes_from_and_no_path(monkeypatch: pytest.Monk
     json.dumps(record)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-m", "x", "def add(", "--record", "a/b.json"], "-m x 'def add(' --record b.json"),
+        (["x", "--out=/some/where/b.json", "--n=3"], "x --out=b.json --n=3"),
+        (["x", "it's a\nb / c"], "x 'it'\"'\"'s a\nb / c'"),
+        (["x", "/home/some one/b c.json", ""], "x 'b c.json' ''"),
+    ],
+)
+def test_a_command_is_told_as_a_shell_takes_it(words: list[str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python3", *words])
+    assert provenance()["command"] == f"python {told}"
+
+
 def test_the_rate_warms_up_stays_and_ends_near_zero() -> None:
     recipe = Recipe(steps=100, warmup=10)
     rates = [learning_rate(step, recipe) for step in range(100)]
