@@ -42,6 +42,8 @@ def command_line() -> Iterator[str]:
             yield f"| `{argument.name.upper()}` | | {argument.help} |"
         for option in options:
             default = "" if option.default in (None, False) else f"`{option.default}`"
+            if isinstance(option.show_default, str):  # of what is left open, in words
+                default = option.show_default
             yield f"| `{option.opts[0]}` | {default} | {option.help} |"
     yield from (
         "",
@@ -63,7 +65,22 @@ def command_line() -> Iterator[str]:
         "required.",
         "",
         "Exit codes: 0; 1 if `demo`, `verify` or `--audit` finds a difference; 2 for what cannot be used, with the "
-        "reason in one line on standard error; 141 if the output's reader went away.",
+        "reason in one line on standard error; 141 if the output's reader went away. Ctrl-C ends a command at once, "
+        "without a message, as its signal does (shells say 130): text that was printed stays, and no file is left half "
+        "written; a record or a JSON object that was not complete is not there.",
+        "",
+        "## Audits and records",
+        "",
+        "`--audit` decodes the same prompt once more without drafting, in the same process, and compares the tokens: a "
+        "line on standard error says `audit: identical`, or at which token the two part and by how much the logits do. "
+        "It costs the time of plain decoding.",
+        "",
+        "`--record FILE` writes the prompt, the settings, the tokens, a SHA-256 of their logits and one of each file of "
+        "the model that decides something. `foretoken verify FILE` generates again and compares all of it, bit for bit: "
+        "later, with another draft, with another number of threads, or on another machine. A record of the native "
+        "engine needs the native engine and the same architecture (x86-64, say), not the same instruction level; one of "
+        "PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor if its bits are to be equal. "
+        "A model that moved is named with `--model`.",
         "",
         "A prompt that begins with a dash comes after `--`: `foretoken generate -- '-x = 3'`.",
     )

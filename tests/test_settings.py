@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any
 
 import pytest
@@ -65,6 +66,21 @@ def test_numbers_of_loading_must_be_positive_and_whole(name: str, value: Any) ->
     with pytest.raises(SettingError) as error:
         LoadSettings.of({name: value})
     assert str(error.value) == f"{name} is {value!r}, expected a whole number, 1 or more"
+
+
+@pytest.mark.parametrize(("cores", "most"), [(2, 16), (1, 16), (64, 64), (None, 16)])
+def test_more_threads_than_cores_are_refused_with_the_reason(
+    cores: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    assert LoadSettings(threads=most).threads == most
+    with pytest.raises(SettingError) as error:
+        LoadSettings(threads=most + 1)
+    has = f"{cores or 1} core" + ("s" if (cores or 1) > 1 else "")
+    assert str(error.value) == (
+        f"threads is {most + 1}, expected at most {most} on this machine: it has {has}, and more threads than cores "
+        f"only wait; leave threads out, or give {cores or 1}"
+    )
 
 
 def test_some_numbers_of_loading_may_be_left_open() -> None:
@@ -136,7 +152,9 @@ def test_a_draft_is_levels_with_options(spec: str, levels: list[tuple[str, dict[
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("", "draft '' has an empty level; expected names with commas between them"),
+        ("", "draft is '', expected a name, such as 'lookup', or 'none' for plain decoding"),
+        (" ", "draft is ' ', expected a name, such as 'lookup', or 'none' for plain decoding"),
+        (",", "draft ',' has an empty level; expected names with commas between them"),
         ("lookup,", "draft 'lookup,' has an empty level; expected names with commas between them"),
         ("a,,b", "draft 'a,,b' has an empty level; expected names with commas between them"),
         (":tokens=2", "draft ':tokens=2' has an empty level; expected names with commas between them"),
@@ -175,7 +193,7 @@ def test_any_text_is_read_as_a_draft_or_refused_with_the_part_that_is_wrong(spec
         assert [level.name for level in levels] == [part.split(":")[0] for part in parts]
         assert all(level.name for level in levels)
         return
-    assert any(refusal.startswith(f"draft {wrong!r}") for wrong in [spec, *parts])
+    assert any(refusal.startswith(f"draft {wrong!r}") for wrong in [spec, *parts]) or not spec.strip()
 
 
 def test_a_message_stays_on_its_line_whatever_the_draft_holds() -> None:

@@ -63,6 +63,11 @@ class Model:
         self._drafter = drafter
         self._sequences = itertools.count()
 
+    @property
+    def context_length(self) -> int:
+        """How many tokens prompt and output may have together."""
+        return self._verifier.context_length
+
     def __repr__(self) -> str:
         return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"
 

@@ -11,11 +11,21 @@ from typing import Any, Self
 from foretoken.errors import DraftSpecError, SettingError, nearest
 
 
-def _count(name: str, value: object, most: int | None = None) -> None:
+def _count(name: str, value: object, most: int | None = None, why: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SettingError(f"{name} is {value!r}, expected a whole number, 1 or more")
     if most is not None and value > most:
-        raise SettingError(f"{name} is {value!r}, expected at most {most}")
+        raise SettingError(f"{name} is {value!r}, expected at most {most}{why}")
+
+
+def expect_threads(threads: object) -> None:
+    """Refuse a number of threads of arithmetic that makes no sense here. None leaves it open."""
+    if threads is None:
+        return
+    cores = os.cpu_count() or 1
+    # 16 everywhere, so that what one machine wrote down can be tried on a smaller one
+    why = f" on this machine: it has {cores} core{'s' * (cores > 1)}, and more threads than cores only wait"
+    _count("threads", threads, max(16, cores), f"{why}; leave threads out, or give {cores}")
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -64,15 +74,14 @@ class LoadSettings(_Settings):
         _count("prefill_chunk", self.prefill_chunk, 65_536)
         if self.num_speculative_tokens is not None:
             _count("num_speculative_tokens", self.num_speculative_tokens, 4096)
-        if self.threads is not None:
-            _count("threads", self.threads, max(16, os.cpu_count() or 1))
+        expect_threads(self.threads)
 
 
 @dataclass(frozen=True)
 class GenerateSettings(_Settings):
     """How one text is generated."""
 
-    max_new_tokens: int = 128
+    max_new_tokens: int = 128  # stop after so many, if no end token came and the context is not full
     ignore_eos: bool = False  # go on after an end token
     keep_logits: bool = False  # return the logits that each token was chosen from
     hash_logits: bool = False  # return their SHA-256, for which they need not be kept
@@ -106,6 +115,8 @@ class DraftLevel:
 
 def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
     """Levels of a draft, nearest to the target first: commas between levels, colons between options."""
+    if not spec.strip():
+        raise DraftSpecError(f"draft is {spec!r:.30}, expected a name, such as 'lookup', or 'none' for plain decoding")
     levels = []
     for part in spec.split(","):
         name, *pairs = part.strip().split(":")

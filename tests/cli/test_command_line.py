@@ -85,6 +85,25 @@ def test_drafting_changes_nothing_but_the_way_there(cli: Cli) -> None:
     assert plain["stats"]["mean_acceptance_length"] == 1
 
 
+def test_a_generation_that_fills_the_context_says_so(cli: Cli) -> None:
+    model = foretoken.load(MODEL)
+    prompt = "x = 1\n" * 508
+    assert 1 < model.context_length - len(model.tokens_of(prompt)) < 128
+    full = cli("generate", prompt, "--ignore-eos")
+    assert f"ended by length (the context of {model.context_length} tokens is full); promise" in full.err
+    as_json = cli("generate", prompt, "--ignore-eos", "--json")
+    assert json.loads(as_json.out)["finish_reason"] == "length"
+    asked = cli("generate", prompt, "--ignore-eos", "--max-new-tokens", 2)
+    assert "ended by length; promise" in asked.err
+
+
+def test_every_option_that_is_left_open_says_what_it_is_then(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = cli("generate", "--help").out
+    for default in ("what suits the draft", "as many as PyTorch takes", "stdlib-7m", "128"):
+        assert f"[default: ({default})]" in told or f"[default: {default}]" in told
+
+
 def test_origins_are_coloured_and_explained(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     prompt = "x = 1\nx = 1\nx = 1\nx ="
@@ -171,7 +190,10 @@ def test_a_bad_checkpoint_is_one_line_and_exit_code_2(cli: Cli, tmp_path: Path, 
         (("generate", "x", "--bogus"), "No such option: --bogus"),
         (("generate", "x", "--max-new-tokens", "many"), "Invalid value for '--max-new-tokens'"),
         (("generat", "x"), "No such command 'generat'"),
-        (("generate", "x", "--threads", "100000"), "threads is 100000, expected at most"),
+        (("generate", "x", "--threads", "100000"), "and more threads than cores only wait; leave threads out"),
+        (("bench", "kernels", "--threads", "100000"), "and more threads than cores only wait; leave threads out"),
+        (("bench", "kernels", "--threads", "0"), "threads is 0, expected a whole number, 1 or more"),
+        (("generate", "x", "--draft", ""), "draft is '', expected a name, such as 'lookup', or 'none' for plain"),
         (("generate", "x", "--draft", "none:tokens=5"), "draft 'none' has no option 'tokens' (known: none)"),
         (("generate", "x", "--json", "--show-origins"), "--json and --show-origins were both given"),
         (("generate", "x", "--revision", "v1"), "revision is 'v1', but 'stdlib-7m' is on this machine"),

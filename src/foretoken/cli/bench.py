@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from foretoken.files import expect_place, write_json
+from foretoken.settings import expect_threads
 
 bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
 
@@ -18,13 +18,13 @@ bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=Tr
 def kernels(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
     level: Annotated[
-        str | None, typer.Option(help="An instruction level; without it, the one in use (see doctor).")
+        str | None, typer.Option(help="An instruction level.", show_default="the one in use: see doctor")
     ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(help="Weights: bf16 (default), fp16 or fp32; may come again.")
+        list[str] | None, typer.Option(help="Weights: bf16, fp16 or fp32; may come again.", show_default="bf16")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of arithmetic.", min=1, max=max(16, os.cpu_count() or 1))
+        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
@@ -32,6 +32,7 @@ def kernels(
 
     Takes two gigabytes of memory and all cores for itself: close what else is running. Under a minute by default.
     """
+    expect_threads(threads)
     if json_file is not None:
         expect_place(json_file)
 
@@ -77,4 +78,4 @@ def _show(record: dict[str, Any]) -> None:
         line[result["n"]] = f"{result['fraction_of_bandwidth']:.2f} ({result['gflops']:.0f})"
     for (kernel, shape), line in lines.items():
         table.add_row(kernel, shape, *(line.get(n, "") for n in rows))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    Console(width=None if sys.stdout and sys.stdout.isatty() else 120).print(table)

@@ -24,8 +24,12 @@ def generate(
     draft: Annotated[
         str, typer.Option(help="What drafts: none, lookup, lookup:min_match=3:tokens=4, ...")
     ] = _LOAD.draft,
-    max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.")] = _GENERATE.max_new_tokens,
-    num_speculative_tokens: Annotated[int | None, typer.Option(help="Most draft tokens a round.")] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Stop after this many tokens, or where the model's context is full.")
+    ] = _GENERATE.max_new_tokens,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(help="Most draft tokens a round.", show_default="what suits the draft")
+    ] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,
     dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = _LOAD.dtype,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = _LOAD.device,
@@ -35,14 +39,24 @@ def generate(
     weights: Annotated[
         str, typer.Option(help="mapped: read where the files are; copied: into memory of their own, in huge pages.")
     ] = _LOAD.weights,
-    threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub model.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch")
+    ] = None,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Decode again plainly and compare; exit code 1 if a token differs.")
+        bool,
+        typer.Option(
+            "--audit", help="Decode again plainly and compare tokens; say where the first differs, with exit code 1."
+        ),
     ] = False,
     record: Annotated[
-        Path | None, typer.Option(help="Write a record to this file, for `foretoken verify` to prove again.")
+        Path | None,
+        typer.Option(
+            help="Write a record to this file, for `foretoken verify` to prove again. Replaces a record, no other file."
+        ),
     ] = None,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
@@ -86,8 +100,10 @@ def generate(
                 print(piece.text, end="", flush=True)
             if not stream.completion.text.endswith("\n"):
                 print(flush=True)
-        print(f"-- {show.summary(stream.completion)}", file=sys.stderr)
     done = stream.completion
+    if not as_json:
+        full = done.finish_reason == "length" and len(done.tokens) < settings.max_new_tokens
+        print(f"-- {show.summary(done, loaded.context_length if full else None)}", file=sys.stderr)
     if done.audit is not None and not as_json:
         print(f"-- {show.audit(done.audit, loaded.describe)}", file=sys.stderr)
     if record is not None:

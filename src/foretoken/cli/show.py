@@ -14,8 +14,11 @@ from foretoken.types import TARGET, Audit, Completion
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of origins, as they appear; the target's stay plain
 
 
-def summary(completion: Completion) -> str:
-    """One line: how many tokens, how fast, how drafting went, what was promised and what ran."""
+def summary(completion: Completion, full_context: int | None = None) -> str:
+    """One line: how many tokens, how fast, how drafting went, what was promised and what ran.
+
+    full_context: how many tokens the context holds, if it is that which ended the generation.
+    """
     stats = completion.stats
     line = f"{len(completion.tokens)} tokens, {stats.tokens_per_second:.1f} tokens/s, "
     if stats.draft_tokens:
@@ -25,7 +28,8 @@ def summary(completion: Completion) -> str:
         )
     else:
         line += "nothing drafted, "
-    line += f"ended by {completion.finish_reason}; promise: {completion.promise}; {completion.arithmetic}, "
+    full = "" if full_context is None else f" (the context of {full_context} tokens is full)"
+    line += f"ended by {completion.finish_reason}{full}; promise: {completion.promise}; {completion.arithmetic}, "
     return line + f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
 
 

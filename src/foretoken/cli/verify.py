@@ -11,16 +11,23 @@ import typer
 def verify(
     file: Annotated[Path, typer.Argument(help="A record that `generate --record` wrote.", show_default=False)],
     model: Annotated[
-        str | None, typer.Option(help="The checkpoint, if it is not where the record says: a folder or a hub id.")
+        str | None, typer.Option(help="The checkpoint, a folder or a hub id.", show_default="where the record says")
     ] = None,
     draft: Annotated[
-        str | None, typer.Option(help="What drafts, if not what drafted then: it proves the same.")
+        str | None,
+        typer.Option(help="What drafts; whatever it is, it proves the same.", show_default="what drafted then"),
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads of arithmetic.")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            help="Threads of arithmetic.", show_default="as many as PyTorch takes, or then, where bits need it"
+        ),
+    ] = None,
 ) -> None:
     """Generate again what a record says, on this machine, and compare tokens and logits, bit for bit.
 
-    Refuses a record of other files, or of another engine. Exit code 1 if something differs.
+    Needs the model of the record, on a machine of the same architecture and with the same engine (native or PyTorch);
+    exit code 2, and which of them is another, otherwise. Exit code 1, and where, if something differs.
     """
     from foretoken.transcript import verify as transcript
 
