@@ -1,0 +1,97 @@
+"""Files that are no record, or none that makes sense, are refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from foretoken.errors import DraftSpecError, ModelNotFoundError, SettingError
+from foretoken.transcript.layout import _FIELDS
+from tests.transcript.records import Altered, Record, put, refusal
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, whole: Path) -> None:
+    path = tmp_path / "record.json"
+    assert refusal(path) == f"{path} cannot be read (No such file or directory); name the file of a record"
+    assert refusal(tmp_path) == f"{tmp_path} cannot be read (Is a directory); name the file of a record"
+    content = whole.read_bytes()
+    for cut in (0, 1, len(content) // 2, len(content) - 3):
+        path.write_bytes(content[:cut])
+        assert re.fullmatch(
+            re.escape(str(path)) + r" is not JSON \(.*\); it may be cut short: expected a record", refusal(path)
+        )
+    for other in (b"\xff\xfe", b"[" * 100_000, b"9" * 10_000):
+        path.write_bytes(other)
+        assert "is not JSON" in refusal(path) or "is not a record" in refusal(path)
+    for value in ([], 3, None, {}, {"format": "another"}):
+        path.write_text(json.dumps(value), encoding="utf-8")
+        assert refusal(path) == (f"{path} is not a record of a generation; expected one that `generate --record` wrote")
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None, True, 1.0])
+def test_another_version_is_refused(altered: Altered, version: object) -> None:
+    path = altered(put(version=version))
+    assert refusal(path) == (
+        f"{path} is a record of version {version!r}, expected 1; verify it with the Foretoken that wrote it, or record "
+        "it again"
+    )
+
+
+@pytest.mark.parametrize("name", _FIELDS)
+def test_a_field_that_is_missing_is_named(altered: Altered, name: str) -> None:
+    *path, last = name.split(".")
+
+    def change(told: Record) -> None:
+        for key in path:
+            told = told[key]
+        del told[last]
+
+    file = altered(change)
+    assert refusal(file) == f"{file} lacks {name}; it is no whole record: record it again"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (put(model=3), "model is 3, expected text"),
+        (put(prompt=[]), "lacks prompt.text; it is no whole record"),
+        (lambda told: told["prompt"].update(tokens=[]), "prompt.tokens is [], expected token ids"),
+        (lambda told: told["prompt"].update(tokens=[True]), "prompt.tokens is [True], expected token ids"),
+        (put(tokens=[1, -1]), "tokens is [1, -1], expected token ids"),
+        (put(tokens="12"), "tokens is '12', expected token ids"),
+        (put(finish_reason="eos"), "finish_reason is 'eos', expected stop or length"),
+        (put(logits_sha256="0x12"), "logits_sha256 is '0x12', expected 64 hexadecimal digits"),
+        (put(files={}), "files is {}, expected names of files with 64"),
+        (put(files={"config.json": 1}), "files is {'config.json': 1}, expected names of files with 64"),
+        (put(arithmetic={"engine": "other"}), "arithmetic.engine is 'other', expected native or pytorch"),
+        (put(promise="perfect"), "promise is 'perfect', expected exact or algorithmic"),
+        (put(provenance=1), "lacks provenance.versions.foretoken"),
+        (lambda told: told["settings"].update(temperature=0.7), "temperature is 0.7, expected 0, because decoding is"),
+        (lambda told: told["settings"].update(seed=1), "seed is 1, expected null, because decoding is greedy"),
+        (lambda told: told["settings"].update(dtype="int8"), "dtype is 'int8'"),
+        (lambda told: told["settings"].update(dtype=["float32"]), "dtype is ['float32']"),
+        (lambda told: told["settings"].update(draft=None), "draft is None, expected text"),
+        (lambda told: told["settings"].update(max_new_tokens="all"), "max_new_tokens is 'all', expected a whole"),
+        (lambda told: told["settings"].update(ignore_eos=1), "ignore_eos is 1, expected True or False"),
+        (lambda told: told["prompt"].update(tokens=[10**9], text=None), "the prompt holds token 1000000000; the model"),
+        (lambda told: told["prompt"].update(text=""), "the prompt is empty; expected at least one token"),
+        (lambda told: told["prompt"].update(text="\ud800"), "the prompt is not text: character 0 is half a character"),
+    ],
+)
+def test_a_field_that_makes_no_sense_is_refused_by_name(
+    altered: Altered, change: Callable[[Record], object], message: str
+) -> None:
+    path = altered(change)
+    said = refusal(path)
+    assert said.startswith(str(path))
+    assert message in said
+
+
+def test_what_the_caller_gives_is_not_blamed_on_the_record(whole: Path) -> None:
+    assert refusal(whole, draft="lokup", kind=DraftSpecError).startswith("there is no draft 'lokup'; did you mean")
+    assert refusal(whole, threads=0, kind=SettingError) == "threads is 0, expected a whole number, 1 or more"
+    assert refusal(whole, "no/such/folder", kind=ModelNotFoundError).startswith("there is no folder 'no/such/folder'")
