@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -64,3 +65,15 @@ def tiny_decoder(
     config = tiny_config(**changes)
     tensors = {name: tensor.to(dtype) for name, tensor in random_tensors(config, seed).items()}
     return Decoder(config, assemble(tensors, config), threads=threads, arithmetic=arithmetic)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny products are many times slower on two threads when something else runs; tests of threads say how many.
+
+    For the conftest of a folder to import: every test of the folder uses it.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

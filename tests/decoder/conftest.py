@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,15 +10,7 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from tests.decoder.outcomes import SHAPES, Make
 from tests.tiny import ARITHMETICS, tiny_decoder
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny products are many times slower on two threads when something else runs; tests of threads say how many."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+from tests.tiny import one_thread as one_thread
 
 
 @pytest.fixture(params=ARITHMETICS)
