@@ -1,5 +1,5 @@
 // The kernels that every level shares: written once over 16 floats (V16), compiled once for each level. A level's file
-// includes its vector header first, and adds `pack_bf16` and `linear_bf16`, which know the instructions by name.
+// includes its vector header first, and adds `bytes_bf16`, `pack_bf16` and `linear_bf16`, which know the instructions.
 #include "kernels.h"
 
 namespace {
@@ -99,6 +99,10 @@ void linear_float(const void* const* weights, int64_t k, const float* packed, in
     for (; n < rows; ++n) linear_block<F, kOutputs, 1>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
   }
 }
+
+// -- linear, bfloat16 weights ----------------------------------------------------------------------------------------
+
+constexpr int64_t kRepackedAhead = 8 << 10;  // bytes of repacked weights that are fetched ahead
 
 std::size_t bytes_bf16(int64_t n, int64_t k);
 void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);

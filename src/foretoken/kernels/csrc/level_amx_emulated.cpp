@@ -30,16 +30,14 @@ class Tiles {
   }
 
  private:
-  static float step(float a, float b, float sum) { return static_cast<float>(static_cast<double>(a) * b + sum); }
-
   void product(float (*sums)[16], const std::uint16_t* rows, int64_t stride) const {
     for (int m = 0; m < 16; ++m) {
       for (int n = 0; n < columns_; ++n) {
         float even = 0.0f, odd = 0.0f;
         for (int pair = 0; pair < 16; ++pair) {
           const std::uint16_t* row = rows + pair * stride / 2 + 2 * n;
-          even = step(from_bf16(weights_[m][2 * pair]), from_bf16(row[0]), even);
-          odd = step(from_bf16(weights_[m][2 * pair + 1]), from_bf16(row[1]), odd);
+          even = fused_bf16(from_bf16(weights_[m][2 * pair]), from_bf16(row[0]), even);
+          odd = fused_bf16(from_bf16(weights_[m][2 * pair + 1]), from_bf16(row[1]), odd);
         }
         sums[m][n] += even + odd;
       }

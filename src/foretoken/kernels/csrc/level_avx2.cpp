@@ -3,23 +3,9 @@
 
 #include "level.inl"
 
+#include "packed_floats.inl"
+
 namespace {
-
-// Packed: for each 32 inputs, for each row, the 16 even numbers rounded to bf16 as floats, then the 16 odd ones.
-std::size_t bytes_bf16(int64_t n, int64_t k) { return static_cast<std::size_t>(n * padded(k, 32)) * 4; }
-
-void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
-  float* out = static_cast<float*>(packed);
-  for (int64_t block = 0; block * 32 < k; ++block) {
-    for (int64_t row = from; row < to; ++row) {
-      float* to_row = out + (block * n + row) * 32;
-      for (int64_t i = 0; i < 32; ++i) {
-        const int64_t at = block * 32 + i;
-        to_row[i / 2 + (i & 1) * 16] = at < k ? from_bf16(to_bf16(x[row * stride + at])) : 0.0f;
-      }
-    }
-  }
-}
 
 // Eight rows of eight pairs become eight columns of pairs.
 inline void transpose(__m256i r[8]) {
@@ -114,7 +100,7 @@ void linear_repacked(const void* weights, int64_t k, const void* packed, int64_t
   for (int64_t block = 0; block * 32 < k; ++block) {
     for (int m = 0; m < kTile; m += 8) {
       const char* from = static_cast<const char*>(weights) + block * 1024 + m * 64;
-      for (int64_t line = 0; line < 512; line += 64) _mm_prefetch(from + (8 << 10) + line, _MM_HINT_T1);
+      for (int64_t line = 0; line < 512; line += 64) _mm_prefetch(from + kRepackedAhead + line, _MM_HINT_T1);
       all_rows(reinterpret_cast<const __m256i*>(from), n, rows + block * n * 32, tile + m);
     }
   }

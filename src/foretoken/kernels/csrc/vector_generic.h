@@ -23,6 +23,10 @@ inline float fused(float a, float b, float c) {
   return static_cast<float>(sum);
 }
 
+// The same for a and b of bf16. Their product is exact in double, and a sum of two floats that is rounded to double
+// and then to float is the sum rounded once (Figueroa 1995).
+inline float fused_bf16(float a, float b, float c) { return static_cast<float>(static_cast<double>(a) * b + c); }
+
 struct V16 {
   float x[16];
 

@@ -1,0 +1,121 @@
+// bf16 with 512-bit registers: 32 inputs of 16 outputs at a time. Their 16 lines of 16 pairs become 16 columns of
+// pairs, one output a lane. A level's file includes this behind level.inl and gives a class that multiplies pairs, `M`:
+//
+//   M::Number, M::kNumbers    what a row's 32 packed inputs are: kNumbers Numbers
+//   M::arranged(line)         a line of weights, with the pairs that `multiply` wants
+//   M::multiply(t, column, x, even, odd)
+//                             adds the products of column t and a row's inputs x to the sums that they belong to
+
+namespace {
+
+inline void transpose(__m512i r[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_maskz_unpacklo_epi32(0xffff, r[i], r[i + 1]);
+    t[i + 1] = _mm512_maskz_unpackhi_epi32(0xffff, r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_maskz_unpacklo_epi64(0xff, t[i], t[i + 2]);
+    r[i + 1] = _mm512_maskz_unpackhi_epi64(0xff, t[i], t[i + 2]);
+    r[i + 2] = _mm512_maskz_unpacklo_epi64(0xff, t[i + 1], t[i + 3]);
+    r[i + 3] = _mm512_maskz_unpackhi_epi64(0xff, t[i + 1], t[i + 3]);
+  }
+  for (int c = 0; c < 4; ++c) {  // line 4 g + c holds columns c, c + 4, c + 8, c + 12 of rows 4 g to 4 g + 3
+    const __m512i low = _mm512_maskz_shuffle_i32x4(0xffff, r[c], r[4 + c], 0x88);
+    const __m512i low_odd = _mm512_maskz_shuffle_i32x4(0xffff, r[c], r[4 + c], 0xdd);
+    const __m512i high = _mm512_maskz_shuffle_i32x4(0xffff, r[8 + c], r[12 + c], 0x88);
+    const __m512i high_odd = _mm512_maskz_shuffle_i32x4(0xffff, r[8 + c], r[12 + c], 0xdd);
+    t[c] = _mm512_maskz_shuffle_i32x4(0xffff, low, high, 0x88);
+    t[8 + c] = _mm512_maskz_shuffle_i32x4(0xffff, low, high, 0xdd);
+    t[4 + c] = _mm512_maskz_shuffle_i32x4(0xffff, low_odd, high_odd, 0x88);
+    t[12 + c] = _mm512_maskz_shuffle_i32x4(0xffff, low_odd, high_odd, 0xdd);
+  }
+  for (int i = 0; i < 16; ++i) r[i] = t[i];
+}
+
+// Bytes from 16 rows to the 16 behind them, if rows lie at equal distances; else something harmless.
+inline int64_t next_rows(const void* const* weights) {
+  return (static_cast<const char*>(weights[15]) - static_cast<const char*>(weights[0])) / 15 * 16;
+}
+
+// Fetches one line ahead for 16 rows of `blocks` lines, of which `block` is being read: the i-th call of 16. Four lines of a
+// row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next` bytes away. Short
+// rows are keys, which attention fetches itself.
+inline void fetch_ahead(const void* const* weights, int i, int64_t block, int64_t blocks, int64_t next) {
+  constexpr int64_t kAhead = 24;
+  if (blocks < kAhead) return;
+  const int64_t row = (block & 3) * 4 + i / 4, line = (block & ~int64_t{3}) + kAhead + (i & 3);
+  const int64_t past = line < blocks ? 0 : next - blocks * 64;
+  _mm_prefetch(static_cast<const char*>(weights[row]) + line * 64 + past, _MM_HINT_T1);
+}
+
+// 32 numbers of a weight's row, with zeros behind its end.
+inline __m512i load_line(const void* row, int64_t block, int64_t rest) {
+  const std::uint16_t* at = static_cast<const std::uint16_t*>(row) + block * 32;
+  if (rest >= 32) return _mm512_loadu_si512(at);
+  return _mm512_maskz_loadu_epi16((1u << static_cast<unsigned>(rest)) - 1u, at);
+}
+
+template <class M, int N>
+inline void rows_block(const __m512i* columns, const typename M::Number* x, float* tile) {
+  __m512 even[N], odd[N];
+  for (int n = 0; n < N; ++n) even[n] = odd[n] = _mm512_setzero_ps();
+#pragma GCC unroll 16
+  for (int t = 0; t < 16; ++t) {
+    for (int n = 0; n < N; ++n) M::multiply(t, columns[t], x + n * M::kNumbers, &even[n], &odd[n]);
+  }
+  for (int n = 0; n < N; ++n) {
+    float* out = tile + n * kTile;
+    _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), _mm512_add_ps(even[n], odd[n])));
+  }
+}
+
+template <class M>
+inline void all_rows(const __m512i* columns, int64_t n, const typename M::Number* x, float* tile) {
+  int64_t row = 0;
+  for (; row + 4 <= n; row += 4) rows_block<M, 4>(columns, x + row * M::kNumbers, tile + row * kTile);
+  for (; row < n; ++row) rows_block<M, 1>(columns, x + row * M::kNumbers, tile + row * kTile);
+}
+
+template <class M>
+void linear_blocks(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+  const auto* rows = static_cast<const typename M::Number*>(packed);
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  const int64_t blocks = padded(k, 32) / 32, next = next_rows(weights);
+  for (int64_t block = 0; block < blocks; ++block) {
+    __m512i columns[16];
+    for (int i = 0; i < 16; ++i) {
+      columns[i] = M::arranged(load_line(weights[i], block, k - block * 32));
+      fetch_ahead(weights, i, block, blocks, next);
+    }
+    transpose(columns);
+    all_rows<M>(columns, n, rows + block * n * M::kNumbers, tile);
+  }
+}
+
+template <class M>
+void repack_blocks(const void* const* weights, int64_t k, void* out) {
+  for (int64_t block = 0; block * 32 < k; ++block) {
+    __m512i columns[16];
+    for (int i = 0; i < 16; ++i) columns[i] = M::arranged(load_line(weights[i], block, k - block * 32));
+    transpose(columns);
+    for (int i = 0; i < 16; ++i) _mm512_storeu_si512(static_cast<char*>(out) + block * 1024 + i * 64, columns[i]);
+  }
+}
+
+template <class M>
+void linear_repacked(const void* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+  const auto* rows = static_cast<const typename M::Number*>(packed);
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  for (int64_t block = 0; block * 32 < k; ++block) {
+    const char* from = static_cast<const char*>(weights) + block * 1024;
+    __m512i columns[16];
+    for (int i = 0; i < 16; ++i) {
+      columns[i] = _mm512_loadu_si512(from + i * 64);
+      _mm_prefetch(from + kRepackedAhead + i * 64, _MM_HINT_T1);
+    }
+    all_rows<M>(columns, n, rows + block * n * M::kNumbers, tile);
+  }
+}
+
+}  // namespace
