@@ -92,19 +92,27 @@ const Machine& machine() {
   return true;
 }
 
-#if defined(FORETOKEN_AVX512BF16) || defined(FORETOKEN_AMX)
-const Kernels* checked(const Kernels* kernels, const char** reason) {
-  if (agrees(kernels)) return kernels;
-  *reason = "its instruction does not sum in the format's order on this machine";
-  return nullptr;
+// A level whose instructions round in their own way: null if the build or this machine lacks it, or if it does not sum
+// as it should here, which is looked at once.
+template <const Kernels* (*Table)()>
+[[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
+  static const bool sums = here && Table() && agrees(Table());
+  if (!Table()) {
+    *reason = "the compiler that built Foretoken does not know its instructions";
+  } else if (here && !sums) {
+    *reason = "its instruction does not sum in the format's order on this machine";
+  }
+  return sums ? Table() : nullptr;
 }
-#endif
-
-#if !defined(FORETOKEN_AVX512BF16) || !defined(FORETOKEN_AMX)
-constexpr const char* kOldCompiler = "the compiler that built Foretoken does not know its instructions";
-#endif
 
 }  // namespace
+
+#if !defined(FORETOKEN_AVX512BF16)
+const Kernels* kernels_avx512bf16() { return nullptr; }
+#endif
+#if !defined(FORETOKEN_AMX)
+const Kernels* kernels_amx() { return nullptr; }
+#endif
 
 FlushSubnormals::FlushSubnormals() : before_(0) {
 #if defined(__x86_64__)
@@ -133,28 +141,10 @@ const Kernels* kernels_of(Level level, const char** reason) {
       return machine().avx2 ? kernels_avx2() : nullptr;
     case Level::avx512:
       return machine().avx512 ? kernels_avx512() : nullptr;
-    case Level::avx512bf16: {
-#if !defined(FORETOKEN_AVX512BF16)
-      *reason = kOldCompiler;
-      return nullptr;
-#else
-      static const char* why = *reason;
-      static const Kernels* it = machine().avx512bf16 ? checked(kernels_avx512bf16(), &why) : nullptr;
-      *reason = why;
-      return it;
-#endif
-    }
-    case Level::amx: {
-#if !defined(FORETOKEN_AMX)
-      *reason = kOldCompiler;
-      return nullptr;
-#else
-      static const char* why = *reason;
-      static const Kernels* it = machine().amx ? checked(kernels_amx(), &why) : nullptr;
-      *reason = why;
-      return it;
-#endif
-    }
+    case Level::avx512bf16:
+      return checked<kernels_avx512bf16>(machine().avx512bf16, reason);
+    case Level::amx:
+      return checked<kernels_amx>(machine().amx, reason);
 #endif
     default:
       return nullptr;
