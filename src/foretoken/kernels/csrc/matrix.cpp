@@ -33,16 +33,16 @@ Cut Arithmetic::cut(int64_t blocks, int64_t inputs) const {
   return {blocks, blocks * 3 / 4 / size, size, std::max(small, size / 4)};
 }
 
-void Arithmetic::multiply(const std::vector<Output>& outputs, const char* packed, int64_t n,
+void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* packed, int64_t n,
                           std::vector<std::vector<float>>& tiles) const {
   int64_t blocks = 0;
   for (const Output& output : outputs) blocks += output.matrix->blocks();
-  const Cut shares = cut(blocks, outputs[0].matrix->inputs);
+  const Cut shares = cut(blocks, outputs.begin()->matrix->inputs);
   pool->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* results = tiles[static_cast<std::size_t>(thread)].data();
     for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
       int64_t at = block;
-      const Output* output = outputs.data();
+      const Output* output = outputs.begin();
       while (at >= output->matrix->blocks()) at -= (output++)->matrix->blocks();
       tile(*output->matrix, at, packed, n, results);
       const int64_t first = at * kTile, count = std::min(kTile, output->matrix->outputs - first);
@@ -72,8 +72,7 @@ void Arithmetic::repack(char* data, int64_t outputs, int64_t inputs) const {
 }
 
 void Arithmetic::pack(const float* x, int64_t n, int64_t k, char* packed) const {
-  if (n * k < kAlone) return kernels->pack(format, x, k, 0, n, n, k, packed);
-  pool->run(n, [&](int64_t row, int) { kernels->pack(format, x, k, row, row + 1, n, k, packed); });
+  pool->run_light(n, n * k, [&](int64_t row, int) { kernels->pack(format, x, k, row, row + 1, n, k, packed); });
 }
 
 }  // namespace foretoken

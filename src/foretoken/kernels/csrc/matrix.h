@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "kernels.h"
@@ -63,13 +64,11 @@ struct Arithmetic {  // which kernels, for which weights, on which threads
   void tile(const Matrix& matrix, std::int64_t block, const char* packed, std::int64_t n, float* tile) const;
   Cut cut(std::int64_t blocks, std::int64_t inputs) const;
   // All outputs of some matrices with the same inputs. `tiles`: n * 16 floats a thread.
-  void multiply(const std::vector<Output>& outputs, const char* packed, std::int64_t n,
+  void multiply(std::initializer_list<Output> outputs, const char* packed, std::int64_t n,
                 std::vector<std::vector<float>>& tiles) const;
   // bf16 weights into the level's own layout, in place: outputs a multiple of 16, inputs of 32.
   void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
   void pack(const float* x, std::int64_t n, std::int64_t k, char* packed) const;
 };
-
-constexpr std::int64_t kAlone = 16 << 10;  // numbers: less is not worth sharing out
 
 }  // namespace foretoken

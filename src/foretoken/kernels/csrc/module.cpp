@@ -126,10 +126,10 @@ NB_MODULE(_native, m) {
       .def("chain",
            [](Plan& plan, std::int64_t token, Numbers positions, const std::vector<Address>& cosines,
               const std::vector<Address>& sines, const std::vector<Numbers>& segments, std::vector<Numbers> paths) {
-             const Rows r = rows({token}, std::move(positions), cosines, sines, segments, std::move(paths));
-             Numbers tokens(r.positions.size());
+             Numbers tokens(positions.size());
+             Rows r = rows({token}, std::move(positions), cosines, sines, segments, std::move(paths));
              nb::gil_scoped_release release;
-             tokens.resize(static_cast<std::size_t>(plan.chain(r, tokens.data())));
+             tokens.resize(static_cast<std::size_t>(plan.chain(std::move(r), tokens.data())));
              return tokens;
            })
       .def("attention",

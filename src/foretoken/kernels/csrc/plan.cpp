@@ -34,33 +34,27 @@ void Plan::head(int64_t n, const float* hidden, float* logits, int64_t* best) {
   head_locked(n, hidden, logits, best);
 }
 
-int64_t Plan::chain(const Rows& rows, int64_t* tokens) {
+int64_t Plan::chain(Rows rows, int64_t* tokens) {
   const auto hold = pool_->lock();
   const FlushSubnormals flush;
-  const int64_t steps = static_cast<int64_t>(rows.positions.size());
-  std::vector<float> hidden(static_cast<std::size_t>(shape_.hidden)), logits(static_cast<std::size_t>(shape_.vocabulary));
-  Rows one;
-  one.tokens = rows.tokens;
-  one.positions.resize(1);
-  one.cosines.resize(1);
-  one.sines.resize(1);
-  one.paths.resize(1);
-  one.segments = rows.segments;
+  const std::size_t steps = rows.positions.size();
+  at_least(step_hidden_, shape_.hidden);
+  at_least(step_logits_, shape_.vocabulary);
+  Rows one{rows.tokens, {0}, {nullptr}, {nullptr}, std::move(rows.segments), {{}}};
   Segment& segment = one.segments[0];
   segment.from = 0;
   segment.to = 1;
-  for (int64_t i = 0; i < steps; ++i, ++segment.slot) {
-    const std::size_t at = static_cast<std::size_t>(i);
-    one.positions[0] = rows.positions[at];
-    one.cosines[0] = rows.cosines[at];
-    one.sines[0] = rows.sines[at];
-    one.paths[0] = rows.paths[at];
-    run_locked(one, true, 0, static_cast<int64_t>(layers_.size()), hidden.data());
-    head_locked(1, hidden.data(), logits.data(), tokens + i);
-    if (tokens[i] < 0) return i;
+  for (std::size_t i = 0; i < steps; ++i, ++segment.slot) {
+    one.positions[0] = rows.positions[i];
+    one.cosines[0] = rows.cosines[i];
+    one.sines[0] = rows.sines[i];
+    one.paths[0].swap(rows.paths[i]);
+    run_locked(one, true, 0, static_cast<int64_t>(layers_.size()), step_hidden_.data());
+    head_locked(1, step_hidden_.data(), step_logits_.data(), tokens + i);
+    if (tokens[i] < 0) return static_cast<int64_t>(i);
     one.tokens[0] = tokens[i];
   }
-  return steps;
+  return static_cast<int64_t>(steps);
 }
 
 void Plan::attention(const Rows& rows, int64_t layer, const float* query, float* out) {
@@ -117,15 +111,10 @@ void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* b
 void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, int64_t n) {
   const int64_t k = shape_.hidden;
   char* to = aligned(packed_);
-  auto one = [&](int64_t row, int) {
+  pool_->run_light(n, n * k, [&](int64_t row, int) {
     kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
     kernels_->pack(shape_.weights, normed_.data(), k, row, row + 1, n, k, to);
-  };
-  if (n * k < kAlone) {
-    for (int64_t row = 0; row < n; ++row) one(row, 0);
-  } else {
-    pool_->run(n, one);
-  }
+  });
 }
 
 // silu(gate) * up, block by block.
@@ -180,13 +169,8 @@ void Plan::layer(int64_t index, const Rows& rows, float* hidden) {
                         {&w.value, value_.data(), keys, false}},
                        packed, n, tiles_);
   for (const Segment& segment : rows.segments) {
-    auto one = [&](int64_t i, int) { place(index, rows, segment, segment.from + i); };
     const int64_t count = segment.to - segment.from;
-    if (count * queries < kAlone) {
-      for (int64_t i = 0; i < count; ++i) one(i, 0);
-    } else {
-      pool_->run(count, one);
-    }
+    pool_->run_light(count, count * queries, [&](int64_t i, int) { place(index, rows, segment, segment.from + i); });
   }
   attend(index, rows);
   arithmetic_.pack(attended_.data(), n, queries, packed);

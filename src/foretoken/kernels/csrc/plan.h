@@ -47,6 +47,12 @@ struct Rows {
   std::vector<std::vector<std::int64_t>> paths;
 };
 
+struct Scratch {  // a thread's own
+  std::vector<float> other, scores, out, queries, partial;
+  std::vector<char> packed;
+  std::vector<const void*> keys, values;
+};
+
 class Plan {
  public:
   Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding, std::vector<float> norm, Matrix head,
@@ -63,13 +69,12 @@ class Plan {
 
   // Greedy steps of one sequence, one row each: `rows` holds the first token and all positions, of which `tokens` receives
   // what follows each. Ends early at a NaN; returns how many steps were made.
-  std::int64_t chain(const Rows& rows, std::int64_t* tokens);
+  std::int64_t chain(Rows rows, std::int64_t* tokens);
 
   // Attention alone, over keys and values that are there: query and out are float32 [rows, heads * head_dim].
   void attention(const Rows& rows, std::int64_t layer, const float* query, float* out);
 
   Pool& pool() { return *pool_; }
-  const Shape& shape() const { return shape_; }
 
  private:
   void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden);
@@ -91,15 +96,11 @@ class Plan {
   Arithmetic arithmetic_;
 
   std::int64_t reserved_ = 0;
-  struct Scratch {  // a thread's own
-    std::vector<float> other, scores, out, queries, partial;
-    std::vector<char> packed;
-    std::vector<const void*> keys, values;
-  };
   std::vector<Scratch> scratch_;
   std::vector<std::vector<float>> tiles_;
   std::vector<float> normed_, query_, key_, value_, attended_, inner_;
   std::vector<float> partials_;
+  std::vector<float> step_hidden_, step_logits_;  // of a chain's steps
   std::vector<char> packed_;
 };
 

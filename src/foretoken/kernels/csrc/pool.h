@@ -29,12 +29,16 @@ class Pool {
   // `lock`. Work must not throw: other threads may be in it. Where memory runs out in it, the process ends.
   template <class F>
   void run(std::int64_t pieces, const F& work) {
-    if (pieces <= 1 || workers_.empty() || forked()) {
-      for (std::int64_t i = 0; i < pieces; ++i) work(i, 0);
-      return;
-    }
+    if (pieces <= 1 || workers_.empty() || forked()) return alone(pieces, work);
     start(pieces, [](const void* f, std::int64_t piece, int thread) noexcept { (*static_cast<const F*>(f))(piece, thread); },
           &work);
+  }
+
+  // The same for light work on that many numbers in all: the caller does it alone if they are few.
+  template <class F>
+  void run_light(std::int64_t pieces, std::int64_t numbers, const F& work) {
+    if (numbers < kAlone) return alone(pieces, work);
+    run(pieces, work);
   }
 
   // One pass at a time. A forked child is alone, and its parent's lock may never be given back.
@@ -46,7 +50,14 @@ class Pool {
   void slow_down(int thread, int microseconds);
 
  private:
+  static constexpr std::int64_t kAlone = 16 << 10;  // numbers: less is not worth sharing out
+
   using Call = void (*)(const void*, std::int64_t, int) noexcept;
+
+  template <class F>
+  static void alone(std::int64_t pieces, const F& work) {
+    for (std::int64_t i = 0; i < pieces; ++i) work(i, 0);
+  }
 
   void start(std::int64_t pieces, Call call, const void* context);
   void work_on(int thread);
