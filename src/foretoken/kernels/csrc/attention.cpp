@@ -50,225 +50,321 @@ struct Reader {  // where a row's keys and values lie
 struct Piece {  // rows [from, to) of a segment, key heads [head, head_to), blocks [block, block_to)
   const Segment* segment;
   int64_t from, to, head, head_to, block, block_to;
+
+  int64_t rows() const { return to - from; }
+  int64_t heads() const { return head_to - head; }
+};
+
+struct Range {
+  int64_t from, to;
+  bool empty() const { return from >= to; }
+};
+
+// What blocks give the queries of a piece, which are in the order key head, row, head of its group: the largest score,
+// the sum, and the weighted values. A sum of 0: nothing was seen.
+struct Part {
+  float *tops, *sums, *outs;
+  Part(float* at, int64_t queries) : tops(at), sums(at + queries), outs(at + 2 * queries) {}
+};
+
+// One layer's attention, as every piece of it sees it.
+struct Attention {
+  const Shape& shape;
+  const Kernels& kernels;
+  const Rows& rows;
+  int64_t layer, window;
+  const float* query;
+  float* attended;
+
+  const int64_t dim = shape.head_dim;
+  const int64_t group = shape.heads / shape.kv_heads;  // heads that share a key head
+  const int64_t head_bytes = dim * static_cast<int64_t>(size_of(shape.cache));
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
+
+  // The positions that a row sees.
+  Range seen(int64_t row) const {
+    const int64_t end = rows.positions[static_cast<std::size_t>(row)] + 1;
+    return {window ? std::max<int64_t>(0, end - window) : 0, end};
+  }
+  int64_t queries(const Piece& p) const { return p.rows() * p.heads() * group; }
+  int64_t part_size(const Piece& p) const { return queries(p) * (dim + 2); }
+
+  std::vector<Piece> pieces(int64_t threads) const;
+  void add(const Piece& p, float* so_far, float* part) const;
+  void finish(const Piece& p, float* part) const;
+};
+
+// By rows and key heads.
+std::vector<Piece> Attention::pieces(int64_t threads) const {
+  const int64_t kv_heads = shape.kv_heads;
+  // all heads of a block lie together: one piece reads them all, unless there are too few blocks for everybody
+  const int64_t longest = *std::max_element(rows.positions.begin(), rows.positions.end()) / kBlock + 1;
+  const int64_t share = longest < 2 * threads ? (kv_heads + threads - 1) / threads : kv_heads;
+  const int64_t heads_each = std::clamp<int64_t>(kQueries / group, 1, share);
+  std::vector<Piece> all;
+  for (const Segment& segment : rows.segments) {
+    const int64_t rows_each = std::max<int64_t>(1, kQueries / shape.heads);
+    const int64_t few = segment.to - segment.from <= rows_each ? rows_each : std::max<int64_t>(1, kQueries / group);
+    const int64_t heads = few == rows_each ? heads_each : 1;
+    for (int64_t from = segment.from; from < segment.to; from += few) {
+      const int64_t to = std::min(segment.to, from + few);
+      Range any = seen(from);
+      for (int64_t row = from; row < to; ++row) {
+        any.from = std::min(any.from, seen(row).from);
+        any.to = std::max(any.to, seen(row).to);
+      }
+      for (int64_t head = 0; head < kv_heads; head += heads) {
+        all.push_back({&segment, from, to, head, std::min(kv_heads, head + heads), any.from / kBlock,
+                       (any.to + kBlock - 1) / kBlock});
+      }
+    }
+  }
+  return all;
+}
+
+// Adds a block's part to what came before.
+void Attention::add(const Piece& p, float* so_far, float* part) const {
+  const int64_t all = queries(p);
+  const Part to(so_far, all), from(part, all);
+  for (int64_t q = 0; q < all; ++q) {
+    if (to.sums[q] == 0.0f) {
+      to.tops[q] = from.tops[q];
+      to.sums[q] = from.sums[q];
+      std::memcpy(to.outs + q * dim, from.outs + q * dim, static_cast<std::size_t>(dim) * 4);
+    } else if (from.sums[q] != 0.0f) {
+      kernels.fold(to.tops + q, to.sums + q, to.outs + q * dim, from.tops + q, from.sums + q, from.outs + q * dim, dim);
+    }
+  }
+}
+
+void Attention::finish(const Piece& p, float* part) const {
+  const Part from(part, queries(p));
+  for (int64_t h = 0, q = 0; h < p.heads(); ++h) {
+    for (int64_t row = p.from; row < p.to; ++row) {
+      float* to = attended + (row * shape.heads + (p.head + h) * group) * dim;
+      for (int64_t g = 0; g < group; ++g, ++q) kernels.divide(from.outs + q * dim, from.sums[q], dim, to + g * dim);
+    }
+  }
+}
+
+// One piece over one block of positions.
+class Block {
+ public:
+  Block(const Attention& attention, const Piece& piece, int64_t block, float* part, Scratch& scratch)
+      : a_(attention),
+        p_(piece),
+        base_(block * kBlock),
+        heads_(piece.heads()),
+        per_head_(piece.rows() * a_.group),
+        part_(part, a_.queries(piece)),
+        scratch_(scratch) {}
+
+  void compute() {
+    reserve();
+    gather();
+    // rows that find this block's keys in the same places go together; in scratch, rows of a tree do not
+    bool together = true;
+    for (int64_t row = p_.from; row < p_.to; ++row) {
+      together &= path(row).empty() || base_ + kBlock <= p_.segment->length;
+    }
+    const int64_t step = together ? p_.rows() : 1;
+    for (int64_t from = p_.from; from < p_.to; from += step) rows_together(from, from + step);
+  }
+
+ private:
+  const std::vector<int64_t>& path(int64_t row) const { return a_.rows.paths[static_cast<std::size_t>(row)]; }
+  int64_t first_query(int64_t h, int64_t row) const { return h * per_head_ + (row - p_.from) * a_.group; }
+
+  // What a row sees of this block: places within it.
+  Range seen(int64_t row) const {
+    const Range all = a_.seen(row);
+    return {std::max<int64_t>(0, all.from - base_), std::min(kBlock, all.to - base_)};
+  }
+
+  void reserve() {
+    const int64_t all = per_head_ * heads_, dim = a_.dim;
+    at_least(scratch_.scores, all * kBlock + 16);
+    at_least(scratch_.queries, all * dim);
+    at_least(scratch_.out, all * kTile);
+    at_least(scratch_.keys, kBlock);
+    at_least(scratch_.values, kBlock);
+    packed_each_ = static_cast<int64_t>(a_.kernels.packed_bytes(a_.shape.cache, per_head_, dim) + 63) / 64 * 64;
+    at_least(scratch_.packed, 64 + packed_each_ * heads_);
+    packed_ = aligned(scratch_.packed);
+    std::memset(part_.sums, 0, static_cast<std::size_t>(all) * 4);
+    std::memset(part_.outs, 0, static_cast<std::size_t>(all * dim) * 4);
+  }
+
+  // Queries from rows of all heads into the order of parts.
+  void gather() {
+    for (int64_t h = 0; h < heads_; ++h) {
+      for (int64_t row = p_.from; row < p_.to; ++row) {
+        std::memcpy(scratch_.queries.data() + first_query(h, row) * a_.dim,
+                    a_.query + (row * a_.shape.heads + (p_.head + h) * a_.group) * a_.dim,
+                    static_cast<std::size_t>(a_.group * a_.dim) * 4);
+      }
+    }
+  }
+
+  // Rows that find the block's keys in the same places.
+  void rows_together(int64_t from, int64_t to) {
+    Range any{kBlock, 0};
+    for (int64_t row = from; row < to; ++row) {
+      any.from = std::min(any.from, seen(row).from);
+      any.to = std::max(any.to, seen(row).to);
+    }
+    if (any.empty()) return;
+    find(any, path(from));
+    any.from = any.from / 16 * 16;
+    score(any, from, to);
+    soften(from, to);
+    weigh(any, from, to);
+  }
+
+  void find(Range any, const std::vector<int64_t>& path) {
+    const Reader reader{*p_.segment, a_.layer, a_.shape.kv_heads * a_.head_bytes};
+    for (int64_t i = any.from / 16 * 16; i < any.to; ++i) {
+      const int64_t seen = std::max(i, any.from);  // before the window: any key will do, its score is not used
+      const std::size_t at = static_cast<std::size_t>(i);
+      reader.find(base_ + seen, path, &scratch_.keys[at], &scratch_.values[at]);
+    }
+  }
+
+  // All heads of a row lie together: while one group of rows is used, the next is fetched in the order of addresses, a
+  // share with each head.
+  void fetch(const std::vector<const void*>& rows, int64_t at, int64_t count, int64_t end, int64_t h) const {
+    const int64_t bytes = heads_ * a_.head_bytes, to = std::min(end, at + count * (h + 1) / heads_);
+    for (int64_t i = at + count * h / heads_; i < to; ++i) {
+      const char* row = static_cast<const char*>(rows[static_cast<std::size_t>(i)]) + p_.head * a_.head_bytes;
+      for (int64_t line = 0; line < bytes; line += 64) will_read(row + line);
+    }
+  }
+
+  void score(Range any, int64_t from, int64_t to) {
+    const Format format = a_.shape.cache;
+    const int64_t queries = (to - from) * a_.group, dim = a_.dim;
+    for (int64_t h = 0; h < heads_; ++h) {
+      const float* x = scratch_.queries.data() + first_query(h, from) * dim;
+      a_.kernels.pack(format, x, dim, 0, queries, queries, dim, packed_ + h * packed_each_);
+    }
+    for (int64_t i = any.from; i < any.to; i += 16) {
+      for (int64_t h = 0; h < heads_; ++h) {
+        if (i + 16 < any.to) {
+          fetch(scratch_.keys, i + 16, 16, any.to, h);
+        } else {
+          fetch(scratch_.values, any.from, kStretch, any.to, h);
+        }
+        const void* keys[kTile];
+        for (int64_t j = 0; j < 16; ++j) {
+          const void* key = scratch_.keys[static_cast<std::size_t>(std::min(i + j, any.to - 1))];
+          keys[j] = static_cast<const char*>(key) + (p_.head + h) * a_.head_bytes;
+        }
+        a_.kernels.linear(format, keys, dim, packed_ + h * packed_each_, queries, scratch_.out.data());
+        float* scores = scratch_.scores.data() + first_query(h, from) * kBlock + i;
+        for (int64_t q = 0; q < queries; ++q) std::memcpy(scores + q * kBlock, scratch_.out.data() + q * 16, 64);
+      }
+    }
+  }
+
+  void soften(int64_t from, int64_t to) {
+    for (int64_t h = 0; h < heads_; ++h) {
+      for (int64_t row = from; row < to; ++row) {
+        const Range range = seen(row);
+        if (range.empty()) continue;
+        const int64_t first = first_query(h, row);
+        for (int64_t q = first; q < first + a_.group; ++q) {
+          a_.kernels.soften(scratch_.scores.data() + q * kBlock, range.from, range.to, a_.scale, part_.tops + q,
+                            part_.sums + q);
+        }
+      }
+    }
+  }
+
+  void weigh(Range any, int64_t from, int64_t to) {
+    for (int64_t at = any.from; at < any.to; at += kStretch) {
+      const int64_t end = std::min(any.to, at + kStretch);
+      for (int64_t h = 0; h < heads_; ++h) {
+        fetch(scratch_.values, at + kStretch, kStretch, any.to, h);
+        const void* values[kStretch];
+        for (int64_t i = at; i < end; ++i) {
+          const void* value = scratch_.values[static_cast<std::size_t>(i)];
+          values[i - at] = static_cast<const char*>(value) + (p_.head + h) * a_.head_bytes;
+        }
+        for (int64_t row = from; row < to; ++row) {
+          const Range all = seen(row), range{std::max(at, all.from), std::min(end, all.to)};
+          if (range.empty()) continue;
+          const int64_t q = first_query(h, row);
+          a_.kernels.weigh(a_.shape.cache, scratch_.scores.data() + q * kBlock + at, kBlock, a_.group, values,
+                           range.from - at, range.to - at, a_.dim, part_.outs + q * a_.dim);
+        }
+      }
+    }
+  }
+
+  const Attention& a_;
+  const Piece& p_;
+  const int64_t base_, heads_, per_head_;  // queries of a key head
+  const Part part_;
+  Scratch& scratch_;
+  int64_t packed_each_ = 0;  // bytes of a key head's packed queries
+  char* packed_ = nullptr;
 };
 
 }  // namespace
 
 void Plan::attend(int64_t index, const Rows& rows) {
-  const Shape& s = shape_;
-  const int64_t dim = s.head_dim, group = s.heads / s.kv_heads, window = layers_[static_cast<std::size_t>(index)].window;
-  const int64_t item = static_cast<int64_t>(size_of(s.cache)), row_bytes = s.kv_heads * dim * item;
-  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(dim));
-  auto position = [&](int64_t row) { return rows.positions[static_cast<std::size_t>(row)]; };
-  auto first_of = [&](int64_t row) { return window ? std::max<int64_t>(0, position(row) + 1 - window) : 0; };
+  const int64_t window = layers_[static_cast<std::size_t>(index)].window;
+  const Attention attention{shape_, *kernels_, rows, index, window, query_.data(), attended_.data()};
+  const std::vector<Piece> pieces = attention.pieces(pool_->threads());
+  auto piece_at = [&](int64_t i) -> const Piece& { return pieces[static_cast<std::size_t>(i)]; };
+  auto scratch_of = [&](int thread) -> Scratch& { return scratch_[static_cast<std::size_t>(thread)]; };
+  const int64_t count = static_cast<int64_t>(pieces.size());
+  int64_t most_blocks = 0;
+  for (const Piece& p : pieces) most_blocks = std::max(most_blocks, p.block_to - p.block);
 
-  // pieces: by rows and key heads; if those are few, by blocks too, whose parts are then kept and added up after
-  std::vector<Piece> wholes;
-  int64_t most_blocks = 1;
-  // all heads of a block lie together: one piece reads them all, unless there are too few blocks for everybody
-  const int64_t longest = *std::max_element(rows.positions.begin(), rows.positions.end()) / kBlock + 1;
-  const int64_t share = longest < 2 * pool_->threads() ? (s.kv_heads + pool_->threads() - 1) / pool_->threads() : s.kv_heads;
-  const int64_t heads_each = std::clamp<int64_t>(kQueries / group, 1, share);
-  for (const Segment& segment : rows.segments) {
-    const int64_t rows_each = std::max<int64_t>(1, kQueries / s.heads);
-    const int64_t few = segment.to - segment.from <= rows_each ? rows_each : std::max<int64_t>(1, kQueries / group);
-    const int64_t heads = few == rows_each ? heads_each : 1;
-    for (int64_t from = segment.from; from < segment.to; from += few) {
-      const int64_t to = std::min(segment.to, from + few);
-      int64_t lo = first_of(from), hi = 0;
-      for (int64_t row = from; row < to; ++row) {
-        lo = std::min(lo, first_of(row));
-        hi = std::max(hi, position(row) + 1);
-      }
-      const Piece piece{&segment, from, to, 0, 0, lo / kBlock, (hi + kBlock - 1) / kBlock};
-      most_blocks = std::max(most_blocks, piece.block_to - piece.block);
-      for (int64_t head = 0; head < s.kv_heads; head += heads) {
-        wholes.push_back(piece);
-        wholes.back().head = head;
-        wholes.back().head_to = std::min(s.kv_heads, head + heads);
-      }
-    }
-  }
-  const bool split = most_blocks > 1 && static_cast<int64_t>(wholes.size()) < 8 * pool_->threads();
-
-  // what one block gives: for each query of a piece, largest and sum; then the weighted values
-  auto part_size = [&](const Piece& p) { return (p.to - p.from) * (p.head_to - p.head) * group * (dim + 2); };
-
-  auto compute = [&](const Piece& p, int64_t block, float* part, Scratch& scratch) {
-    const int64_t heads = p.head_to - p.head, per_head = (p.to - p.from) * group, all = per_head * heads;
-    const Reader reader{*p.segment, index, row_bytes};
-    at_least(scratch.scores, all * kBlock + 16);
-    at_least(scratch.queries, all * dim);
-    at_least(scratch.out, all * kTile);
-    at_least(scratch.keys, kBlock);
-    at_least(scratch.values, kBlock);
-    const int64_t packed_each = static_cast<int64_t>(kernels_->packed_bytes(s.cache, per_head, dim) + 63) / 64 * 64;
-    at_least(scratch.packed, 64 + packed_each * heads);
-    char* packed = aligned(scratch.packed);
-    float *tops = part, *sums = part + all, *outs = part + 2 * all;
-    std::memset(outs, 0, static_cast<std::size_t>(all * dim) * 4);
-    const int64_t base = block * kBlock;
-    const std::vector<int64_t> straight;
-
-    // queries in the order head, row, head of the group
-    for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t row = p.from; row < p.to; ++row) {
-        std::memcpy(scratch.queries.data() + (h * per_head + (row - p.from) * group) * dim,
-                    query_.data() + (row * s.heads + (p.head + h) * group) * dim, static_cast<std::size_t>(group * dim) * 4);
-      }
-    }
-    // rows that find this block's keys in the same places go together; in scratch, rows of a tree do not
-    bool together = true;
-    for (int64_t row = p.from; row < p.to; ++row) {
-      together &= rows.paths[static_cast<std::size_t>(row)].empty() || base + kBlock <= p.segment->length;
-    }
-    const int64_t step = together ? p.to - p.from : 1;
-    for (int64_t from = p.from; from < p.to; from += step) {
-      const int64_t to = from + step, queries = step * group;
-      int64_t lo = kBlock, hi = 0;
-      for (int64_t row = from; row < to; ++row) {
-        lo = std::min(lo, std::max<int64_t>(0, first_of(row) - base));
-        hi = std::max(hi, std::min(kBlock, position(row) + 1 - base));
-      }
-      if (lo >= hi) {
-        for (int64_t h = 0; h < heads; ++h) {
-          for (int64_t q = 0; q < queries; ++q) sums[h * per_head + (from - p.from) * group + q] = 0.0f;
-        }
-        continue;
-      }
-      const std::vector<int64_t>& path = together ? straight : rows.paths[static_cast<std::size_t>(from)];
-      const int64_t first = lo / 16 * 16;
-      for (int64_t i = first; i < hi; ++i) {
-        const int64_t seen = std::max(i, lo);  // before the window: any key will do, its score is not used
-        reader.find(base + seen, path, &scratch.keys[static_cast<std::size_t>(i)], &scratch.values[static_cast<std::size_t>(i)]);
-      }
-      for (int64_t h = 0; h < heads; ++h) {
-        const float* x = scratch.queries.data() + (h * per_head + (from - p.from) * group) * dim;
-        kernels_->pack(s.cache, x, dim, 0, queries, queries, dim, packed + h * packed_each);
-      }
-      // all heads of a row lie together: while one group of rows is used, the next is fetched in the order of addresses,
-      // a share with each head
-      auto fetch = [&](const std::vector<const void*>& rows_at, int64_t at, int64_t count, int64_t h) {
-        for (int64_t i = at + count * h / heads; i < std::min(hi, at + count * (h + 1) / heads); ++i) {
-          const char* row = static_cast<const char*>(rows_at[static_cast<std::size_t>(i)]) + p.head * dim * item;
-          for (int64_t line = 0; line < heads * dim * item; line += 64) will_read(row + line);
-        }
-      };
-      for (int64_t i = first; i < hi; i += 16) {
-        for (int64_t h = 0; h < heads; ++h) {
-          if (i + 16 < hi) {
-            fetch(scratch.keys, i + 16, 16, h);
-          } else {
-            fetch(scratch.values, first, kStretch, h);
-          }
-          const void* keys[kTile];
-          for (int64_t j = 0; j < 16; ++j) {
-            keys[j] = static_cast<const char*>(scratch.keys[static_cast<std::size_t>(std::min(i + j, hi - 1))]) +
-                      (p.head + h) * dim * item;
-          }
-          kernels_->linear(s.cache, keys, dim, packed + h * packed_each, queries, scratch.out.data());
-          float* scores = scratch.scores.data() + (h * per_head + (from - p.from) * group) * kBlock + i;
-          for (int64_t q = 0; q < queries; ++q) std::memcpy(scores + q * kBlock, scratch.out.data() + q * 16, 64);
-        }
-      }
-      for (int64_t h = 0; h < heads; ++h) {
-        for (int64_t row = from; row < to; ++row) {
-          const int64_t a = std::max<int64_t>(0, first_of(row) - base), b = std::min(kBlock, position(row) + 1 - base);
-          for (int64_t g = 0; g < group; ++g) {
-            const int64_t q = h * per_head + (row - p.from) * group + g;
-            sums[q] = 0.0f;
-            if (a < b) kernels_->soften(scratch.scores.data() + q * kBlock, a, b, scale, tops + q, sums + q);
-          }
-        }
-      }
-      for (int64_t at = first; at < hi; at += kStretch) {
-        for (int64_t h = 0; h < heads; ++h) {
-          fetch(scratch.values, at + kStretch, kStretch, h);
-          const void* values[kStretch];
-          const int64_t end = std::min(hi, at + kStretch);
-          for (int64_t i = at; i < end; ++i) {
-            values[i - at] = static_cast<const char*>(scratch.values[static_cast<std::size_t>(i)]) + (p.head + h) * dim * item;
-          }
-          for (int64_t row = from; row < to; ++row) {
-            const int64_t a = std::max(at, std::max<int64_t>(0, first_of(row) - base));
-            const int64_t b = std::min(end, position(row) + 1 - base);
-            const int64_t q = h * per_head + (row - p.from) * group;
-            if (a < b) {
-              kernels_->weigh(s.cache, scratch.scores.data() + q * kBlock + at, kBlock, group, values, a - at, b - at, dim,
-                              outs + q * dim);
-            }
-          }
-        }
-      }
-    }
-  };
-
-  // adds a block's part to what came before; a part whose sum is 0 had nothing to see
-  auto add = [&](const Piece& p, float* so_far, const float* part) {
-    const int64_t all = (p.to - p.from) * (p.head_to - p.head) * group;
-    for (int64_t q = 0; q < all; ++q) {
-      const float* out = part + 2 * all + q * dim;
-      float* to = so_far + 2 * all + q * dim;
-      if (so_far[all + q] == 0.0f) {
-        so_far[q] = part[q];
-        so_far[all + q] = part[all + q];
-        std::memcpy(to, out, static_cast<std::size_t>(dim) * 4);
-      } else if (part[all + q] != 0.0f) {
-        kernels_->fold(so_far + q, so_far + all + q, to, part + q, part + all + q, out, dim);
-      }
-    }
-  };
-  auto finish = [&](const Piece& p, const float* part) {
-    const int64_t heads = p.head_to - p.head, per_head = (p.to - p.from) * group, all = per_head * heads;
-    for (int64_t h = 0; h < heads; ++h) {
-      for (int64_t i = 0; i < per_head; ++i) {
-        const int64_t q = h * per_head + i, row = p.from + i / group, head = (p.head + h) * group + i % group;
-        kernels_->divide(part + 2 * all + q * dim, part[all + q], dim, attended_.data() + (row * s.heads + head) * dim);
-      }
-    }
-  };
-
-  if (!split) {
-    pool_->run(static_cast<int64_t>(wholes.size()), [&](int64_t i, int thread) {
-      const Piece& p = wholes[static_cast<std::size_t>(i)];
-      Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
-      const int64_t size = part_size(p);
+  if (most_blocks <= 1 || count >= 8 * pool_->threads()) {
+    pool_->run(count, [&](int64_t i, int thread) {
+      const Piece& p = piece_at(i);
+      Scratch& scratch = scratch_of(thread);
+      const int64_t size = attention.part_size(p);
       at_least(scratch.partial, 2 * size);
       float *so_far = scratch.partial.data(), *part = so_far + size;
-      for (int64_t block = p.block; block < p.block_to; ++block) {
-        float* to = block == p.block ? so_far : part;
-        compute(p, block, to, scratch);
-        if (block > p.block) add(p, so_far, part);
+      Block(attention, p, p.block, so_far, scratch).compute();
+      for (int64_t block = p.block + 1; block < p.block_to; ++block) {
+        Block(attention, p, block, part, scratch).compute();
+        attention.add(p, so_far, part);
       }
-      finish(p, so_far);
+      attention.finish(p, so_far);
     });
     return;
   }
+  // too few pieces: their blocks are shared out, too, and what those give is kept and added up after
   struct Task {
-    int64_t whole, block, at;
+    int64_t piece, block, at;
   };
   std::vector<Task> tasks;
   std::vector<int64_t> starts;
   int64_t total = 0;
-  for (std::size_t i = 0; i < wholes.size(); ++i) {
+  for (int64_t i = 0; i < count; ++i) {
     starts.push_back(total);
-    for (int64_t block = wholes[i].block; block < wholes[i].block_to; ++block) {
-      tasks.push_back({static_cast<int64_t>(i), block, total});
-      total += part_size(wholes[i]);
+    for (int64_t block = piece_at(i).block; block < piece_at(i).block_to; ++block) {
+      tasks.push_back({i, block, total});
+      total += attention.part_size(piece_at(i));
     }
   }
   at_least(partials_, total);
   pool_->run(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
     const Task& task = tasks[static_cast<std::size_t>(i)];
-    compute(wholes[static_cast<std::size_t>(task.whole)], task.block, partials_.data() + task.at,
-            scratch_[static_cast<std::size_t>(thread)]);
+    Block(attention, piece_at(task.piece), task.block, partials_.data() + task.at, scratch_of(thread)).compute();
   });
-  pool_->run(static_cast<int64_t>(wholes.size()), [&](int64_t i, int) {
-    const Piece& p = wholes[static_cast<std::size_t>(i)];
+  pool_->run(count, [&](int64_t i, int) {
+    const Piece& p = piece_at(i);
     float* so_far = partials_.data() + starts[static_cast<std::size_t>(i)];
-    const int64_t size = part_size(p);
-    for (int64_t block = p.block + 1; block < p.block_to; ++block) add(p, so_far, so_far + (block - p.block) * size);
-    finish(p, so_far);
+    const int64_t size = attention.part_size(p);
+    for (int64_t block = p.block + 1; block < p.block_to; ++block) {
+      attention.add(p, so_far, so_far + (block - p.block) * size);
+    }
+    attention.finish(p, so_far);
   });
 }
 
