@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 
 import typer
 
+import foretoken.errors
 from foretoken.cli.app import app
 from foretoken.drafters import DRAFTERS
 
@@ -75,18 +79,62 @@ def command_line() -> Iterator[str]:
         "line on standard error says `audit: identical`, or at which token the two part and by how much the logits do. "
         "It costs the time of plain decoding.",
         "",
-        "`--record FILE` writes the prompt, the settings, the tokens, a SHA-256 of their logits and one of each file of "
-        "the model that decides something. `foretoken verify FILE` generates again and compares all of it, bit for bit: "
-        "later, with another draft, with another number of threads, or on another machine. A record of the native "
-        "engine needs the native engine and the same architecture (x86-64, say), not the same instruction level; one of "
-        "PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor if its bits are to be equal. "
-        "A model that moved is named with `--model`.",
+        "`--record FILE` writes the prompt, the settings, the tokens, a SHA-256 of their logits and one of each file "
+        "of the model that decides something. `foretoken verify FILE` generates again and compares all of it, bit for "
+        "bit: later, with another draft, with another number of threads, or on another machine. A record of the native "
+        "engine needs the native engine and the same architecture (x86-64, say), not the same instruction level; one "
+        "of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor if its bits are to be "
+        "equal. A model that moved is named with `--model`.",
         "",
         "A prompt that begins with a dash comes after `--`: `foretoken generate -- '-x = 3'`.",
     )
 
 
-DOCUMENTS = {"cli.md": command_line}
+def _settings(name: str) -> Iterator[str]:
+    """A table of the fields of settings; what they are is said in the comments beside them."""
+    settings = getattr(foretoken, name)
+    source = inspect.getsource(settings)
+    yield from ("| setting | default | |", "|---|---|---|")
+    for field in dataclasses.fields(settings):
+        said = re.search(rf"^    {field.name}: [^#\n]*# (.+)$", source, re.MULTILINE)
+        if said is None:
+            raise SystemExit(f"{name}.{field.name} has no comment beside it; say there what it is")
+        meaning = said[1].replace("|", r"\|")
+        yield f"| `{field.name}` | `{field.default!r}` | {meaning} |"
+
+
+def _fields(name: str) -> Iterator[str]:
+    """The docstring of a result, and its fields with their types."""
+    result = getattr(foretoken, name)
+    yield from inspect.cleandoc(result.__doc__).splitlines()
+    yield from ("", "| field | type |", "|---|---|")
+    for field in dataclasses.fields(result):
+        kind = str(field.type).replace("|", r"\|")
+        yield f"| `{field.name}` | {kind} |"
+
+
+def _errors() -> Iterator[str]:
+    """The tree of errors, as errors.py draws it."""
+    yield from (foretoken.errors.__doc__ or "").split("\n\n")[1].splitlines()
+
+
+def python_interface() -> Iterator[str]:
+    """docs/python.md: written by hand, but for what stands between its marks."""
+    makers = {"settings": _settings, "fields": _fields, "errors": _errors}
+    within = False
+    for line in (DOCS / "python.md").read_text(encoding="utf-8").splitlines():
+        if line == "<!-- end -->":
+            within = False
+        if within:
+            continue
+        yield line
+        mark = re.fullmatch(r"<!-- (\w+)(?:: (\w+))? -->", line)
+        if mark is not None and mark[1] in makers:
+            within = True
+            yield from ("", *makers[mark[1]](*filter(None, [mark[2]])), "")
+
+
+DOCUMENTS = {"cli.md": command_line, "python.md": python_interface}
 
 
 def main() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import foretoken
 
@@ -34,13 +37,24 @@ def test_the_readme_names_every_part_of_the_package() -> None:
         assert re.search(rf"^\s+{re.escape(name)}\s+\S", README, re.MULTILINE), f"README's tree lacks {name}"
 
 
-def test_the_readmes_python_runs() -> None:
-    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)
-    assert code is not None
-    assert "import foretoken" in code[1]
-    done = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, text=True, timeout=120, check=False)
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+def test_the_python_in_the_documents_runs(name: str) -> None:
+    code = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+    assert code
+    done = subprocess.run(
+        [sys.executable, "-c", "".join(code)], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_every_setting_of_python_is_in_its_document() -> None:
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    for settings in (foretoken.LoadSettings, foretoken.GenerateSettings):
+        for field in dataclasses.fields(settings):
+            assert re.search(rf"^\| `{field.name}` \| `{re.escape(repr(field.default))}` \| \w", text, re.MULTILINE), (
+                field.name
+            )
 
 
 def test_links_within_the_documents_lead_somewhere() -> None:

@@ -48,7 +48,7 @@ class _Settings:
 class LoadSettings(_Settings):
     """How a model is loaded."""
 
-    draft: str = "lookup"  # what drafts: see `parse_draft`
+    draft: str = "lookup"  # what drafts: a name, perhaps with options, or none for plain decoding
     num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
     dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32
     device: str = "cpu"  # cpu or cuda
