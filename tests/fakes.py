@@ -10,6 +10,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from foretoken.acceptance.walk import walk
@@ -43,6 +44,9 @@ class Fake:
         for verdict in verdicts:
             assert verdict.position == len(self.texts[verdict.sequence]), "a verdict continues what was seen before"
             self.texts[verdict.sequence].extend(verdict.tokens)
+
+    def rewind(self, sequence: int, position: int) -> None:
+        del self.texts[sequence][position:]
 
     def end(self, sequence: int) -> None:
         self.texts.pop(sequence, None)
@@ -137,8 +141,8 @@ class Liar(Scripted):
                 honest,
                 tokens=tuple(-1 if turn.round % 5 == 4 else token for token in honest.tokens),
                 origins=("target",) * len(honest),
-                draft_probs=(1.0,) * len(honest),
-                work=(Work("nobody", rows=-1, seconds=-1.0, draft_tokens=10**9, accepted_tokens=10**9),),
+                draft_probs={node: np.full(3, 1.0) for node in range(-1, len(honest))},
+                work=(Work("nobody", -1, -1.0, -1.0, 10**9, -5, 10**9),),
             )
             elsewhere = replace(lie, sequence=turn.sequence + 1000)
             drafts += [elsewhere, lie, replace(lie, tokens=tuple(9 for _ in lie.tokens))]
@@ -314,6 +318,9 @@ class Delayed:
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         self.inner.observe([pickle.loads(pickle.dumps(verdict)) for verdict in verdicts])
+
+    def rewind(self, sequence: int, position: int) -> None:
+        self.inner.rewind(sequence, position)
 
     def end(self, sequence: int) -> None:
         self.inner.end(sequence)

@@ -12,10 +12,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 LAYERS: list[set[str]] = [
     {"types", "errors", "settings", "provenance", "progress", "files"},
     {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source"},
-    {"decoder"},
+    {"decoder", "sampling", "output"},
     {"verification"},
     {"drafters"},
-    {"engine", "training"},
+    {"engine", "training", "ladder"},
     {"audit"},
     {"model"},
     {"build"},

@@ -9,13 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.build import make_drafter
-from foretoken.drafters import DRAFTERS
-from foretoken.drafters.lookup import LookupDrafter
-from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import DraftSpecError, SettingError
 from foretoken.settings import DraftLevel, GenerateSettings, LoadSettings, parse_draft
-from foretoken.types import Request, Turn
 
 ABSURD_NUMBERS = [0, -1, True, False, 1.0, 2.5, "8", float("nan")]
 
@@ -122,7 +117,7 @@ def test_a_device_that_is_not_text_is_refused(value: Any) -> None:
 @pytest.mark.parametrize("value", [None, 3, ["lookup"]])
 def test_a_draft_that_is_not_text_is_refused(value: Any) -> None:
     with pytest.raises((SettingError, DraftSpecError)):
-        make_drafter(LoadSettings.of({"draft": value}))
+        LoadSettings.of({"draft": value})
 
 
 @pytest.mark.parametrize("name", ["ignore_eos", "keep_logits"])
@@ -204,97 +199,25 @@ def test_a_message_stays_on_its_line_whatever_the_draft_holds() -> None:
 
 def test_options_are_read_as_whole_numbers() -> None:
     level = DraftLevel("lookup", {"min_match": "3", "tokens": "12"})
-    assert level.integers({"min_match": int, "tokens": int, "k": int}) == {"min_match": 3, "tokens": 12}
-    assert DraftLevel("none", {}).integers({}) == {}
+    assert level.values({"min_match": int, "tokens": int, "k": int}) == {"min_match": 3, "tokens": 12}
+    assert DraftLevel("none", {}).values({}) == {}
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "+1", "1.0", "1e3", "two", "true", " 1", "²", "1_0"])
 def test_an_option_must_be_a_positive_whole_number(value: str) -> None:
     with pytest.raises(DraftSpecError) as error:
-        DraftLevel("lookup", {"min_match": value}).integers({"min_match": int})
+        DraftLevel("lookup", {"min_match": value}).values({"min_match": int})
     assert str(error.value) == f"draft 'lookup': min_match is {value!r}, expected a whole number, 1 to 9999"
 
 
 def test_an_option_of_absurdly_many_digits_is_refused() -> None:
     with pytest.raises(DraftSpecError):
-        DraftLevel("lookup", {"min_match": "9" * 5000}).integers({"min_match": int})
+        DraftLevel("lookup", {"min_match": "9" * 5000}).values({"min_match": int})
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(DraftSpecError) as error:
-        DraftLevel("lookup", {"match": "2"}).integers({"min_match": int, "tokens": int})
+        DraftLevel("lookup", {"match": "2"}).values({"min_match": int, "tokens": int})
     assert str(error.value) == (
         "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: min_match, tokens)"
     )
-
-
-# -- from a draft to a drafter ----------------------------------------------------------------------------------------
-
-
-def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
-    return make_drafter(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
-
-
-def test_a_draft_becomes_the_drafter_that_it_names() -> None:
-    assert isinstance(drafter_of("none")[0], NothingDrafter)
-    assert isinstance(drafter_of("lookup")[0], LookupDrafter)
-    assert isinstance(make_drafter(LoadSettings())[0], LookupDrafter)
-
-
-@pytest.mark.parametrize("name", DRAFTERS)
-def test_every_drafter_in_the_table_can_be_made_and_is_called_what_the_table_says(name: str) -> None:
-    drafter, tokens = drafter_of(name)
-    assert drafter.name == name
-    assert tokens == DRAFTERS[name].num_speculative_tokens
-
-
-def test_how_many_tokens_are_drafted_is_said_by_the_draft_or_the_setting_or_the_table() -> None:
-    assert drafter_of("lookup:tokens=3")[1] == 3
-    assert drafter_of("lookup", 5)[1] == 5
-    assert drafter_of("lookup:tokens=5", 5)[1] == 5  # the same number twice is no contradiction
-    assert drafter_of("lookup")[1] == 8
-
-
-def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
-    with pytest.raises(DraftSpecError) as error:
-        drafter_of("lookup:tokens=3", 5)
-    assert str(error.value) == (
-        "draft 'lookup:tokens=3' asks for 3 tokens, num_speculative_tokens for 5; give one of them"
-    )
-
-
-def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
-    known = f"(known: {', '.join(sorted(DRAFTERS))})"
-    with pytest.raises(DraftSpecError) as error:
-        drafter_of("lokup")
-    assert str(error.value) == f"there is no draft 'lokup'; did you mean 'lookup'? {known}"
-    with pytest.raises(DraftSpecError) as error:  # on any level
-        drafter_of("lookup,zzz")
-    assert str(error.value) == f"there is no draft 'zzz' {known}"
-
-
-def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
-    with pytest.raises(DraftSpecError) as error:
-        drafter_of("lookup:match=3")
-    assert str(error.value) == (
-        "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: min_match, tokens)"
-    )
-    with pytest.raises(DraftSpecError, match=r"^draft 'none' has no option 'min_match' \(known: none\)$"):
-        drafter_of("none:min_match=3")
-
-
-def test_more_than_one_level_is_refused() -> None:
-    with pytest.raises(DraftSpecError) as error:
-        drafter_of("lookup,none")
-    assert str(error.value) == "draft 'lookup,none' has 2 levels; expected one, such as 'lookup'"
-
-
-@pytest.mark.parametrize(
-    ("spec", "tokens"), [("lookup", (4,)), ("lookup:min_match=2", (4,)), ("lookup:min_match=3", ())]
-)
-def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> None:
-    prompt = (1, 2, 4, 1, 2)  # it ends as it began, for two tokens
-    drafter, _ = drafter_of(spec)
-    drafter.begin([Request(0, prompt, 9)])
-    (draft,) = drafter.propose([Turn(0, 1, len(prompt), rows=1, depth=1)])
-    assert draft.tokens == tokens

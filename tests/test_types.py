@@ -4,6 +4,7 @@ import dataclasses
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,19 +72,11 @@ def test_a_draft_needs_a_parent_and_an_origin_for_each_token() -> None:
     assert str(error.value) == "a draft of 1 tokens came with {'parents': 1, 'origins': 0}; expected 1 of each"
 
 
-def test_a_draft_needs_as_many_probabilities_as_tokens() -> None:
-    with pytest.raises(ContractError, match=r"^a draft of 2 tokens came with .*'draft_probs': 1"):
-        Draft(0, 1, 2, (5, 6), (-1, 0), ("a", "a"), draft_probs=(0.5,))
-
-
-def test_the_message_about_probabilities_names_them() -> None:
-    with pytest.raises(ContractError, match="prob"):
-        Draft(0, 1, 2, (5, 6), (-1, 0), ("a", "a"), draft_probs=(0.5,))
-
-
-def test_a_draft_refuses_no_probabilities_at_all_for_some_tokens() -> None:
-    with pytest.raises(ContractError, match="prob"):
-        Draft(0, 1, 2, (5, 6), (-1, 0), ("a", "a"), draft_probs=())
+@pytest.mark.parametrize("node", [-2, 2])
+def test_a_draft_refuses_probabilities_of_a_node_that_it_does_not_have(node: int) -> None:
+    with pytest.raises(ContractError) as error:
+        Draft(0, 1, 2, (5, 6), (-1, 0), ("a", "a"), draft_probs={-1: np.ones(4) / 4, node: np.ones(4) / 4})
+    assert str(error.value) == f"a draft of 2 tokens came with draft_probs of node {node}; expected -1 to 1"
 
 
 def test_replacing_a_part_of_a_draft_checks_it_again() -> None:

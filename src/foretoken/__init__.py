@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ContractError,
         DraftSpecError,
         ForetokenError,
+        GrammarError,
         InputError,
         ModelError,
         ModelNotFoundError,
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from foretoken.kernels import explain
-    from foretoken.model import Model, Piece, Stream
+    from foretoken.model import Model, Stream
+    from foretoken.output import Piece
     from foretoken.settings import GenerateSettings, LoadSettings
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
-    from foretoken.types import Audit, Completion, Stats
+    from foretoken.types import Audit, Completion, Stats, TokenLogprobs
 
 __version__ = "0.1.0"
 
@@ -46,6 +48,7 @@ _HOMES = {
         "ContractError",
         "DraftSpecError",
         "ForetokenError",
+        "GrammarError",
         "InputError",
         "ModelError",
         "ModelNotFoundError",
@@ -57,11 +60,12 @@ _HOMES = {
         "UnsupportedModelError",
     ),
     "foretoken.kernels": ("explain",),
-    "foretoken.model": ("Model", "Piece", "Stream"),
+    "foretoken.model": ("Model", "Stream"),
+    "foretoken.output": ("Piece",),
     "foretoken.settings": ("GenerateSettings", "LoadSettings"),
     "foretoken.transcript.record": ("record",),
     "foretoken.transcript.verify": ("Verification", "verify"),
-    "foretoken.types": ("Audit", "Completion", "Stats"),
+    "foretoken.types": ("Audit", "Completion", "Stats", "TokenLogprobs"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -73,6 +77,7 @@ __all__ = [
     "DraftSpecError",
     "ForetokenError",
     "GenerateSettings",
+    "GrammarError",
     "InputError",
     "LoadSettings",
     "Model",
@@ -85,6 +90,7 @@ __all__ = [
     "SettingError",
     "Stats",
     "Stream",
+    "TokenLogprobs",
     "TranscriptError",
     "UnsupportedModelError",
     "Verification",

@@ -8,13 +8,13 @@ from typing import Any
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.weights import DTYPES, load_weights
-from foretoken.drafters import DRAFTERS
-from foretoken.errors import CheckpointError, DraftSpecError, SettingError, nearest
+from foretoken.errors import CheckpointError, SettingError
+from foretoken.ladder import make_ladder, name_levels
 from foretoken.model import Model
-from foretoken.settings import LoadSettings, parse_draft
+from foretoken.sampling.samplers import Samplers
+from foretoken.settings import LoadSettings
 from foretoken.source import DEFAULT_MODEL, resolve
 from foretoken.text import Tokenizer
-from foretoken.types import Drafter
 from foretoken.verification.local import LocalVerifier
 
 
@@ -25,9 +25,40 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     `foretoken.LoadSettings`, e.g. draft="lookup", dtype="float32".
     """
     chosen = LoadSettings.of(settings)
-    drafter, num_speculative_tokens = make_drafter(chosen)  # before the model: a wrong name should not cost a load
+    levels = name_levels(chosen)  # before the model: a wrong name should not cost a load
     _expect_device(chosen.device)
-    folder = resolve(str(model), chosen.revision, accept=_read_config)
+    folder = resolve(model, chosen.revision, accept=_read_config)
+    target, tokenizer = _load_decoder(folder, chosen)
+    samplers = Samplers(tokenizer)
+    drafter = make_ladder(
+        levels,
+        target,
+        samplers,
+        rule=chosen.rule,
+        tokenizer=tokenizer,
+        load=lambda name: _load_decoder(resolve(name, accept=_read_config), chosen),
+    )
+    verifier = LocalVerifier(
+        target,
+        needs=drafter.needs,
+        prefill_chunk=chosen.prefill_chunk,
+        samplers=samplers.target,
+        rule=chosen.rule,
+    )
+    return Model(
+        target,
+        tokenizer,
+        verifier,
+        drafter,
+        num_speculative_tokens=levels[0].tokens,
+        end_tokens=find_end_tokens(folder, target.config, tokenizer),
+        name=str(model),
+        folder=folder,
+        settings=chosen,
+    )
+
+
+def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:
     config = _read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
@@ -38,51 +69,18 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     weights = load_weights(
         folder,
         config,
-        dtype=DTYPES.get(chosen.dtype),
-        device=chosen.device,
-        copy=chosen.weights == "copied",
-        threads=chosen.threads,
+        dtype=DTYPES.get(settings.dtype),
+        device=settings.device,
+        copy=settings.weights == "copied",
+        threads=settings.threads,
     )
     # "auto" asks for "exact" and takes what there is: `target.promise`
-    asked = "algorithmic" if chosen.promise == "algorithmic" else "exact"
-    target = Decoder(config, weights, threads=chosen.threads, promise=asked)
-    verifier = LocalVerifier(target, needs=drafter.needs, prefill_chunk=chosen.prefill_chunk)
-    return Model(
-        target,
-        tokenizer,
-        verifier,
-        drafter,
-        num_speculative_tokens=num_speculative_tokens,
-        end_tokens=find_end_tokens(folder, config, tokenizer),
-        name=str(model),
-        folder=folder,
-        settings=chosen,
-    )
+    asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
+    return Decoder(config, weights, threads=settings.threads, promise=asked), tokenizer
 
 
 def _read_config(folder: Path) -> DecoderConfig:
     return parse_config(read_json(folder / "config.json"))
-
-
-def make_drafter(settings: LoadSettings) -> tuple[Drafter, int]:
-    """The drafter that a draft names, and its num_speculative_tokens."""
-    levels = parse_draft(settings.draft)
-    for level in levels:
-        if level.name not in DRAFTERS:
-            raise DraftSpecError(f"there is no draft {level.name!r}{nearest(level.name, DRAFTERS)}")
-    if len(levels) > 1:
-        raise DraftSpecError(
-            f"draft {settings.draft!r} has {len(levels)} levels; expected one, such as {levels[0].name!r}"
-        )
-    entry = DRAFTERS[levels[0].name]
-    options = levels[0].integers(entry.options)
-    tokens = options.pop("tokens", None)
-    asked = settings.num_speculative_tokens
-    if tokens is not None and asked is not None and tokens != asked:
-        raise DraftSpecError(
-            f"draft {settings.draft!r} asks for {tokens} tokens, num_speculative_tokens for {asked}; give one of them"
-        )
-    return entry.load()(**options), tokens or asked or entry.num_speculative_tokens
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

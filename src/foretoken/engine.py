@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from foretoken.stopping import cut, limit
 from foretoken.trees.tree import clip
@@ -22,6 +23,7 @@ from foretoken.types import Draft, Drafter, Request, RoundRecord, Turn, Verdict,
 @dataclass
 class _Live:
     request: Request
+    stops_after: Callable[[int], bool]
     position: int  # of the next new token
     round: int = 1
 
@@ -42,8 +44,13 @@ class Engine:
         self._num_speculative_tokens = num_speculative_tokens
         self._recorder = recorder
 
-    def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
+    def run(
+        self, requests: Sequence[Request], stops_after: Callable[[int, int], bool] = lambda sequence, token: False
+    ) -> Generator[list[Verdict]]:
         """Verdicts round by round, the first round being the prompts'; each sequence's last has a finish reason.
+
+        stops_after(sequence, token) is told of each new token, in order, before anybody else is, and says whether the
+        sequence stops with it (at a stop string).
 
         Closing the iterator cancels what is left. Every sequence that began is ended on both sides, whatever happens.
         """
@@ -54,7 +61,7 @@ class Engine:
                 ending.callback(self._verifier.end, request.sequence)
                 ending.callback(self._drafter.end, request.sequence)
             self._drafter.begin(requests)
-            live = {r.sequence: _Live(r, len(r.prompt)) for r in requests}
+            live = {r.sequence: _Live(r, partial(stops_after, r.sequence), len(r.prompt)) for r in requests}
             verdicts = self._settle(live, verdicts)
             self._record(0, [], verdicts, began, began)
             yield verdicts
@@ -96,7 +103,7 @@ class Engine:
         settled = []
         for verdict in verdicts:
             s = live[verdict.sequence]
-            whole, verdict = verdict, cut(verdict, s.request, self._verifier.context_length)
+            whole, verdict = verdict, cut(verdict, s.request, self._verifier.context_length, s.stops_after)
             s.position = verdict.position + len(verdict.tokens)
             s.round = verdict.round + 1
             if len(verdict.tokens) < len(whole.tokens):

@@ -4,6 +4,7 @@
     ├── InputError (ValueError)             what the caller gave cannot be used
     │   ├── PromptError                       empty, too long, or a token that the model does not have
     │   ├── SettingError                      an unknown or absurd setting
+    │   ├── GrammarError                      a grammar that cannot be read, or that leaves no token to come next
     │   ├── DraftSpecError                    a draft that is not known, or options that contradict each other
     │   └── TranscriptError                   a record that cannot be written, read, or proven here
     ├── ModelError                          the checkpoint cannot be used
@@ -39,6 +40,10 @@ class PromptError(InputError):
 
 class SettingError(InputError):
     """A setting is unknown, or its value makes no sense."""
+
+
+class GrammarError(InputError):
+    """A regular expression or JSON schema cannot be read, or nothing may follow it any more."""
 
 
 class DraftSpecError(InputError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import operator
+import secrets
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,11 @@ from foretoken.audit import audit
 from foretoken.decoder.decoder import Decoder
 from foretoken.engine import Engine
 from foretoken.errors import InputError, PromptError, SettingError
+from foretoken.output import Output, Piece
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.stats import summarise
-from foretoken.text import StreamDecoder, Tokenizer
-from foretoken.types import Completion, Drafter, Request, RoundRecord, Verifier
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One streamed token: the text that it completes (empty within a character) and who proposed it."""
-
-    token: int
-    text: str
-    origin: str
+from foretoken.text import Tokenizer
+from foretoken.types import Completion, Drafter, Request, RoundRecord, SamplingParams, Verifier
 
 
 class Model:
@@ -80,62 +73,103 @@ class Model:
             pass
         return stream.completion
 
-    def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
-        """The same, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
-        if chosen is None:
-            chosen = GenerateSettings.of(settings)
-        elif settings:
-            raise SettingError(f"settings came both ready-made and by name ({', '.join(settings)}); give one of them")
-        request = Request(
-            sequence=next(self._sequences),
-            prompt=self.tokens_of(prompt),
-            max_new_tokens=chosen.max_new_tokens,
-            end_tokens=frozenset() if chosen.ignore_eos else self.end_tokens,
-            keep_logits=chosen.keep_logits or chosen.hash_logits,
-        )
-        return Stream(self._run(request, chosen))
+    def completions(
+        self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
+    ) -> list[Completion]:
+        """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
+        chosen = _chosen(chosen, settings)
+        run = self._run(self._requests(prompt, chosen), chosen)
+        return _exhausted(run)
 
-    def _run(self, request: Request, settings: GenerateSettings) -> Generator[Piece, None, Completion]:
+    def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
+        """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
+        chosen = _chosen(chosen, settings)
+        if chosen.n != 1:
+            raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
+        return Stream(self._run(self._requests(prompt, chosen), chosen))
+
+    def _requests(self, prompt: str | Sequence[int], settings: GenerateSettings) -> list[Request]:
+        """One request a completion."""
+        tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
+        if settings.stops and self.tokenizer is None:
+            raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
+        return [
+            Request(
+                sequence=next(self._sequences),
+                prompt=tokens,
+                max_new_tokens=settings.max_new_tokens,
+                end_tokens=frozenset() if settings.ignore_eos else self.end_tokens,
+                keep_logits=settings.keep_logits or settings.hash_logits or settings.logprobs is not None,
+                sampling=sampling,
+                completion=completion,
+            )
+            for completion in range(settings.n)
+        ]
+
+    def _sampling(self, settings: GenerateSettings) -> SamplingParams:
+        size = self._verifier.vocab_size
+        bias = tuple(sorted((settings.logit_bias or {}).items()))
+        if bias and bias[-1][0] >= size:
+            raise SettingError(f"logit_bias names token {bias[-1][0]}; the model has tokens 0 to {size - 1}")
+        sampled = settings.temperature > 0
+        return SamplingParams(
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            repetition_penalty=settings.repetition_penalty,
+            presence_penalty=settings.presence_penalty,
+            frequency_penalty=settings.frequency_penalty,
+            logit_bias=bias,
+            seed=(secrets.randbits(53) if settings.seed is None else settings.seed) if sampled else 0,
+            constraint=settings.constraint,
+        )
+
+    def _run(
+        self, requests: Sequence[Request], settings: GenerateSettings
+    ) -> Generator[tuple[int, Piece], None, list[Completion]]:
+        """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
+        outputs = {r.sequence: Output(r, self.tokenizer, settings) for r in requests}
+        index = {r.sequence: i for i, r in enumerate(requests)}
         records: list[RoundRecord] = []
         rounds = Engine(
             self._verifier,
             self._drafter,
             num_speculative_tokens=self.num_speculative_tokens,
             recorder=records.append,
-        ).run([request])
-        decoder = StreamDecoder(self.tokenizer, request.prompt) if self.tokenizer else None
-        pieces: list[Piece] = []
-        kept: list[torch.Tensor] = []
-        digest = hashlib.sha256()
+        ).run(requests, lambda sequence, token: outputs[sequence].text.feed(token))
         try:
-            for (verdict,) in rounds:
-                if settings.keep_logits and verdict.logits is not None:
-                    kept.append(verdict.logits)
-                if settings.hash_logits and verdict.logits is not None:
-                    digest.update(verdict.logits.cpu().contiguous().numpy().astype("<f4", copy=False).tobytes())
-                for i, (token, origin) in enumerate(zip(verdict.tokens, verdict.origins, strict=True), 1):
-                    text = decoder.feed(token) if decoder else ""
-                    if decoder and verdict.finish_reason is not None and i == len(verdict.tokens):
-                        text += decoder.flush()
-                    pieces.append(Piece(token, text, origin))
-                    yield pieces[-1]
+            for verdicts in rounds:
+                for verdict in verdicts:
+                    for piece in outputs[verdict.sequence].take(verdict):
+                        yield index[verdict.sequence], piece
         finally:
             rounds.close()
-        assert verdict.finish_reason is not None
-        tokens = tuple(piece.token for piece in pieces)
+        return [self._completion(r, outputs[r.sequence], records, settings) for r in requests]
+
+    def _completion(
+        self, request: Request, output: Output, records: list[RoundRecord], settings: GenerateSettings
+    ) -> Completion:
+        assert output.finish_reason is not None
+        tokens = tuple(piece.token for piece in output.pieces)
+        sampled = request.sampling.temperature > 0
         again = replace(request, sequence=next(self._sequences))
         return Completion(
             tokens=tokens,
-            text="".join(piece.text for piece in pieces),
-            finish_reason=verdict.finish_reason,
-            origins=tuple(piece.origin for piece in pieces),
-            promise=self.promise,
+            text="".join(piece.text for piece in output.pieces),
+            finish_reason=output.finish_reason,
+            origins=tuple(piece.origin for piece in output.pieces),
+            # the rejection rule keeps the distribution, which is no promise about tokens
+            promise="algorithmic" if sampled and self.settings.rule == "rejection" else self.promise,
             draft=self.draft,
             stats=summarise(records, request.sequence),
             arithmetic=self.target.arithmetic,
             threads=self.target.threads,
-            logits=torch.cat(kept) if kept else None,
-            logits_sha256=digest.hexdigest() if settings.hash_logits else None,
+            seed=request.sampling.seed if sampled else None,
+            stop_string=output.text.stopped_by,
+            logprobs=None if settings.logprobs is None else tuple(output.logprobs),
+            logits=torch.cat(output.logits) if output.logits else None,
+            logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
             audit=audit(self._verifier, again, tokens) if settings.audit else None,
         )
 
@@ -174,6 +208,23 @@ class Model:
         return tokens
 
 
+def _chosen(ready: GenerateSettings | None, settings: dict[str, Any]) -> GenerateSettings:
+    if ready is None:
+        return GenerateSettings.of(settings)
+    if settings:
+        raise SettingError(f"settings came both ready-made and by name ({', '.join(settings)}); give one of them")
+    return ready
+
+
+def _exhausted(run: Generator[tuple[int, Piece], None, list[Completion]]) -> list[Completion]:
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            completions: list[Completion] = end.value
+            return completions
+
+
 def _token_ids(prompt: Any) -> tuple[int, ...] | None:
     """Token ids from a list, tensor or array; None for anything else, bytes, truth values and fractions among it."""
     if isinstance(prompt, bytes | bytearray):
@@ -188,9 +239,9 @@ def _token_ids(prompt: Any) -> tuple[int, ...] | None:
 class Stream:
     """A generation under way. Iterate it for its pieces; `completion` once it has ended."""
 
-    def __init__(self, pieces: Generator[Piece, None, Completion]) -> None:
+    def __init__(self, run: Generator[tuple[int, Piece], None, list[Completion]]) -> None:
         self._completion: Completion | None = None
-        self._pieces = self._remember(pieces)
+        self._pieces = self._remember(run)
 
     def __iter__(self) -> Iterator[Piece]:
         return self
@@ -209,5 +260,12 @@ class Stream:
             raise InputError("the stream has not ended; iterate it to its end before asking for its completion")
         return self._completion
 
-    def _remember(self, pieces: Generator[Piece, None, Completion]) -> Generator[Piece]:
-        self._completion = yield from pieces
+    def _remember(self, run: Generator[tuple[int, Piece], None, list[Completion]]) -> Generator[Piece]:
+        with closing(run):
+            while True:
+                try:
+                    _, piece = next(run)
+                except StopIteration as end:
+                    (self._completion,) = end.value
+                    return
+                yield piece

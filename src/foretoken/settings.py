@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -16,6 +16,18 @@ def _count(name: str, value: object, most: int | None = None, why: str = "") -> 
         raise SettingError(f"{name} is {value!r}, expected a whole number, 1 or more")
     if most is not None and value > most:
         raise SettingError(f"{name} is {value!r}, expected at most {most}{why}")
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SettingError(f"{name} is {value!r}, expected a whole number, {least} to {most}")
+
+
+def _number(name: str, value: object, least: float, most: float, also: str = "", *, open_below: bool = False) -> None:
+    right = isinstance(value, int | float) and not isinstance(value, bool)
+    if not right or not least <= value <= most or (open_below and value == least):  # type: ignore[operator]
+        span = f"above {least:g} to {most:g}" if open_below else f"{least:g} to {most:g}"
+        raise SettingError(f"{name} is {value!r}, expected {also}a number, {span}")
 
 
 def expect_threads(threads: object) -> None:
@@ -48,7 +60,8 @@ class _Settings:
 class LoadSettings(_Settings):
     """How a model is loaded."""
 
-    draft: str = "lookup"  # what drafts: a name, perhaps with options, or none for plain decoding
+    draft: str = "lookup"  # what drafts: a name, perhaps with options, or none; with commas between them, a ladder
+    rule: str = "walk"  # by which drafts are judged when sampling: walk, or rejection (another text, one distribution)
     num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
     dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32
     device: str = "cpu"  # cpu or cuda
@@ -69,6 +82,7 @@ class LoadSettings(_Settings):
                 "shown; use the CPU, or promise 'auto'"
             )
         _one_of("weights", self.weights, ("mapped", "copied"))
+        _one_of("rule", self.rule, ("walk", "rejection"))
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {self.draft!r}, expected text, such as 'lookup' or 'none'")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
@@ -79,19 +93,78 @@ class LoadSettings(_Settings):
 
 @dataclass(frozen=True)
 class GenerateSettings(_Settings):
-    """How one text is generated."""
+    """How one text is generated. Greedily, unless a temperature is given."""
 
     max_new_tokens: int = 128  # stop after so many, if no end token came and the context is not full
     ignore_eos: bool = False  # go on after an end token
+    stop: str | Sequence[str] = ()  # stop where the text comes to one of these, and cut it there
+    temperature: float = 0.0  # 0: greedily; 1: as the model's probabilities are
+    top_k: int = 0  # sample from the k likeliest tokens; 0: all
+    top_p: float = 1.0  # sample from the fewest tokens that are this probable together
+    min_p: float = 0.0  # sample from tokens at least this part as probable as the likeliest
+    repetition_penalty: float = 1.0  # divides the logits of tokens in prompt and output (multiplies negative ones)
+    presence_penalty: float = 0.0  # taken from the logits of tokens in the output
+    frequency_penalty: float = 0.0  # taken from them once for each time that they are there
+    logit_bias: Mapping[int, float] | None = None  # added to the logits of single tokens, by id
+    seed: int | None = None  # of the dice; None: drawn, and told in the completion
+    n: int = 1  # how many completions, each with dice of its own: for `completions`
+    regex: str | None = None  # the output matches this regular expression, from beginning to end
+    json_schema: str | None = None  # the output is JSON of this schema
+    logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest
     keep_logits: bool = False  # return the logits that each token was chosen from
     hash_logits: bool = False  # return their SHA-256, for which they need not be kept
     audit: bool = False  # decode again plainly, and compare
 
     def __post_init__(self) -> None:
         _count("max_new_tokens", self.max_new_tokens)
+        _count("n", self.n, 256)
         for name in ("ignore_eos", "keep_logits", "hash_logits", "audit"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name} is {getattr(self, name)!r}, expected True or False")
+        if self.temperature != 0.0:  # below a thousandth, logits overflow; greedy is what is meant
+            _number("temperature", self.temperature, 0.001, 100.0, "0 (greedy), or ")
+        _number("top_p", self.top_p, 0.0, 1.0, open_below=True)
+        _number("min_p", self.min_p, 0.0, 1.0)
+        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_below=True)
+        _number("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        _number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
+        _whole("top_k", self.top_k, 0, 2**31)
+        if self.seed is not None:
+            _whole("seed", self.seed, 0, 2**64 - 1)
+        if self.logprobs is not None:
+            _whole("logprobs", self.logprobs, 0, 100)
+        self._expect_bias()
+        if not all(isinstance(text, str) and text for text in self.stops):
+            raise SettingError(f"stop is {self.stop!r:.60}, expected a text or several, none of them empty")
+        for name in ("regex", "json_schema"):
+            if not isinstance(getattr(self, name), str | None):
+                raise SettingError(f"{name} is {getattr(self, name)!r:.60}, expected text")
+        if self.regex is not None and self.json_schema is not None:
+            raise SettingError("regex and json_schema were both given; give one of them")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, one or several."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def constraint(self) -> tuple[str, str] | None:
+        """The grammar that the output must follow: its kind and its text."""
+        if self.regex is not None:
+            return ("regex", self.regex)
+        return None if self.json_schema is None else ("json_schema", self.json_schema)
+
+    def _expect_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, Mapping):
+            raise SettingError(f"logit_bias is {self.logit_bias!r:.60}, expected token ids with a number each")
+        for token, bias in self.logit_bias.items():
+            _whole("a token of logit_bias", token, 0, 2**31)
+            _number(f"the logit_bias of token {token}", bias, -1000.0, 1000.0)
+
+
+OptionKind = type | tuple[str, ...]  # int, float, or the words that an option may be
 
 
 @dataclass(frozen=True)
@@ -101,16 +174,27 @@ class DraftLevel:
     name: str
     options: Mapping[str, str]
 
-    def integers(self, known: Mapping[str, type]) -> dict[str, int]:
-        """The options as whole numbers; an unknown one is refused."""
-        values: dict[str, int] = {}
+    def values(self, known: Mapping[str, OptionKind]) -> dict[str, Any]:
+        """The options as what they are; an unknown one is refused."""
+        values: dict[str, Any] = {}
         for key, text in self.options.items():
             if key not in known:
                 raise DraftSpecError(f"draft {self.name!r} has no option {key!r}{nearest(key, known)}")
+            values[key] = self._value(key, text, known[key])
+        return values
+
+    def _value(self, key: str, text: str, kind: OptionKind) -> int | float | str:
+        if isinstance(kind, tuple):
+            if text not in kind:
+                raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}{nearest(text, kind)}")
+            return text
+        if kind is int:
             if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
                 raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}, expected a whole number, 1 to 9999")
-            values[key] = int(text)
-        return values
+            return int(text)
+        if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not float(text) > 0:
+            raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}, expected a number above 0, such as 0.2")
+        return float(text)
 
 
 def parse_draft(spec: str) -> tuple[DraftLevel, ...]:

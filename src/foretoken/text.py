@@ -40,6 +40,11 @@ class Tokenizer:
         return int(max(self._tokenizer.get_vocab().values())) + 1
 
     @property
+    def vocabulary(self) -> dict[int, str]:
+        """What each token id is, as the tokenizer writes it."""
+        return {token: text for text, token in self._tokenizer.get_vocab().items()}
+
+    @property
     def end_token(self) -> int | None:
         """The tokenizer's own end token, if it has one."""
         return self._tokenizer.eos_token_id  # type: ignore[no-any-return]
@@ -88,3 +93,53 @@ class StreamDecoder:
             self._told = len(self._window)
             self._said = self._tokenizer.decode(self._window)
         return new
+
+
+class TextStream:
+    """The text of one generation while its tokens come, cut at the first stop string.
+
+    Of each token that was fed, `take` gives the text that may be shown by then: what may yet turn out to be the
+    beginning of a stop string, or of a character, is held back.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
+        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, prompt)
+        self._stops = tuple(stops)
+        self._held = ""
+        self._pieces: list[str] = []
+        self.stopped_by: str | None = None
+
+    def feed(self, token: int) -> bool:
+        """One more token; whether a stop string is complete now."""
+        if self._decoder is None:
+            self._pieces.append("")
+            return False
+        self._held += self._decoder.feed(token)
+        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:  # the first in the text; of two that begin together, the first one named
+            at, self.stopped_by = min(found, key=lambda f: f[0])
+            self._pieces.append(self._held[:at])
+            self._held = ""
+            return True
+        safe = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        self._pieces.append(self._held[:safe])
+        self._held = self._held[safe:]
+        return False
+
+    def finish(self) -> None:
+        """No more tokens come: what was held back is the last token's text."""
+        if self._decoder is not None and self.stopped_by is None:
+            self._pieces[-1] += self._held + self._decoder.flush()
+
+    def take(self) -> list[str]:
+        """The text of each token since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How much of a text's end the stop string begins with."""
+    for count in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:count]):
+            return count
+    return 0

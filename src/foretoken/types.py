@@ -11,28 +11,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from foretoken.errors import ContractError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from foretoken.decoder.cache import Cache
 
+Distribution: TypeAlias = "npt.NDArray[np.float64]"
 FinishReason = Literal["stop", "length"]
 TARGET = "target"  # the origin of a token that no drafter proposed: the bonus token of a pass
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is chosen from logits. In this order: penalties, bias, constraint, temperature, top-k, top-p, min-p.
+
+    The default is greedy. `repetition_penalty` looks at prompt and output, the other two at the output. `constraint` is
+    a grammar that the output must follow: ("regex", pattern) or ("json_schema", text).
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    constraint: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. `end_tokens` is empty when end tokens are to be ignored."""
+    """One sequence to generate. `end_tokens` is empty when end tokens are to be ignored.
+
+    `completion` tells apart several samples of one prompt and seed: each throws dice of its own.
+    """
 
     sequence: int
     prompt: tuple[int, ...]
     max_new_tokens: int
     end_tokens: frozenset[int] = frozenset()
     keep_logits: bool = False
+    sampling: SamplingParams = SamplingParams()
+    completion: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +77,45 @@ class Turn:
     rows: int
     depth: int
 
-    def chain(self, tokens: Sequence[int], origin: str, work: tuple[Work, ...] = ()) -> Draft:
+    def chain(
+        self,
+        tokens: Sequence[int],
+        origin: str | Sequence[str],
+        work: tuple[Work, ...] = (),
+        draft_probs: Mapping[int, Distribution] | None = None,
+    ) -> Draft:
         """A draft for this turn in which each token follows the one before."""
-        return self.tree(tokens, range(-1, len(tokens) - 1), origin, work)
+        return self.tree(tokens, range(-1, len(tokens) - 1), origin, work, draft_probs)
 
     def tree(
-        self, tokens: Sequence[int], parents: Sequence[int], origin: str | Sequence[str], work: tuple[Work, ...] = ()
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        origin: str | Sequence[str],
+        work: tuple[Work, ...] = (),
+        draft_probs: Mapping[int, Distribution] | None = None,
     ) -> Draft:
         """A draft for this turn. `parents[i]` is the index of token i's parent, -1 for the last committed token."""
         origins = (origin,) * len(tokens) if isinstance(origin, str) else tuple(origin)
-        return Draft(self.sequence, self.round, self.position, tuple(tokens), tuple(parents), origins, work=work)
+        return Draft(
+            self.sequence, self.round, self.position, tuple(tokens), tuple(parents), origins, draft_probs, work
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one level of a drafter did for one draft: without it, the cost of inner levels would be invisible."""
+    """What one level of a drafter did in one call: without it, the cost of inner levels would be invisible.
+
+    It computed `rows`, from `began` on (`time.perf_counter`) for some `seconds`, and gained `draft_tokens`. Where it
+    checked what the level below it had drafted, `checked_tokens` of those `accepted_tokens` were right.
+    """
 
     level: str
     rows: int = 0
+    began: float = 0.0
     seconds: float = 0.0
     draft_tokens: int = 0
+    checked_tokens: int = 0
     accepted_tokens: int = 0
 
 
@@ -77,7 +124,9 @@ class Draft:
     """N proposed tokens with their parents. Parents come before children.
 
     Sequence, round and position say what it was made for, so that a late or repeated draft can be told and dropped.
-    `draft_probs`, where a drafter gives them, has shape [N]: the draft's own probability of each token.
+    `draft_probs`, for the rejection rule, says from which distribution the children of a node were drawn, without
+    replacement, in their order: float64 [V] by the index of the node, -1 for the root. A node that is not there had
+    children that were not drawn, but certain.
     """
 
     sequence: int
@@ -86,20 +135,24 @@ class Draft:
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     origins: tuple[str, ...]
-    draft_probs: tuple[float, ...] | None = None
+    draft_probs: Mapping[int, Distribution] | None = field(default=None, compare=False)
     work: tuple[Work, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.tokens)
         lengths = {"parents": len(self.parents), "origins": len(self.origins)}
-        if self.draft_probs is not None:
-            lengths["draft_probs"] = len(self.draft_probs)
         if any(length != n for length in lengths.values()):
             raise ContractError(f"a draft of {n} tokens came with {lengths}; expected {n} of each")
         for i, parent in enumerate(self.parents):
             if not -1 <= parent < i:
                 raise ContractError(
                     f"draft token {i} has parent {parent}; parents come before children, -1 is the root"
+                )
+
+        for node in self.draft_probs or ():
+            if not -1 <= node < n:
+                raise ContractError(
+                    f"a draft of {n} tokens came with draft_probs of node {node}; expected -1 to {n - 1}"
                 )
 
     def __len__(self) -> int:
@@ -202,6 +255,13 @@ class Drafter(Protocol):
         """What became of the drafts. The first verdict of a sequence is that of its prompt."""
         ...
 
+    def rewind(self, sequence: int, position: int) -> None:
+        """Forget the tokens from a position on: they were a guess of the level above, and were not right.
+
+        Comes to inner levels of a ladder only, before the verdict that says what stands there instead.
+        """
+        ...
+
     def end(self, sequence: int) -> None:
         """The sequence is finished or cancelled: forget it. May come twice."""
         ...
@@ -276,10 +336,21 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How probable the model found a token, as a natural logarithm, before penalties and temperature; and what it found
+    likeliest, best first: (token, log probability) each."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
 
-    `arithmetic` is what ran ("native", with its instruction level, or "pytorch") on `threads` threads. On request:
+    `arithmetic` is what ran ("native", with its instruction level, or "pytorch") on `threads` threads. `seed` is that
+    of the dice, when sampling; `stop_string` the one at which the text was cut. On request: `logprobs`, one a token;
     `logits`, float32 [len(tokens), vocabulary]; `logits_sha256`, of the same numbers as little-endian bytes; `audit`.
     """
 
@@ -292,6 +363,9 @@ class Completion:
     stats: Stats
     arithmetic: str
     threads: int
+    seed: int | None = None
+    stop_string: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None
     logits: torch.Tensor | None = None
     logits_sha256: str | None = None
     audit: Audit | None = None

@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from foretoken.decoder.caches import Caches
+from foretoken.decoder.decoder import Decoder
 from foretoken.drafters import DRAFTERS
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.tree import TreeDrafter
+from foretoken.sampling.sampler import Sampler
+from foretoken.trees.grow import SHAPES
 from foretoken.types import Drafter
 from tests.fakes import Delayed, Halves, KeysValues, Ladder, LastLayer, Liar, OverBudget, Scripted, Silent
-from tests.world import World, weak_decoder
+from tests.world import VOCABULARY, World, weak_decoder
 
 EVENTS = ("drafted", "accepted", "rejected", "fully accepted")
 
@@ -39,12 +45,49 @@ class Entry:
 _poor, _poorer = weak_decoder(1, noise=0.25), weak_decoder(1, noise=0.5)
 
 
+def _model(stage: Stage, inner: Drafter | None = None, *, model: Decoder = _poor, shared: bool = False) -> Drafter:
+    return ModelDrafter(
+        model,
+        Sampler,
+        name="model",
+        vocab_size=VOCABULARY,
+        tokens=99,
+        inner=inner,
+        inner_tokens=3,
+        views=stage.caches if shared else None,
+    )
+
+
+def _tree(stage: Stage, shape: str, *, shared: bool = False) -> Drafter:
+    return TreeDrafter(
+        _poor,
+        Sampler,
+        name="tree",
+        vocab_size=VOCABULARY,
+        shape=shape,
+        width=3,
+        depth=5,
+        nodes=15,
+        sharpness=1.0,
+        views=stage.caches if shared else None,
+    )
+
+
 def _shipped(name: str) -> Callable[[Stage], Drafter]:
     return lambda stage: DRAFTERS[name].load()()  # type: ignore[no-any-return]
 
 
 TABLE: dict[str, Entry] = {
     **{name: Entry(_shipped(name), shows=() if name == "none" else EVENTS) for name in DRAFTERS},
+    "model": Entry(_model),
+    "model, lookup": Entry(lambda s: _model(s, LookupDrafter())),
+    "model, model, lookup": Entry(lambda s: _model(s, _model(s, LookupDrafter(), model=_poorer))),
+    "model, tree": Entry(lambda s: _model(s, _tree(s, "beam"))),
+    "model, scripted": Entry(lambda s: _model(s, Scripted(s.truth, s.shape))),
+    "model on a view": Entry(lambda s: _model(s, shared=True)),
+    "model on a view, model": Entry(lambda s: _model(s, _model(s, model=_poorer), shared=True)),
+    **{f"tree, {shape}": Entry(lambda s, shape=shape: _tree(s, shape)) for shape in SHAPES},
+    "tree on a view": Entry(lambda s: _tree(s, "beam", shared=True)),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

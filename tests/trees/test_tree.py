@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ def draft_of(tokens: list[int], parents: list[int]) -> Draft:
         tokens=tuple(tokens),
         parents=tuple(parents),
         origins=tuple(f"token {i}" for i in range(n)),
-        draft_probs=tuple(i / 100 for i in range(n)),
+        draft_probs={node: np.full(VOCABULARY, float(node)) for node in range(-1, n)},
         work=(Work("somebody", rows=n),),
     )
 
@@ -61,7 +62,8 @@ def test_clip_drops_what_hangs_below_a_dropped_token() -> None:
 def test_clip_to_no_rows_leaves_an_empty_draft_for_the_same_turn() -> None:
     draft = draft_of([1, 2], [-1, 0])
     clipped = clip(draft, rows=0, depth=8, vocab_size=VOCABULARY)
-    assert clipped == Draft(3, 5, 11, (), (), (), draft_probs=(), work=draft.work)
+    assert clipped == Draft(3, 5, 11, (), (), (), work=draft.work)
+    assert list(clipped.draft_probs or {}) == [-1]
 
 
 def test_clip_leaves_absent_probabilities_absent() -> None:
@@ -84,7 +86,10 @@ def test_clip_gives_the_first_subtree_within_the_budget(draft: Draft, rows: int,
 
     # the same tokens below the same parents
     assert clipped.tokens == tuple(draft.tokens[i] for i in kept)
-    assert clipped.draft_probs == tuple(i / 100 for i in kept)
+    assert {node: probs[0] for node, probs in (clipped.draft_probs or {}).items()} == {
+        -1: -1,
+        **dict(enumerate(kept)),
+    }
     assert [-1 if parent < 0 else kept[parent] for parent in clipped.parents] == [draft.parents[i] for i in kept]
 
     # nothing was dropped without a reason

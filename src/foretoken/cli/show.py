@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from foretoken.model import Piece
+from foretoken.output import Piece
 from foretoken.types import TARGET, Audit, Completion
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of origins, as they appear; the target's stay plain

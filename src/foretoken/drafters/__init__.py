@@ -1,4 +1,5 @@
-"""One file per drafting method. `DRAFTERS` is the table of those that a user can name.
+"""One file per drafting method. `DRAFTERS` is the table of those that a user can name; what is no name of these is a
+checkpoint, which drafts as `CHAIN` or, with an option of `TREE`'s, as a tree.
 
 To add one: write its file, add its row here, and every contract test in `tests/contracts` runs on it.
 """
@@ -10,6 +11,9 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from foretoken.settings import OptionKind
+from foretoken.trees.grow import SHAPES
+
 
 @dataclass(frozen=True)
 class DrafterEntry:
@@ -18,8 +22,9 @@ class DrafterEntry:
     module: str
     cls: str
     summary: str
-    options: Mapping[str, type] = field(default_factory=dict)  # `tokens` is num_speculative_tokens
+    options: Mapping[str, OptionKind] = field(default_factory=dict)  # `tokens` is num_speculative_tokens
     num_speculative_tokens: int = 8  # most draft tokens a round, where the user names no number
+    ladder: bool = False  # whether another draft may speed it up
 
     def load(self) -> Any:
         """The class itself."""
@@ -35,3 +40,18 @@ DRAFTERS: dict[str, DrafterEntry] = {
         {"min_match": int, "tokens": int},
     ),
 }
+
+CHAIN = DrafterEntry(
+    "foretoken.drafters.model",
+    "ModelDrafter",
+    "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model",
+    {"tokens": int},
+    num_speculative_tokens=5,
+    ladder=True,
+)
+TREE = DrafterEntry(
+    "foretoken.drafters.tree",
+    "TreeDrafter",
+    "the same, drafting a tree: `k` nodes wide, `depth` deep, `nodes` sent; `sharpness` is the scale of its errors",
+    {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float},
+)

@@ -8,12 +8,16 @@ Sources: Blumer et al. 1985 for the automaton; SAM decoding (Hu et al. 2024, arX
 
 from __future__ import annotations
 
+_ABSENT = -2
+_Change = tuple["dict[int, int] | list[int]", int, int]  # where, at which key, and what stood there
+
 
 class SuffixAutomaton:
     """The text so far, its automaton, and the matches of its end.
 
     A state stands for a set of runs that end at the same places: `length` of the longest of them, the `link` to the
     state of the longest shorter end, and the latest `end` at which it was looked up or made (an index into the text).
+    A journal holds what each token changed, so that the last ones can be taken back.
     """
 
     def __init__(self) -> None:
@@ -23,6 +27,7 @@ class SuffixAutomaton:
         self._length: list[int] = [0]
         self._end: list[int] = [-1]
         self._last = 0
+        self._journal: list[tuple[int, int, list[_Change]]] = []  # a token: states and last state before it, changes
 
     def __len__(self) -> int:
         """The number of states: at most twice that of tokens."""
@@ -30,18 +35,32 @@ class SuffixAutomaton:
 
     def append(self, token: int) -> None:
         """Add one token to the text."""
+        self._journal.append((len(self._link), self._last, []))
         self._touch()
         state = self._new_state({}, self._length[self._last] + 1, len(self.text))
         self.text.append(token)
         at = self._last
         while at >= 0 and token not in self._next[at]:
-            self._next[at][token] = state
+            self._set(self._next[at], token, state)
             at = self._link[at]
         if at < 0:
             self._link[state] = 0
         else:
             self._link[state] = self._split(at, token)
         self._last = state
+
+    def truncate(self, length: int) -> None:
+        """Keep the first tokens of the text: the automaton is as it was when it had only those."""
+        while len(self.text) > length:
+            states, self._last, changes = self._journal.pop()
+            self.text.pop()
+            for where, key, before in reversed(changes):
+                if before == _ABSENT:
+                    del where[key]
+                else:
+                    where[key] = before
+            for column in (self._next, self._link, self._length, self._end):
+                del column[states:]
 
     def longest_match(self) -> tuple[int, int]:
         """(length, end): how much of the text's end occurred before, at most, and where that occurrence ended.
@@ -55,7 +74,7 @@ class SuffixAutomaton:
         """The longest match of the end has now occurred here too: the next look finds the later occurrence."""
         state = self._link[self._last]
         if state > 0:
-            self._end[state] = len(self.text) - 1
+            self._set(self._end, state, len(self.text) - 1)
 
     def _split(self, at: int, token: int) -> int:
         """The state of the longest earlier run that ends in `token` after `at`, split off from its longer ones."""
@@ -64,11 +83,16 @@ class SuffixAutomaton:
             return target
         clone = self._new_state(dict(self._next[target]), self._length[at] + 1, self._end[target])
         self._link[clone] = self._link[target]
-        self._link[target] = clone
+        self._set(self._link, target, clone)
         while at >= 0 and self._next[at].get(token) == target:
-            self._next[at][token] = clone
+            self._set(self._next[at], token, clone)
             at = self._link[at]
         return clone
+
+    def _set(self, where: dict[int, int] | list[int], key: int, value: int) -> None:
+        before = where.get(key, _ABSENT) if isinstance(where, dict) else where[key]
+        self._journal[-1][2].append((where, key, before))
+        where[key] = value
 
     def _new_state(self, following: dict[int, int], length: int, end: int) -> int:
         self._next.append(following)

@@ -46,6 +46,10 @@ class LookupDrafter:
             for token in verdict.tokens:
                 text.append(token)
 
+    def rewind(self, sequence: int, position: int) -> None:
+        """Take the last tokens out of the index."""
+        self._texts[sequence].truncate(position)
+
     def end(self, sequence: int) -> None:
         """Drop the index."""
         self._texts.pop(sequence, None)
@@ -59,5 +63,5 @@ class LookupDrafter:
         period = len(text.text) - 1 - end
         while len(followed) < count:  # the copy has caught up with the text's end: it repeats, so go on repeating
             followed.append(followed[-period])
-        work = Work(self.name, seconds=time.perf_counter() - began, draft_tokens=len(followed))
+        work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(followed))
         return turn.chain(followed, self.name, (work,))

@@ -23,5 +23,8 @@ class NothingDrafter:
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         """Nothing to learn."""
 
+    def rewind(self, sequence: int, position: int) -> None:
+        """Nothing to unlearn."""
+
     def end(self, sequence: int) -> None:
         """Nothing to forget."""

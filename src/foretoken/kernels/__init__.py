@@ -18,12 +18,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ContractError
-from foretoken.kernels import native
+from foretoken.kernels import choosing, native
+from foretoken.kernels.choosing import Floats, Noise, Warp
 
 if TYPE_CHECKING:
     import torch
 
 Argmax = Callable[["torch.Tensor"], "int | None"]
+Ranked = tuple[list[int], list[float]]
 
 
 def argmax(logits: torch.Tensor) -> int | None:
@@ -46,6 +48,16 @@ def _argmax_torch(logits: torch.Tensor) -> int | None:
     if bool(logits.isnan().any()):
         return None
     return int((logits == logits.max()).nonzero()[0])
+
+
+def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> Ranked | None:
+    """The `count` tokens with the largest warped and perturbed logits: see `foretoken.kernels.choosing.rank`."""
+    return _rank()(logits, warp, noise, count)
+
+
+@cache
+def _rank() -> Callable[[Floats, Warp, Noise | None, int], Ranked | None]:
+    return choosing.rank
 
 
 def explain() -> str:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretoken.build import load, make_drafter
+from foretoken.build import load
 from foretoken.errors import InputError, ModelNotFoundError, TranscriptError
 from foretoken.kernels import native
+from foretoken.ladder import name_levels
 from foretoken.model import Model
 from foretoken.provenance import provenance
 from foretoken.settings import GenerateSettings, LoadSettings
@@ -47,7 +48,7 @@ def verify(
         )
     if draft is not None:
         chosen = replace(chosen, draft=draft, num_speculative_tokens=None)
-    make_drafter(chosen)  # a wrong name should not cost the reading of all files
+    name_levels(chosen)  # a wrong name should not cost the reading of all files
     wanted = {name: content["settings"][name] for name in GENERATE_SETTINGS}
     generate = _blaming(path, lambda: GenerateSettings(**wanted, hash_logits=True))
     if native.module() is None:

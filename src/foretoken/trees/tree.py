@@ -26,11 +26,11 @@ def clip(draft: Draft, rows: int, depth: int, vocab_size: int) -> Draft:
             chosen.append(i)
     if len(chosen) == len(draft):
         return draft
-    probs = draft.draft_probs
+    probs = draft.draft_probs or {}
     return replace(
         draft,
         tokens=tuple(draft.tokens[i] for i in chosen),
         parents=tuple(kept[draft.parents[i]] for i in chosen),
         origins=tuple(draft.origins[i] for i in chosen),
-        draft_probs=None if probs is None else tuple(probs[i] for i in chosen),
+        draft_probs={kept[node]: probs[node] for node in probs if node in kept} or None,
     )

@@ -9,33 +9,45 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from foretoken import kernels
+from foretoken.acceptance.rejection import reject
 from foretoken.acceptance.walk import walk
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
+from foretoken.sampling.sampler import Sampler, Samplers
 from foretoken.settings import LoadSettings
-from foretoken.types import TARGET, Draft, Features, Needs, Request, Verdict
+from foretoken.types import TARGET, Distribution, Draft, Features, Needs, Request, Verdict
 
 
 @dataclass(frozen=True)
 class _Sequence:
-    """What the verifier knows of a sequence between rounds. `length` is that of its cache: all tokens but the last."""
+    """What the verifier knows of a sequence between rounds. `length` is that of its cache: all tokens but the last.
+
+    `step` is how many tokens it has gained. The sampler is moved along a walk before anything is committed, so each
+    round puts it back to that step first.
+    """
 
     last_token: int
     round: int
     length: int
+    step: int
+    sampler: Sampler
     keep_logits: bool
 
 
 class LocalVerifier:
-    """A target in this process. `needs` says which features its verdicts carry; `prefill_chunk` is in rows."""
+    """A target in this process. `needs` says which features its verdicts carry; `prefill_chunk` is in rows.
+
+    `rule` says how drafts are judged when sampling: "walk" (the target's own choices, followed as far as the draft has
+    them) or "rejection" (the classical one: the distribution is kept, the tokens are not).
+    """
 
     def __init__(
         self,
@@ -44,6 +56,8 @@ class LocalVerifier:
         *,
         needs: Needs = Needs(),  # noqa: B008 (frozen)
         prefill_chunk: int = LoadSettings.prefill_chunk,
+        samplers: Samplers = Sampler,
+        rule: str = "walk",
     ) -> None:
         self.caches = Caches() if caches is None else caches
         self.context_length = target.config.context_length
@@ -51,6 +65,8 @@ class LocalVerifier:
         self._target = target
         self._needs = needs
         self._chunk = prefill_chunk
+        self._samplers = samplers
+        self._rule = rule
         self._sequences: dict[int, _Sequence] = {}
         self._results: dict[int, list[Verdict]] = {}
         self._tickets = itertools.count()
@@ -90,7 +106,7 @@ class LocalVerifier:
         try:
             outputs = self._target.run(rows)
             spans = [segment.span for segment in rows.segments]
-            walks = [self._walk(draft, outputs, span.start) for draft, span in zip(drafts, spans, strict=True)]
+            walks = [self._judge(draft, outputs, span.start) for draft, span in zip(drafts, spans, strict=True)]
         except BaseException:
             for draft in drafts:
                 self.caches[draft.sequence].discard()
@@ -99,8 +115,13 @@ class LocalVerifier:
         for draft, path, (accepted, bonus) in zip(drafts, paths, walks, strict=True):
             state = self._sequences[draft.sequence]
             self.caches[draft.sequence].commit(path, rows.writer)
-            self._sequences[draft.sequence] = _Sequence(
-                bonus, state.round + 1, state.length + 1 + len(accepted), state.keep_logits
+            gained = 1 + len(accepted)
+            self._sequences[draft.sequence] = replace(
+                state,
+                last_token=bonus,
+                round=state.round + 1,
+                length=state.length + gained,
+                step=state.step + gained,
             )
         ticket = next(self._tickets)
         self._results[ticket] = [
@@ -143,8 +164,11 @@ class LocalVerifier:
             if self._needs.hidden:
                 kept.append(hidden)
         logits = self._target.head(hidden[-1:])
-        token = self._expect_number(kernels.argmax(logits[0]))
-        self._sequences[request.sequence] = _Sequence(token, 1, cache.length, request.keep_logits)
+        sampler = self._samplers(request)
+        choice = kernels.argmax(logits[0]) if sampler.plain else sampler.choose(logits[0])
+        token = self._expect_number(choice)
+        sampler.advance([token])
+        self._sequences[request.sequence] = _Sequence(token, 1, cache.length, 1, sampler, request.keep_logits)
         return self._verdict(
             request.sequence,
             accepted=(),
@@ -187,9 +211,41 @@ class LocalVerifier:
             logits=(logits.clone() if path is None else _rows(logits, path)) if state.keep_logits else None,
         )
 
-    def _walk(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], int]:
-        """`root` is the row of the last token; those of the draft follow."""
-        return walk(draft.tokens, draft.parents, lambda i: self._expect_number(outputs.choice(root + 1 + i)))
+    def _judge(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], int]:
+        """(accepted, bonus). `root` is the row of the last token; those of the draft follow."""
+        state = self._sequences[draft.sequence]
+        sampler = state.sampler
+        sampler.rewind(state.step)
+        if self._rule == "rejection" and not sampler.greedy:
+            return self._reject(draft, outputs, root, sampler)
+
+        def choose(i: int) -> int:
+            row = root + 1 + i
+            choice = outputs.choice(row) if sampler.plain else sampler.choose(outputs.logits[row])
+            token = self._expect_number(choice)
+            sampler.advance([token])
+            return token
+
+        return walk(draft.tokens, draft.parents, choose)
+
+    def _reject(self, draft: Draft, outputs: Outputs, root: int, sampler: Sampler) -> tuple[list[int], int]:
+        def target_probs(i: int) -> Distribution:
+            probs = sampler.probabilities(outputs.logits[root + 1 + i])
+            if probs is None:
+                raise self._target.nan_error()
+            return probs
+
+        accepted, bonus = reject(
+            draft.tokens,
+            draft.parents,
+            draft.draft_probs or {},
+            target_probs,
+            coin=sampler.coin,
+            pick=sampler.pick,
+            accept=lambda token: sampler.advance([token]),
+        )
+        sampler.advance([bonus])
+        return accepted, bonus
 
     def _expect_number(self, token: int | None) -> int:
         if token is None:

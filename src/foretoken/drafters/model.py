@@ -1,0 +1,234 @@
+"""A decoder drafts a chain, token by token; what drafts for it in turn makes that faster, to any depth.
+
+A small model of the same family, a copy of the target, every level of a ladder: all are this class. With an `inner`
+drafter, the decoder checks what that one guesses of its own tokens, several in one pass, as the target will check what
+comes out; so the chain is the same with it and without.
+
+When sampling, the decoder throws the target's dice over its own logits (docs/lossless.md): its tokens are what the
+target would choose if it had those logits.
+
+Source: ML-SpecQD (Georganas et al. 2025), sections III-A and III-C; Leviathan et al. 2023 for the chain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foretoken.acceptance.walk import walk
+from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.rows import Rows, chain
+from foretoken.drafters.reading import Reading, choose
+from foretoken.sampling.sampler import Samplers
+from foretoken.trees.tree import clip
+from foretoken.types import TARGET, Distribution, Draft, Drafter, Needs, Request, Turn, Verdict, Views, Work
+
+_NO_TOKEN = -1
+
+
+@dataclass
+class _Chain:
+    """A chain while it grows: at `position` the first token stands. `distributions`, if they are asked for."""
+
+    position: int
+    tokens: list[int] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    distributions: dict[int, Distribution] = field(default_factory=dict)
+
+
+class ModelDrafter:
+    """model: a decoder whose tokens are the target's. samplers: makes what chooses its tokens, for each request.
+
+    tokens: the most of a draft, however many a turn allows. views: where it drafts on views of the target's cache; else
+    it has caches of its own. vocab_size: the target's, beyond which nothing is drafted. independent: it throws dice of
+    its own, and says what its tokens were drawn from, for the rejection rule.
+    """
+
+    needs = Needs()
+
+    def __init__(
+        self,
+        model: Decoder,
+        samplers: Samplers,
+        *,
+        name: str,
+        vocab_size: int,
+        tokens: int,
+        inner: Drafter | None = None,
+        inner_tokens: int = 0,
+        views: Views | None = None,
+        independent: bool = False,
+    ) -> None:
+        self.name = name
+        self._model = model
+        self._samplers = samplers
+        self._vocab_size = vocab_size
+        self._tokens = tokens
+        self._inner = inner
+        self._inner_tokens = inner_tokens
+        self._views = views
+        self._independent = independent
+        self._readings: dict[int, Reading] = {}
+        self._chains: dict[int, _Chain] = {}
+        self._checks = 0  # rounds between this level and the one below it
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Read the prompts."""
+        for request in requests:
+            reading = Reading(self._model, request, self._samplers(request), self._views)
+            self._readings[request.sequence] = reading
+            reading.read()
+        if self._inner is not None:
+            self._inner.begin(requests)
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        """For each turn a chain."""
+        return [self._propose(turn) for turn in turns]
+
+    def observe(self, verdicts: Sequence[Verdict]) -> None:
+        """Keep of the chains what was right, and tell the level below what was not."""
+        for verdict in verdicts:
+            reading = self._readings[verdict.sequence]
+            guessed = self._chains.pop(verdict.sequence, _Chain(verdict.position)).tokens
+            right = _agreeing(guessed, verdict.tokens)
+            reading.gain(verdict.tokens)
+            reading.keep(verdict.position + right)
+            if self._inner is not None:
+                self._tell(self._inner, verdict, guessed, right)
+
+    def rewind(self, sequence: int, position: int) -> None:
+        """Forget tokens that the level above had guessed wrongly."""
+        self._chains.pop(sequence, None)
+        self._readings[sequence].rewind(position)
+        if self._inner is not None:
+            self._inner.rewind(sequence, position)
+
+    def end(self, sequence: int) -> None:
+        """Forget a sequence."""
+        self._readings.pop(sequence, None)
+        self._chains.pop(sequence, None)
+        if self._inner is not None:
+            self._inner.end(sequence)
+
+    def _propose(self, turn: Turn) -> Draft:
+        reading = self._readings[turn.sequence]
+        grown = self._chains[turn.sequence] = _Chain(turn.position)
+        count = min(turn.rows, turn.depth, self._tokens, reading.room())
+        if count > 0:
+            step = reading.sampler.step
+            try:
+                if self._inner is None:
+                    self._alone(reading, grown, count)
+                else:
+                    self._checking(self._inner, turn.sequence, reading, grown, count)
+            finally:
+                reading.sampler.rewind(step)
+        return turn.chain(grown.tokens, grown.origins, tuple(grown.work), grown.distributions or None)
+
+    def _alone(self, reading: Reading, grown: _Chain, count: int) -> None:
+        began = time.perf_counter()
+        cache, writer = reading.open(), new_writer()
+        pending = reading.pending(cache)
+        rows = len(pending)
+        outputs = self._model.run(chain(cache, pending, writer=writer))
+        token = self._next(reading, grown, outputs, rows - 1)
+        if reading.sampler.plain and self._model.config.valid_vocab_size <= self._vocab_size and token is not None:
+            grown.tokens += self._model.draft_chain(cache, token, count - 1, writer=writer)
+            rows += len(grown.tokens) - 1
+        while token is not None and len(grown.tokens) < count:
+            outputs = self._model.run(chain(cache, [token], writer=writer))
+            rows += 1
+            token = self._next(reading, grown, outputs, 0)
+        cache.commit(range(rows), writer)
+        grown.origins += [self.name] * len(grown.tokens)
+        seconds = time.perf_counter() - began
+        grown.work.append(Work(self.name, rows, began, seconds, draft_tokens=len(grown.tokens)))
+
+    def _checking(self, inner: Drafter, sequence: int, reading: Reading, grown: _Chain, count: int) -> None:
+        """What the level below guesses is checked as the target checks: a pass, a walk, a commit."""
+        cache = reading.open()
+        pending = reading.pending(cache)
+        if len(pending) > 1:  # all but the last, which is the root of what the level below drafts
+            began = time.perf_counter()
+            rows = chain(cache, pending[:-1])
+            self._model.forward(rows)
+            cache.commit(range(len(rows)), rows.writer)
+            grown.work.append(Work(self.name, len(rows), began, time.perf_counter() - began))
+        while len(grown.tokens) < count:
+            verdict = self._check(reading, cache, grown, self._below(inner, sequence, grown, count))
+            if verdict is None:
+                return
+            inner.observe([verdict])
+
+    def _below(self, inner: Drafter, sequence: int, grown: _Chain, count: int) -> Draft:
+        """What the level below guesses next, within its own number of tokens and what is left."""
+        self._checks += 1
+        depth = min(self._inner_tokens, count - len(grown.tokens) - 1)  # the last is this level's own
+        turn = Turn(
+            sequence, self._checks, grown.position + len(grown.tokens), self._inner_tokens if depth else 0, depth
+        )
+        for draft in inner.propose([turn]) if depth else ():
+            if (draft.sequence, draft.round, draft.position) == (sequence, turn.round, turn.position):
+                return clip(draft, turn.rows, depth, min(self._vocab_size, self._model.config.vocab_size))
+        return turn.chain((), "")
+
+    def _check(self, reading: Reading, cache: Cache, grown: _Chain, draft: Draft) -> Verdict | None:
+        """None if the chain ends here, at a NaN."""
+        began = time.perf_counter()
+        first = len(grown.tokens)
+        root = (grown.tokens or reading.text)[-1]
+        rows = Rows([(cache, (root, *draft.tokens), (-1, *(parent + 1 for parent in draft.parents)))])
+        outputs = self._model.run(rows)
+
+        def choose_next(i: int) -> int:
+            token = self._next(reading, grown, outputs, i + 1)
+            return _NO_TOKEN if token is None else token
+
+        accepted, bonus = walk(draft.tokens, draft.parents, choose_next)
+        if bonus == _NO_TOKEN:
+            del grown.tokens[first:]
+            cache.discard()
+            return None
+        cache.commit([0, *(i + 1 for i in accepted)], rows.writer)
+        gained = tuple(grown.tokens[first:])
+        origins = tuple(draft.origins[i] for i in accepted)
+        grown.origins += [*origins, self.name]
+        seconds = time.perf_counter() - began
+        grown.work += draft.work
+        grown.work.append(Work(self.name, len(rows), began, seconds, len(gained), len(draft), len(accepted)))
+        return Verdict(draft.sequence, draft.round, draft.position, tuple(accepted), gained, (*origins, TARGET))
+
+    def _next(self, reading: Reading, grown: _Chain, outputs: Outputs, row: int) -> int | None:
+        """The chain's next token; None at a NaN."""
+        sampler = reading.sampler
+        token = choose(sampler, outputs, row, self._vocab_size)
+        if token is None:
+            return None
+        if self._independent and not sampler.greedy:
+            probs = sampler.probabilities(outputs.logits[row, : self._vocab_size])
+            assert probs is not None
+            grown.distributions[len(grown.tokens) - 1] = probs
+        sampler.advance([token])
+        grown.tokens.append(token)
+        return token
+
+    def _tell(self, inner: Drafter, verdict: Verdict, guessed: Sequence[int], right: int) -> None:
+        """The level below has heard all that was guessed."""
+        if right < len(guessed):
+            inner.rewind(verdict.sequence, verdict.position + right)
+        if right < len(verdict.tokens):
+            self._checks += 1
+            tokens, origins = verdict.tokens[right:], verdict.origins[right:]
+            inner.observe([Verdict(verdict.sequence, self._checks, verdict.position + right, (), tokens, origins)])
+
+
+def _agreeing(guessed: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many tokens two runs begin with in common."""
+    for count, (guess, token) in enumerate(zip(guessed, tokens, strict=False)):
+        if guess != token:
+            return count
+    return min(len(guessed), len(tokens))

@@ -1,0 +1,101 @@
+"""A sequence as a drafting decoder has read it: its text, its keys and values, and what chooses its tokens.
+
+The keys and values lie in a cache of the drafter's own, which reads what the target has accepted and forgets what it
+has not; or, where the drafter is a copy of the target, on a view of the target's cache, made anew each round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.rows import chain
+from foretoken.sampling.sampler import Sampler
+from foretoken.types import Request, Views
+
+_CHUNK = 256  # rows of a prompt read in one pass
+
+
+class Reading:
+    """One sequence. `readable` turns false for good when a token comes that the drafter's model does not have."""
+
+    def __init__(self, model: Decoder, request: Request, sampler: Sampler, views: Views | None = None) -> None:
+        self.text = list(request.prompt)
+        self.sampler = sampler
+        self.readable = self._knows(request.prompt, model)
+        self._model = model
+        self._sequence = request.sequence
+        self._prompt = len(request.prompt)
+        self._views = views
+        self._own = model.new_cache() if views is None else None
+
+    def read(self) -> None:
+        """Compute the keys and values of all of the text but its last token, in a cache of one's own."""
+        if self._own is None or not self.readable:
+            return
+        stop = len(self.text) - 1
+        while self._own.length < stop:
+            rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
+            self._model.forward(rows)
+            self._own.commit(range(len(rows)), rows.writer)
+
+    def open(self) -> Cache:
+        """A cache in which some of the text is committed, and nothing else; what is `pending` must be run first."""
+        if self._own is None:
+            assert self._views is not None
+            return self._views.view(self._sequence)
+        self._own.truncate(min(self._own.length, len(self.text) - 1))
+        return self._own
+
+    def pending(self, cache: Cache) -> list[int]:
+        """The end of the text, of which a cache has no keys and values: at least the last token."""
+        return self.text[cache.length :]
+
+    def room(self) -> int:
+        """How many tokens may follow in the model's context."""
+        return max(0, self._model.config.context_length - len(self.text)) if self.readable else 0
+
+    def gain(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these."""
+        self.text.extend(tokens)
+        self.sampler.advance(tokens)
+        self.readable = self.readable and self._knows(tokens, self._model)
+
+    def rewind(self, position: int) -> None:
+        """Forget the text from a position on."""
+        del self.text[position:]
+        if self._own is not None:
+            self._own.truncate(min(self._own.length, position))
+        self.sampler.rewind(position - self._prompt)
+
+    def keep(self, length: int) -> None:
+        """Of the keys and values committed in a cache of one's own, those of the first positions are the text's."""
+        if self._own is not None:
+            self._own.truncate(min(self._own.length, length))
+
+    def keep_branch(self, slots: Sequence[int], writer: int) -> None:
+        """Of the rows in the scratch of a cache of one's own, these are the text's."""
+        if self._own is not None:
+            self._own.commit(slots, writer)
+
+    @staticmethod
+    def _knows(tokens: Sequence[int], model: Decoder) -> bool:
+        return max(tokens, default=0) < model.config.vocab_size
+
+
+def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int | None:
+    """What the target would choose if a row of a drafter's logits were its own. None at a NaN."""
+    if sampler.plain and outputs.logits.shape[1] <= vocab_size:
+        return outputs.choice(row)
+    ranked = sampler.rank(outputs.logits[row, :vocab_size], 1)
+    return ranked[0][0] if ranked is not None and ranked[0] else None
+
+
+def log_probs(scores: Sequence[float], temperature: float) -> list[float]:
+    """Logarithms of the probabilities of candidates among themselves, from their scores, best first."""
+    scaled = [(score - scores[0]) / temperature for score in scores]
+    total = math.log(math.fsum(math.exp(s) for s in scaled))
+    return [s - total for s in scaled]

@@ -1,0 +1,67 @@
+"""What one sequence has put out so far: its text, and what was asked for of its logits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from foretoken.settings import GenerateSettings
+from foretoken.text import TextStream, Tokenizer
+from foretoken.types import FinishReason, Request, TokenLogprobs, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One streamed token: the text that it completes (empty within a character) and who proposed it."""
+
+    token: int
+    text: str
+    origin: str
+
+
+class Output:
+    """Of one request. `text` is fed each token by the engine, which asks it where to stop; `take` follows."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer | None, settings: GenerateSettings) -> None:
+        self.text = TextStream(tokenizer, request.prompt, settings.stops)
+        self.pieces: list[Piece] = []
+        self.logits: list[torch.Tensor] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.digest = hashlib.sha256()
+        self.finish_reason: FinishReason | None = None
+        self._settings = settings
+
+    def take(self, verdict: Verdict) -> Iterator[Piece]:
+        """The pieces of a verdict, cut where the sequence stops."""
+        self.finish_reason = verdict.finish_reason
+        if verdict.logits is not None:
+            self._keep(verdict, verdict.logits)
+        if verdict.finish_reason is not None:
+            self.text.finish()
+        for token, text, origin in zip(verdict.tokens, self.text.take(), verdict.origins, strict=True):
+            self.pieces.append(Piece(token, text, origin))
+            yield self.pieces[-1]
+
+    def _keep(self, verdict: Verdict, logits: torch.Tensor) -> None:
+        if self._settings.keep_logits:
+            self.logits.append(logits)
+        if self._settings.hash_logits:
+            self.digest.update(logits.cpu().contiguous().numpy().astype("<f4", copy=False).tobytes())
+        if self._settings.logprobs is not None:
+            for token, row in zip(verdict.tokens, logits, strict=True):
+                self.logprobs.append(log_probabilities(row, token, self._settings.logprobs))
+
+
+def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogprobs:
+    """A token's log probability, from its row of logits, float32 [V], and those of the `top` likeliest tokens."""
+    row = logits.cpu().numpy().astype(np.float64)
+    most = row.max()
+    total = most + np.log(np.exp(row - most).sum())
+    best = np.argsort(-row, kind="stable")[:top]
+    return TokenLogprobs(
+        token, float(row[token] - total), tuple((int(other), float(row[other] - total)) for other in best)
+    )

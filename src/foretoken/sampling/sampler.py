@@ -1,0 +1,154 @@
+"""One sequence's choices: what edits its logits, how they are warped, which dice are thrown.
+
+The token at step i is the one with the largest score: warped logit plus a number from the dice of (seed, completion, i,
+token), or the logit alone at temperature 0. That is a function of the logits and of what came before, so drafting
+cannot change it (docs/lossless.md): the verifier asks it row by row along its walk, and a drafter, which has a sampler
+of its own for the same request, asks it what the target would choose if it saw the draft's logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from foretoken import kernels
+from foretoken.errors import ContractError, GrammarError
+from foretoken.kernels.choosing import Doubles, Floats, Noise, Warp, probabilities, uniform
+from foretoken.sampling.processors import History
+from foretoken.types import Request, SamplingParams
+
+TARGET_DICE = 0  # streams of dice: the target's own,
+DRAFT_DICE = 1  # a draft's, for a rule that needs draft and target to be independent,
+COINS = 2  # the coins by which that rule accepts,
+RESIDUAL = 3  # and the dice of what it draws instead
+_AS_THEY_ARE = Warp()
+
+
+class Constraint(Protocol):
+    """A grammar's state after some tokens."""
+
+    def allowed(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """bool [size]: which tokens may come next."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """One more token, which must be allowed."""
+        ...
+
+    def rewind(self, count: int) -> None:
+        """Forget the last `count` tokens."""
+        ...
+
+
+class Sampler:
+    """Holds the tokens that a sequence has gained, on which processors and dice depend.
+
+    `stream` is the target's dice, which whoever guesses its choices throws too, or `DRAFT_DICE`.
+    """
+
+    def __init__(self, request: Request, constraint: Constraint | None = None, stream: int = TARGET_DICE) -> None:
+        params = request.sampling
+        self._stream = stream
+        self.params = params
+        self._completion = request.completion
+        self._constraint = constraint
+        self._tokens: list[int] = []
+        self._history = History(request.prompt) if _penalises(params) else None
+        self._edits = self._history is not None or bool(params.logit_bias) or constraint is not None
+        self.greedy = params.temperature == 0.0
+        self._warp = _AS_THEY_ARE if self.greedy else Warp(params.temperature, params.top_k, params.top_p, params.min_p)
+
+    @property
+    def plain(self) -> bool:
+        """Whether a choice is simply the largest logit."""
+        return self.greedy and not self._edits
+
+    @property
+    def step(self) -> int:
+        """How many tokens the sequence has gained: the index of the next one."""
+        return len(self._tokens)
+
+    def advance(self, tokens: Iterable[int]) -> None:
+        """The sequence has gained these."""
+        for token in tokens:
+            if self._constraint is not None:
+                self._constraint.advance(token)
+            if self._history is not None:
+                self._history.add(token)
+            self._tokens.append(token)
+
+    def rewind(self, step: int) -> None:
+        """Go back to when the sequence had gained `step` tokens."""
+        count = self.step - step
+        if not 0 <= count <= self.step:
+            raise ContractError(f"cannot rewind to step {step}; expected 0 to {self.step}")
+        if count and self._constraint is not None:
+            self._constraint.rewind(count)
+        for _ in range(count):
+            token = self._tokens.pop()
+            if self._history is not None:
+                self._history.remove(token)
+
+    def choose(self, logits: torch.Tensor) -> int | None:
+        """The next token, from its row of logits, float32 [V]. None if one of them is NaN."""
+        ranked = self.rank(logits, 1)
+        if ranked is not None and not ranked[0]:
+            raise GrammarError("no token may come next: constraint, bias and penalties together leave none")
+        return None if ranked is None else ranked[0][0]
+
+    def rank(self, logits: torch.Tensor, count: int, stream: int = TARGET_DICE) -> tuple[list[int], list[float]] | None:
+        """The likeliest next tokens and their scores, best first: the first is the choice. None at a NaN.
+
+        Sampling, the scores hold the dice, and `count` tokens are a sample without replacement.
+        """
+        edited = self._edited(logits)
+        noise = None if self.greedy else self._dice(self._stream)
+        return kernels.rank(edited, self._warp, noise, count)
+
+    def probabilities(self, logits: torch.Tensor) -> Doubles | None:
+        """The distribution that a choice is drawn from: float64 [V]. At temperature 0 all of it is on the choice."""
+        edited = self._edited(logits)
+        if not self.greedy:
+            return probabilities(edited, self._warp)
+        ranked = kernels.rank(edited, self._warp, None, 1)
+        if ranked is None:
+            return None
+        certain = np.zeros(len(edited))
+        certain[ranked[0]] = 1.0
+        return certain
+
+    def coin(self, which: int) -> float:
+        """A number within (0, 1) for this step: the same whenever it is asked for."""
+        return uniform(self._dice(COINS), which)
+
+    def pick(self, probs: Doubles) -> int:
+        """A token drawn from a distribution, with dice that nobody else throws at this step."""
+        with np.errstate(divide="ignore"):
+            logits = np.log(probs).astype(np.float32)
+        ranked = kernels.rank(logits, _AS_THEY_ARE, self._dice(RESIDUAL), 1)
+        assert ranked is not None
+        return ranked[0][0]
+
+    def _dice(self, stream: int) -> Noise:
+        return Noise(self.params.seed, self._completion, self.step, stream)
+
+    def _edited(self, logits: torch.Tensor) -> Floats:
+        row: Floats = logits.detach().cpu().numpy()
+        if not self._edits:
+            return row
+        row = row.copy()
+        if self._history is not None or self.params.logit_bias:
+            (self._history or History(())).edit(row, self.params)
+        if self._constraint is not None:
+            row[~self._constraint.allowed(len(row))] = -np.inf
+        return row
+
+
+def _penalises(params: SamplingParams) -> bool:
+    return (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1.0, 0.0, 0.0)
+
+
+Samplers = Callable[[Request], Sampler]  # makes a request's sampler, for whoever chooses its tokens or guesses them

@@ -1,0 +1,25 @@
+"""Makes the samplers of requests, with what their grammars need."""
+
+from __future__ import annotations
+
+from foretoken.sampling.sampler import DRAFT_DICE, Constraint, Sampler
+from foretoken.text import Tokenizer
+from foretoken.types import Request
+
+
+class Samplers:
+    """Of one target. Whoever chooses a request's tokens, or guesses them, gets a sampler of its own."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+
+    def target(self, request: Request) -> Sampler:
+        """What chooses the target's tokens, and what guesses them with the target's dice."""
+        return Sampler(request, self._constraint(request))
+
+    def independent(self, request: Request) -> Sampler:
+        """What throws dice of its own, for the rejection rule."""
+        return Sampler(request, self._constraint(request), DRAFT_DICE)
+
+    def _constraint(self, request: Request) -> Constraint | None:
+        return None

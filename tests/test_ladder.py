@@ -1,0 +1,192 @@
+"""From what a user calls a draft to a drafter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+import foretoken
+from foretoken.decoder.decoder import Decoder
+from foretoken.drafters import CHAIN, DRAFTERS, TREE
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.errors import DraftSpecError
+from foretoken.ladder import make_ladder, name_levels
+from foretoken.sampling.samplers import Samplers
+from foretoken.settings import LoadSettings
+from foretoken.types import Drafter, Request, Turn
+from tests.tiny import tiny_decoder
+
+no_target = cast("Decoder", None)
+
+
+@dataclass
+class Spoken:
+    """A tokenizer as far as ladders look at one."""
+
+    vocabulary: dict[int, str]
+
+
+def never(name: str) -> Any:
+    raise AssertionError(f"{name} was loaded")
+
+
+def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
+    levels = name_levels(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
+    drafter = make_ladder(levels, no_target, Samplers(None), rule="walk", load=never, tokenizer=None)
+    return drafter, levels[0].tokens
+
+
+def test_a_draft_becomes_the_drafter_that_it_names() -> None:
+    assert isinstance(drafter_of("none")[0], NothingDrafter)
+    assert isinstance(drafter_of("lookup")[0], LookupDrafter)
+    assert isinstance(drafter_of(LoadSettings().draft)[0], LookupDrafter)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_drafter_in_the_table_can_be_made_and_is_called_what_the_table_says(name: str) -> None:
+    drafter, tokens = drafter_of(name)
+    assert drafter.name == name
+    assert tokens == DRAFTERS[name].num_speculative_tokens
+
+
+def test_how_many_tokens_are_drafted_is_said_by_the_draft_or_the_setting_or_the_table() -> None:
+    assert drafter_of("lookup:tokens=3")[1] == 3
+    assert drafter_of("lookup", 5)[1] == 5
+    assert drafter_of("lookup:tokens=5", 5)[1] == 5  # the same number twice is no contradiction
+    assert drafter_of("lookup")[1] == 8
+
+
+def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lookup:tokens=3", 5)
+    assert str(error.value) == (
+        "draft 'lookup:tokens=3' asks for 3 tokens, num_speculative_tokens for 5; give one of them"
+    )
+
+
+def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
+    known = "(known: lookup, none, stdlib-1m, stdlib-7m); a checkpoint is named by its folder or hub id"
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lokup")
+    assert str(error.value) == f"there is no draft 'lokup'; did you mean 'lookup'? {known}"
+    with pytest.raises(DraftSpecError) as error:  # on any level
+        drafter_of("lookup,zzz")
+    assert str(error.value) == f"there is no draft 'zzz' {known}"
+
+
+def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        drafter_of("lookup:match=3")
+    assert str(error.value) == (
+        "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: min_match, tokens)"
+    )
+    with pytest.raises(DraftSpecError, match=r"^draft 'none' has no option 'min_match' \(known: none\)$"):
+        drafter_of("none:min_match=3")
+
+
+@pytest.mark.parametrize(
+    ("spec", "refused"),
+    [
+        ("lookup,none", ("lookup", "none")),
+        ("stdlib-1m,none", ("stdlib-1m", "none")),
+        ("stdlib-1m:k=2,lookup", ("stdlib-1m", "lookup")),
+        ("stdlib-1m,lookup,stdlib-1m", ("lookup", "stdlib-1m")),
+    ],
+)
+def test_what_cannot_be_sped_up_is_refused_before_anything_is_loaded(spec: str, refused: tuple[str, str]) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        name_levels(LoadSettings(draft=spec))
+    assert str(error.value) == (
+        f"draft {spec!r}: {refused[0]!r} cannot be sped up by {refused[1]!r}; only a checkpoint that drafts a chain "
+        "can be sped up, by anything but 'none'"
+    )
+
+
+def test_a_checkpoint_drafts_a_chain_or_with_an_option_of_trees_a_tree() -> None:
+    def named(spec: str) -> tuple[Any, int]:
+        (level,) = name_levels(LoadSettings(draft=spec))
+        return level.entry, level.tokens
+
+    assert named("stdlib-1m") == (CHAIN, CHAIN.num_speculative_tokens)
+    assert named("stdlib-1m:tokens=9") == (CHAIN, 9)
+    assert named("somebody/something:k=3:depth=5") == (TREE, 15)
+    assert named("./folder:nodes=7") == (TREE, 7)
+    with pytest.raises(DraftSpecError, match="has no option 'tokens'"):
+        named("stdlib-1m:k=2:tokens=9")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("stdlib-1m:shape=round", "draft 'stdlib-1m': shape is 'round' (known: beam, best-first, full, rerank)"),
+        ("stdlib-1m:sharpness=0", "draft 'stdlib-1m': sharpness is '0', expected a number above 0, such as 0.2"),
+        ("stdlib-1m:sharpness=-1", "draft 'stdlib-1m': sharpness is '-1', expected a number above 0, such as 0.2"),
+        ("stdlib-1m:k=0", "draft 'stdlib-1m': k is '0', expected a whole number, 1 to 9999"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(spec: str, message: str) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        name_levels(LoadSettings(draft=spec))
+    assert str(error.value).startswith(message)
+
+
+def test_the_rejection_rule_refuses_trees_whose_form_is_sampled() -> None:
+    with pytest.raises(DraftSpecError, match="use shape=full, or rule 'walk'"):
+        name_levels(LoadSettings(draft="stdlib-1m:k=2", rule="rejection"))
+    assert name_levels(LoadSettings(draft="stdlib-1m:k=2:shape=full", rule="rejection"))
+
+
+def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -> None:
+    one, other = Spoken({0: "a", 1: "b", 2: "c"}), Spoken({0: "a", 1: "x"})
+    (level,) = name_levels(LoadSettings(draft="somebody/something"))
+
+    def make(theirs: Any, ours: Any) -> Drafter:
+        return make_ladder(
+            [level],
+            tiny_decoder(),
+            Samplers(None),
+            rule="walk",
+            load=lambda name: (tiny_decoder(), theirs),
+            tokenizer=ours,
+        )
+
+    with pytest.raises(DraftSpecError) as error:
+        make(other, one)
+    assert str(error.value) == (
+        "draft 'somebody/something' has another tokenizer: token 1 is 'x' there and 'b' in the model; use a draft of "
+        "the model's own family"
+    )
+    with pytest.raises(DraftSpecError, match=r"token 2 is None there and 'c' in the model"):
+        make(Spoken({0: "a", 1: "b"}), one)
+    with pytest.raises(DraftSpecError, match=r"draft 'somebody/something' has no tokenizer"):
+        make(None, one)
+    with pytest.raises(DraftSpecError, match=r"the model has no tokenizer"):
+        make(one, None)
+    assert make(one, one).name == make(None, None).name == "something"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:tokens=4,stdlib-1m,lookup:tokens=3", "stdlib-1m:k=3:depth=4"],
+)
+def test_ladders_of_embedded_models_say_what_plain_decoding_says(spec: str) -> None:
+    prompt = "def read(self, size=-1):\n    "
+    plain = foretoken.load("stdlib-7m", draft="none").generate(prompt, max_new_tokens=40)
+    done = foretoken.load("stdlib-7m", draft=spec).generate(prompt, max_new_tokens=40)
+    assert done.tokens == plain.tokens
+    assert done.stats.accepted_tokens > 0
+    assert set(done.origins) >= {"target", "stdlib-1m"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "tokens"), [("lookup", (4,)), ("lookup:min_match=2", (4,)), ("lookup:min_match=3", ())]
+)
+def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> None:
+    prompt = (1, 2, 4, 1, 2)  # it ends as it began, for two tokens
+    drafter, _ = drafter_of(spec)
+    drafter.begin([Request(0, prompt, 9)])
+    (draft,) = drafter.propose([Turn(0, 1, len(prompt), rows=1, depth=1)])
+    assert draft.tokens == tokens
