@@ -18,6 +18,7 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
+from foretoken.sampling.sampler import Sampler
 from foretoken.types import Draft, Needs, Request, Turn, Verdict, Verifier, Work
 
 Shape = str  # "chain" or "tree"
@@ -239,6 +240,7 @@ class LastLayer(KeysValues):
     def __init__(self, target: Decoder, shape: Shape = "chain") -> None:
         last = target.config.num_layers - 1
         super().__init__(target, shape, range(last, last + 1))
+        self.samplers: dict[int, Sampler] = {}
         self.needs = Needs(hidden=True, extractor=self.extract)
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
@@ -248,7 +250,14 @@ class LastLayer(KeysValues):
             hidden = verdict.features.tensors["hidden"]
             assert len(hidden) == len(verdict.features.tensors["keys"]), "one hidden state a committed row"
             if verdict.finish_reason is None:  # the last row's hidden state is what the bonus token came from
-                assert int(self.model.head(hidden[-1:])[0].argmax()) == verdict.tokens[-1]
+                sampler = self.samplers[verdict.sequence]
+                sampler.advance(verdict.tokens[:-1])
+                assert sampler.choose(self.model.head(hidden[-1:])[0]) == verdict.tokens[-1]
+                sampler.advance(verdict.tokens[-1:])
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        super().begin(requests)
+        self.samplers.update((request.sequence, Sampler(request)) for request in requests)
 
     def guess(self, turn: Turn) -> list[int]:
         view, token = self.replicas[turn.sequence].view(), self.texts[turn.sequence][-1]

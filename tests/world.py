@@ -7,6 +7,7 @@ depends mostly (not only) on the last one. Earlier text therefore predicts later
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -18,13 +19,14 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.engine import Engine
-from foretoken.types import Drafter, Request, RoundRecord, Verdict, Verifier
+from foretoken.types import Drafter, Request, RoundRecord, SamplingParams, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
 from tests.tiny import random_tensors, tiny_config
 
 LONGEST = 20  # tokens of plain continuation that the contracts use
 VOCABULARY = 509
 _SEED = 1
+GREEDY = SamplingParams()
 _STARTS = (87, 75)  # chosen, with the seed, so that no token comes twice in either continuation
 
 
@@ -54,25 +56,27 @@ def weak_decoder(seed: int, noise: float = 0.0, arithmetic: str = "auto") -> Dec
     for name, tensor in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             tensor.mul_(0.15)
+        if name == "model.norm.weight":  # so sharp that what is sampled can be guessed, too
+            tensor.mul_(8)
         if noise and tensor.ndim == 2:
             tensor.add_(noise * tensor.std() * other[name] / other[name].std())
     return Decoder(config, assemble(tensors, config), arithmetic=arithmetic)
 
 
 @cache
-def make_world(arithmetic: str = "auto") -> World:
+def make_world(arithmetic: str = "auto", sampling: SamplingParams = GREEDY) -> World:
     """Two prompts that end as they began, so that there is something to look up."""
     target = weak_decoder(_SEED, arithmetic=arithmetic)
     plains = []
     for start in _STARTS:
         orbit = decode(target, (start,), 40).tokens
-        plains.append(decode(target, (*orbit[:30], 7, *orbit[:5]), LONGEST))
+        plains.append(decode(target, (*orbit[:30], 7, *orbit[:5]), LONGEST, sampling))
     return World(target, tuple(plains))
 
 
-def decode(target: Decoder, prompt: tuple[int, ...], count: int) -> Plain:
+def decode(target: Decoder, prompt: tuple[int, ...], count: int, sampling: SamplingParams = GREEDY) -> Plain:
     """Plain decoding, straight from the engine with a drafter that proposes nothing."""
-    run = Run(target, NothingDrafter(), [Request(0, prompt, count, keep_logits=True)])
+    run = Run(target, NothingDrafter(), [Request(0, prompt, count, keep_logits=True, sampling=sampling)])
     result = run.sequences[0]
     caches = run.final_caches[0]
     digests = tuple(caches.digest_at(len(prompt) + n - 1) for n in range(1, count + 1))
@@ -117,6 +121,7 @@ class Run:
         caches: Caches | None = None,
         prefill_chunk: int = 256,
         wrap: type | None = None,
+        stops_after: Callable[[int, int], bool] = lambda sequence, token: False,
     ) -> None:
         caches = Caches() if caches is None else caches
         verifier: Verifier = LocalVerifier(target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk)
@@ -126,7 +131,7 @@ class Run:
         engine = Engine(verifier, drafter, num_speculative_tokens=num_speculative_tokens, recorder=self.records.append)
         self.verdicts: dict[int, list[Verdict]] = {r.sequence: [] for r in requests}
         self.final_caches: dict[int, Snapshot] = {}
-        for verdicts in engine.run(requests):
+        for verdicts in engine.run(requests, stops_after):
             for verdict in verdicts:
                 self.verdicts[verdict.sequence].append(verdict)
                 if verdict.finish_reason is not None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from foretoken.decoder.caches import Caches
-from foretoken.types import Request
+from foretoken.types import Request, SamplingParams
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage
 from tests.fakes import FarVerifier, Ladder
@@ -29,28 +29,42 @@ FACTORS: dict[str, list[Any]] = {
     "sequences": [1, 2],
     "num_speculative_tokens": [1, 2, 5, 17],  # 17: more than one block of rows
     "verifier": ["near", "far"],
+    "sampling": ["greedy", "0.8, top-p", "1.3, penalties", "greedy, penalties", "0.6, top-k, bias"],
+    "ends_by": ["token", "text"],  # an end token, or a stop string that ends with it
+}
+SAMPLING = {
+    "greedy": SamplingParams(),
+    "0.8, top-p": SamplingParams(temperature=0.8, top_p=0.9, seed=11),
+    "1.3, penalties": SamplingParams(
+        temperature=1.3, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.2, min_p=0.01, seed=2**64 - 1
+    ),
+    "greedy, penalties": SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5),
+    "0.6, top-k, bias": SamplingParams(temperature=0.6, top_k=20, logit_bias=((3, 2.0), (9, -1.0)), seed=5),
 }
 PRODUCT = ("shape", "max_new_tokens", "end_at")  # the others are drawn, in turn, along the whole product
 
 
 def expected(plain: Plain, max_new_tokens: int, end_at: int | None) -> tuple[int, str]:
     """How many tokens plain decoding gives, and why it stops there."""
-    if end_at is not None and end_at < max_new_tokens:
-        return end_at + 1, "stop"
-    return max_new_tokens, "length"
+    first = max_new_tokens if end_at is None else plain.tokens.index(plain.tokens[end_at])
+    return (first + 1, "stop") if first < max_new_tokens else (max_new_tokens, "length")
 
 
 def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
-    world, caches = make_world(), Caches()
+    sampling = SAMPLING[case["sampling"]]
+    world, caches = make_world(sampling=sampling), Caches()
     drafter = TABLE[name].make(Stage(world, caches, case["shape"]))
     plains = world.plains[: case["sequences"]]
+    ends = [frozenset[int]() if case["end_at"] is None else frozenset([p.tokens[case["end_at"]]]) for p in plains]
+    by_token = case["ends_by"] == "token"
     requests = [
         Request(
             sequence=s,
             prompt=plain.prompt,
             max_new_tokens=case["max_new_tokens"],
-            end_tokens=frozenset() if case["end_at"] is None else frozenset([plain.tokens[case["end_at"]]]),
+            end_tokens=ends[s] if by_token else frozenset(),
             keep_logits=True,
+            sampling=sampling,
         )
         for s, plain in enumerate(plains)
     ]
@@ -61,6 +75,7 @@ def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
         num_speculative_tokens=case["num_speculative_tokens"],
         caches=caches,
         wrap=FarVerifier if case["verifier"] == "far" else None,
+        stops_after=lambda sequence, token: not by_token and token in ends[sequence],
     )
     for s, plain in enumerate(plains):
         count, reason = expected(plain, case["max_new_tokens"], case["end_at"])
@@ -131,3 +146,5 @@ def test_the_truth_is_not_trivial() -> None:
     for plain in make_world().plains:
         assert len(set(plain.tokens)) == LONGEST, "an end token can be planted at every offset"
         assert not plain.logits.isnan().any()
+    texts = {tuple(plain.tokens for plain in make_world(sampling=sampling).plains) for sampling in SAMPLING.values()}
+    assert len(texts) == len(SAMPLING), "each way to sample gives another text"

@@ -12,9 +12,13 @@ import torch
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.tree import TreeDrafter
 from foretoken.kernels import native
-from foretoken.types import Drafter, Request
+from foretoken.sampling.sampler import Sampler
+from foretoken.trees.grow import SHAPES
+from foretoken.types import Drafter, Request, SamplingParams
 from tests.fakes import (
     Delayed,
     FarVerifier,
@@ -47,9 +51,52 @@ class Stage:
     dice: random.Random
 
 
+def _model(stage: Stage, noise: float, inner: Drafter | None = None, views: Caches | None = None) -> Drafter:
+    model = stage.copy(noise)
+    return ModelDrafter(
+        model,
+        Sampler,
+        name="model",
+        vocab_size=model.config.valid_vocab_size,
+        tokens=stage.dice.choice([1, 4, 17]),
+        inner=inner,
+        inner_tokens=stage.dice.choice([1, 3]),
+        views=views,
+    )
+
+
+def _tree(stage: Stage, views: Caches | None = None) -> Drafter:
+    model = stage.copy(0.1)
+    width, depth = stage.dice.choice([(1, 3), (2, 4), (4, 4)])
+    return TreeDrafter(
+        model,
+        Sampler,
+        name="tree",
+        vocab_size=model.config.valid_vocab_size,
+        shape=stage.dice.choice(SHAPES),
+        width=width,
+        depth=depth,
+        nodes=width * depth,
+        sharpness=stage.dice.choice([0.2, 1.0]),
+        views=views,
+    )
+
+
+SAMPLING = {
+    "greedy": SamplingParams(),
+    "0.8": SamplingParams(temperature=0.8, top_p=0.95, seed=1),
+    "1.3, penalties": SamplingParams(temperature=1.3, top_k=50, repetition_penalty=1.1, presence_penalty=0.2, seed=2),
+}
+
 DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "none": lambda s: NothingDrafter(),
     "lookup": lambda s: LookupDrafter(min_match=s.dice.choice([1, 2])),
+    "model": lambda s: _model(s, 0.1),
+    "model, lookup": lambda s: _model(s, 0.1, LookupDrafter(min_match=1)),
+    "model, model": lambda s: _model(s, 0.1, _model(s, 0.3)),
+    "model on a view": lambda s: _model(s, 0.1, views=s.caches),
+    "tree": lambda s: _tree(s),
+    "tree on a view": lambda s: _tree(s, views=s.caches),
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
     "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),
@@ -81,7 +128,11 @@ class Size:
 def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, events: Counter[str]) -> None:
     """Compare, count, and raise `Difference` at the first one."""
     prompts = [_prompt(subject, size, dice) for _ in range(size.prompts)]
-    requests = [Request(i, prompt, size.tokens, keep_logits=True) for i, prompt in enumerate(prompts)]
+    sampling = dice.choice(list(SAMPLING))
+    requests = [
+        Request(i, prompt, size.tokens, keep_logits=True, sampling=SAMPLING[sampling], completion=i)
+        for i, prompt in enumerate(prompts)
+    ]
     plain = Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), requests[:1])  # warm, alone
     plains = [
         Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), [request]).sequences[request.sequence]
@@ -138,6 +189,7 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
                 events["rounds"] += 1
                 events["fully accepted rounds"] += drafted > 0 and accepted == drafted
                 events["passes with several sequences"] += len(record.drafted) > 1
+                events[f"accepted tokens, {sampling}"] += accepted
 
 
 def _prompt(subject: Subject, size: Size, dice: random.Random) -> tuple[int, ...]:

@@ -1,0 +1,215 @@
+"""How much of a draft is accepted, greedily and sampled? `python -m foretoken.bench.acceptance --model MODEL`.
+
+Chains and trees of another checkpoint and of the model's own copy with weights rounded to 4 bits, judged by the walk
+with the target's dice and by the rejection rule; and for comparison drafts that do not know the dice: greedy chains
+that a sampled text is matched with, trees whose children are ranked by their probabilities alone. No times: tokens a
+pass do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from foretoken.bench.suites import load_suite, suite_hash
+from foretoken.build import load
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.weights import assemble
+from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.tree import TreeDrafter
+from foretoken.engine import Engine
+from foretoken.errors import ForetokenError, ModelError
+from foretoken.files import expect_place, write_json
+from foretoken.provenance import provenance
+from foretoken.sampling.sampler import DRAFT_DICE, Sampler
+from foretoken.stats import summarise
+from foretoken.types import Drafter, Request, RoundRecord, SamplingParams
+from foretoken.verification.local import LocalVerifier
+
+GROUP = 64  # weights that share a scale and a smallest value
+Made = Callable[[Decoder, Decoder], Drafter]  # from a draft's decoder and the target
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to draft and to judge."""
+
+    name: str
+    make: Made
+    tokens: int
+    rule: str = "walk"
+    greedy: bool = True  # whether it is of interest at temperature 0
+
+
+def ways(length: int, width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
+    """Chains of `length` tokens and beams of `width` x `depth`."""
+
+    def chain(samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
+        return lambda draft, target: ModelDrafter(
+            draft,
+            samplers,
+            name="chain",
+            vocab_size=target.config.valid_vocab_size,
+            tokens=length,
+            independent=independent,
+        )
+
+    def tree(samplers: Callable[[Request], Sampler], sharp: float, width: int = width) -> Made:
+        return lambda draft, target: TreeDrafter(
+            draft,
+            samplers,
+            name="tree",
+            vocab_size=target.config.valid_vocab_size,
+            shape="beam",
+            width=width,
+            depth=depth,
+            nodes=width * depth,
+            sharpness=sharp,
+        )
+
+    yield Way(f"chain of {length}, target's dice", chain(Sampler), length)
+    yield Way(
+        f"chain of {length}, rejection rule",
+        chain(lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
+        length,
+        "rejection",
+        greedy=False,
+    )
+    yield Way(f"chain of {length}, greedy", chain(without_dice), length, greedy=False)
+    for sharp in sharpness:
+        name = f"beam {width} x {depth}, sharpness {sharp:g}"
+        yield Way(f"{name}, target's dice", tree(Sampler, sharp), width * depth)
+        yield Way(f"{name}, by probability", tree(without_dice, sharp), width * depth, greedy=False)
+
+
+def without_dice(request: Request) -> Sampler:
+    """What guesses as if the text were greedy."""
+    return Sampler(replace(request, sampling=replace(request.sampling, temperature=0.0)))
+
+
+def rounded(model: Decoder) -> Decoder:
+    """A copy with the weights of its linear layers rounded to 4 bits: 16 steps from smallest to largest, in groups."""
+    tensors = {name: tensor.float() for name, tensor in model.weights.tensors.items()}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2 and "embed_tokens" not in name and tensor.shape[1] % GROUP == 0:
+            groups = tensor.view(len(tensor), -1, GROUP)
+            low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+            step = ((high - low) / 15).clamp(min=1e-12)
+            tensors[name] = (((groups - low) / step).round() * step + low).view_as(tensor)
+    dtype = model.weights.embedding.dtype
+    return Decoder(
+        model.config, assemble({n: t.to(dtype) for n, t in tensors.items()}, model.config), threads=model.threads
+    )
+
+
+def measure(
+    target: Decoder, draft: Decoder, way: Way, prompts: list[tuple[int, ...]], new_tokens: int, temperature: float
+) -> dict[str, Any]:
+    """One row: what a way to draft gains over some prompts."""
+    totals = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
+    gained = passes = 0
+    positions: list[int] = []
+    for number, prompt in enumerate(prompts):
+        records: list[RoundRecord] = []
+        engine = Engine(
+            LocalVerifier(target, rule=way.rule),
+            way.make(draft, target),
+            num_speculative_tokens=way.tokens,
+            recorder=records.append,
+        )
+        sampling = SamplingParams(temperature=temperature, seed=number)
+        for _ in engine.run([Request(0, prompt, new_tokens, sampling=sampling)]):
+            pass
+        stats = summarise(records, 0)
+        for name in totals:
+            totals[name] += getattr(stats, name)
+        gained += sum(record.new_tokens[0] for record in records[1:])
+        passes += len(records) - 1
+        positions += [0] * (len(stats.accepted_per_position) - len(positions))
+        for at, count in enumerate(stats.accepted_per_position):
+            positions[at] += count
+    return {
+        "way": way.name,
+        "temperature": temperature,
+        "mean_acceptance_length": round(gained / passes, 3),
+        "draft_acceptance_rate": round(totals["accepted_tokens"] / totals["draft_tokens"], 4),
+        "accepted_per_position": positions,
+        **totals,
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="How much of a draft is accepted, greedily and sampled?")
+    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
+    parser.add_argument("--draft", default="stdlib-1m", help="a checkpoint that drafts (%(default)s)")
+    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
+    parser.add_argument("--prompts", type=int, default=20, help="how many of them (%(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=160, help="of each prompt (%(default)s)")
+    parser.add_argument(
+        "--temperature", type=float, action="append", help="may come again (0 and 0.8)"
+    )
+    parser.add_argument("--tokens", type=int, default=8, help="of a chain (%(default)s)")
+    parser.add_argument("--beam", default="4x8", help="width and depth of a tree (%(default)s)")
+    parser.add_argument(
+        "--sharpness", type=float, action="append", help="of trees; may come again (0.5)"
+    )
+    parser.add_argument("--out", type=Path, help="write the record here")
+    args = parser.parse_args()
+    try:
+        _run(args)
+    except ForetokenError as error:
+        raise SystemExit(f"acceptance: {error}") from None
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.out is not None:
+        expect_place(args.out)
+    width, depth = (int(number) for number in args.beam.split("x"))
+    model = load(args.model, draft="none")
+    if model.tokenizer is None:
+        raise ModelError(f"{args.model} has no tokenizer; the suite's prompts are text")
+    prompts = [prompt.tokens for prompt in load_suite(args.suite, model.tokenizer)][: args.prompts]
+    drafts = {
+        Path(args.draft).name: load(args.draft, draft="none").target,
+        "its own weights in 4 bits": rounded(model.target),
+    }
+    asked = [
+        (name, draft, way, temperature)
+        for name, draft in drafts.items()
+        for temperature in args.temperature or [0.0, 0.8]
+        for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
+        if way.greedy or temperature > 0
+    ]
+    rows = []
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
+        for name, draft, way, temperature in progress.track(asked, description="ways"):
+            row = measure(model.target, draft, way, prompts, args.max_new_tokens, temperature)
+            rows.append({"draft": name, **row})
+            progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
+    record = {
+        **provenance(),
+        "model": Path(args.model).name,
+        "arithmetic": model.target.arithmetic,
+        "promise": model.promise,
+        "threads": torch.get_num_threads(),
+        "suite": {"name": args.suite, "sha256": suite_hash(args.suite), "prompts": len(prompts)},
+        "max_new_tokens": args.max_new_tokens,
+        "results": rows,
+    }
+    print(json.dumps(record, indent=1))
+    if args.out is not None:
+        write_json(args.out, record)
+
+
+if __name__ == "__main__":
+    main()
