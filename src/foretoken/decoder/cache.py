@@ -173,19 +173,21 @@ class Cache:
                 raise ContractError(f"slots {list(path)} are not a path from the end of the prefix")
             previous = slot
         start = self.length - self.base
-        where = torch.tensor(path, dtype=torch.int64) + start
-        strange = (self._tags[:, where] != writer).nonzero()
-        if len(strange):
-            layer, row = strange[0].tolist()
+        in_order = list(path) == list(range(len(path)))
+        where = slice(start, start + len(path)) if in_order else torch.tensor(path, dtype=torch.int64) + start
+        right = self._tags[:, where] == writer
+        if not bool(right.all()):
+            layer, row = (~right).nonzero()[0].tolist()
             raise ContractError(
                 f"slot {path[row]} of layer {self.layers[layer]} was not written by the pass that commits it"
             )
-        if list(path) != list(range(len(path))):
+        if not in_order:
             # a commit that is broken off between the moves must not be tried again: these slots are nobody's now
             self._tags[:, start : start + self.scratch] = _UNWRITTEN
-            where = where.to(self.device)
-            self._keys[:, start : start + len(path)] = self._keys[:, where]
-            self._values[:, start : start + len(path)] = self._values[:, where]
+            for to, slot in enumerate(path, start):  # one by one: picking rows by a list would wake PyTorch's threads
+                if to != start + slot:  # a path only moves down, so nothing is written over before it has moved
+                    self._keys[:, to] = self._keys[:, start + slot]
+                    self._values[:, to] = self._values[:, start + slot]
         self.discard()
         self.length += len(path)
 
