@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from foretoken.types import Distribution, SamplingParams
 
 NextToken = Callable[[tuple[int, ...]], int]  # a target, as a function of the tokens that came before
 
@@ -51,3 +56,39 @@ def first_largest(values: Sequence[float]) -> int | None:
         return None
     largest = max(values)
     return next(i for i, value in enumerate(values) if value == largest)
+
+
+def edited_logits(
+    logits: Sequence[float], prompt: Sequence[int], output: Sequence[int], params: SamplingParams
+) -> list[float]:
+    """Repetition, frequency and presence penalty, then bias, token by token, each operation rounded to float32."""
+    edited = []
+    for token, logit in enumerate(logits):
+        x = np.float32(logit)
+        if token in prompt or token in output:
+            penalty = np.float32(params.repetition_penalty)
+            x = x / penalty if x > 0 else x * penalty
+        x = x - np.float32(output.count(token)) * np.float32(params.frequency_penalty)
+        x = x - np.float32(token in output) * np.float32(params.presence_penalty)
+        for biased, bias in params.logit_bias:
+            if biased == token:
+                x = x + np.float32(bias)
+        edited.append(float(x))
+    return edited
+
+
+def sampled_distribution(logits: Sequence[float], params: SamplingParams) -> Distribution:
+    """Softmax of logits / temperature, cut by top-k, top-p, min-p in turn. No cut may be at a tie or threshold."""
+    x = [float(np.float32(logit) / np.float32(params.temperature)) for logit in logits]
+    largest = max(x)
+    weights = {token: math.exp(logit - largest) for token, logit in enumerate(x)}
+    order = sorted(weights, key=lambda token: -weights[token])
+    if params.top_k:
+        order = order[: params.top_k]
+    total = math.fsum(weights[token] for token in order)
+    kept = [t for i, t in enumerate(order) if math.fsum(weights[s] for s in order[:i]) < params.top_p * total]
+    kept = [token for token in kept if weights[token] >= params.min_p]
+    probs = np.zeros(len(x))
+    for token in kept:
+        probs[token] = weights[token] / math.fsum(weights[t] for t in kept)
+    return probs

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from foretoken.errors import ContractError
 from foretoken.types import Distribution
 
 
@@ -21,26 +22,29 @@ def reject(
     parents: Sequence[int],
     draft_probs: Mapping[int, Distribution],
     target_probs: Callable[[int], Distribution],
-    coin: Callable[[int], float],
+    coin: Callable[[int, float], bool],
     pick: Callable[[Distribution], int],
     accept: Callable[[int], None],
 ) -> tuple[list[int], int]:
     """(accepted, bonus), as `walk` gives them.
 
     target_probs(i): the target's distribution after draft token i, -1 for the root; asked along the path, in order.
-    coin(n): a number within (0, 1) for the nth child of the node at hand; pick: a token drawn from a distribution.
+    coin(n, p): for the nth child of the node at hand, true with probability p; pick: a token drawn from a distribution.
     accept(token): told of each accepted token before the next node is asked for. A node without `draft_probs` has
-    children that were certain, one after the other.
+    children that were certain, one after the other; one whose distribution is shorter than the target's gives the rest
+    no probability. A child that its node's distribution cannot have given is passed over.
     """
     accepted: list[int] = []
     at = -1
     while True:
         wanted = target_probs(at)
-        given = draft_probs.get(at)
+        given = _given(draft_probs, at, len(wanted))
         for n, child in enumerate(i for i, parent in enumerate(parents) if parent == at):
             token = tokens[child]
             drawn_from = _certain(token, len(wanted)) if given is None else given
-            if coin(n) * drawn_from[token] < wanted[token]:
+            if drawn_from[token] <= 0.0:  # a repeated child, say: to take more from what is left would be wrong
+                continue
+            if coin(n, chance(wanted, drawn_from, token)):
                 break
             wanted = residual(wanted, drawn_from)
             given = None if given is None else without(given, token)
@@ -49,6 +53,12 @@ def reject(
         accepted.append(child)
         accept(token)
         at = child
+
+
+def chance(wanted: Distribution, given: Distribution, token: int) -> float:
+    """The probability with which a token drawn from one distribution is accepted as one of another."""
+    enough = wanted[token] >= given[token]
+    return 1.0 if enough else float(wanted[token] / given[token])
 
 
 def residual(wanted: Distribution, given: Distribution) -> Distribution:
@@ -65,6 +75,16 @@ def without(given: Distribution, token: int) -> Distribution:
     left[token] = 0.0
     total = left.sum()
     return left / total if total > 0.0 else left
+
+
+def _given(draft_probs: Mapping[int, Distribution], node: int, size: int) -> Distribution | None:
+    """The distribution of a node's children over the target's tokens: a draft's model may have fewer (less padding)."""
+    given = draft_probs.get(node)
+    if given is None or len(given) == size:
+        return given
+    if len(given) > size:
+        raise ContractError(f"draft_probs of node {node} came for {len(given)} tokens; expected at most {size}")
+    return np.concatenate([given, np.zeros(size - len(given))])
 
 
 def _certain(token: int, size: int) -> Distribution:

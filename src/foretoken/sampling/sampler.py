@@ -56,15 +56,14 @@ class Sampler:
         self._completion = request.completion
         self._constraint = constraint
         self._tokens: list[int] = []
-        self._history = History(request.prompt) if _penalises(params) else None
-        self._edits = self._history is not None or bool(params.logit_bias) or constraint is not None
+        self._history = History(request.prompt) if _edits(params) else None
         self.greedy = params.temperature == 0.0
         self._warp = _AS_THEY_ARE if self.greedy else Warp(params.temperature, params.top_k, params.top_p, params.min_p)
 
     @property
     def plain(self) -> bool:
         """Whether a choice is simply the largest logit."""
-        return self.greedy and not self._edits
+        return self.greedy and self._history is None and self._constraint is None
 
     @property
     def step(self) -> int:
@@ -96,10 +95,10 @@ class Sampler:
         """The next token, from its row of logits, float32 [V]. None if one of them is NaN."""
         ranked = self.rank(logits, 1)
         if ranked is not None and not ranked[0]:
-            raise GrammarError("no token may come next: constraint, bias and penalties together leave none")
+            raise _nothing_left()
         return None if ranked is None else ranked[0][0]
 
-    def rank(self, logits: torch.Tensor, count: int, stream: int = TARGET_DICE) -> tuple[list[int], list[float]] | None:
+    def rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
         """The likeliest next tokens and their scores, best first: the first is the choice. None at a NaN.
 
         Sampling, the scores hold the dice, and `count` tokens are a sample without replacement.
@@ -111,6 +110,8 @@ class Sampler:
     def probabilities(self, logits: torch.Tensor) -> Doubles | None:
         """The distribution that a choice is drawn from: float64 [V]. At temperature 0 all of it is on the choice."""
         edited = self._edited(logits)
+        if bool((edited == -np.inf).all()):
+            raise _nothing_left()
         if not self.greedy:
             return probabilities(edited, self._warp)
         ranked = kernels.rank(edited, self._warp, None, 1)
@@ -120,35 +121,40 @@ class Sampler:
         certain[ranked[0]] = 1.0
         return certain
 
-    def coin(self, which: int) -> float:
-        """A number within (0, 1) for this step: the same whenever it is asked for."""
-        return uniform(self._dice(COINS), which)
+    def coin(self, which: int, probability: float) -> bool:
+        """True with a probability: this step's coin of that number, the same whenever it is thrown."""
+        return uniform(self._dice(COINS), which) < probability
 
     def pick(self, probs: Doubles) -> int:
         """A token drawn from a distribution, with dice that nobody else throws at this step."""
-        with np.errstate(divide="ignore"):
-            logits = np.log(probs).astype(np.float32)
-        ranked = kernels.rank(logits, _AS_THEY_ARE, self._dice(RESIDUAL), 1)
-        assert ranked is not None
-        return ranked[0][0]
+        possible = np.flatnonzero(probs > 0.0)
+        sums = np.cumsum(probs[possible])
+        at = int(np.searchsorted(sums, uniform(self._dice(RESIDUAL), 0) * sums[-1], side="right"))
+        return int(possible[min(at, len(possible) - 1)])  # rounding may reach the sum itself
 
     def _dice(self, stream: int) -> Noise:
         return Noise(self.params.seed, self._completion, self.step, stream)
 
     def _edited(self, logits: torch.Tensor) -> Floats:
         row: Floats = logits.detach().cpu().numpy()
-        if not self._edits:
+        if self._history is None and self._constraint is None:
             return row
         row = row.copy()
-        if self._history is not None or self.params.logit_bias:
-            (self._history or History(())).edit(row, self.params)
+        if self._history is not None:
+            self._history.edit(row, self.params)
         if self._constraint is not None:
-            row[~self._constraint.allowed(len(row))] = -np.inf
+            # what is NaN or infinite stays, to be found: a grammar must not hide broken weights
+            row[~self._constraint.allowed(len(row)) & (row < np.inf)] = -np.inf
         return row
 
 
-def _penalises(params: SamplingParams) -> bool:
-    return (params.repetition_penalty, params.presence_penalty, params.frequency_penalty) != (1.0, 0.0, 0.0)
+def _edits(params: SamplingParams) -> bool:
+    penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    return penalties != (1.0, 0.0, 0.0) or bool(params.logit_bias)
+
+
+def _nothing_left() -> GrammarError:
+    return GrammarError("no token may come next: constraint, bias and penalties together leave none")
 
 
 Samplers = Callable[[Request], Sampler]  # makes a request's sampler, for whoever chooses its tokens or guesses them
