@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,13 @@ def _number(name: str, value: object, least: float, most: float, also: str = "",
     if not right or not least <= value <= most or (open_below and value == least):  # type: ignore[operator]
         span = f"above {least:g} to {most:g}" if open_below else f"{least:g} to {most:g}"
         raise SettingError(f"{name} is {value!r}, expected {also}a number, {span}")
+
+
+def _json(name: str, value: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SettingError(f"{name} is {value!r:.60}, which JSON cannot hold ({error}); give plain dicts") from None
 
 
 def expect_threads(threads: object) -> None:
@@ -109,7 +117,7 @@ class GenerateSettings(_Settings):
     seed: int | None = None  # of the dice; None: drawn, and told in the completion
     n: int = 1  # how many completions, each with dice of its own: for `completions`
     regex: str | None = None  # the output matches this regular expression, from beginning to end
-    json_schema: str | None = None  # the output is JSON of this schema
+    json_schema: str | Mapping[str, Any] | None = None  # the output is JSON of this schema: text, or what json reads
     logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest
     keep_logits: bool = False  # return the logits that each token was chosen from
     hash_logits: bool = False  # return their SHA-256, for which they need not be kept
@@ -136,6 +144,8 @@ class GenerateSettings(_Settings):
         self._expect_bias()
         if not all(isinstance(text, str) and text for text in self.stops):
             raise SettingError(f"stop is {self.stop!r:.60}, expected a text or several, none of them empty")
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", _json("json_schema", self.json_schema))  # text from here on
         for name in ("regex", "json_schema"):
             if not isinstance(getattr(self, name), str | None):
                 raise SettingError(f"{name} is {getattr(self, name)!r:.60}, expected text")
@@ -152,7 +162,7 @@ class GenerateSettings(_Settings):
         """The grammar that the output must follow: its kind and its text."""
         if self.regex is not None:
             return ("regex", self.regex)
-        return None if self.json_schema is None else ("json_schema", self.json_schema)
+        return None if self.json_schema is None else ("json_schema", str(self.json_schema))
 
     def _expect_bias(self) -> None:
         if self.logit_bias is None:

@@ -1,5 +1,5 @@
-"""Where a generation stops: at an end token, at a stop string, or when its length is reached. Cuts verdicts in the
-middle, exactly."""
+"""Where a generation stops: at an end token, at a stop string, at the end of its grammar (the verifier says where), or
+when its length is reached. Cuts verdicts in the middle, exactly."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def cut(
         stopped = stops_after(token)
         if stopped or token in request.end_tokens:
             return verdict.first(count, "stop")
-    if len(verdict.tokens) >= room:
+    if len(verdict.tokens) > room or (len(verdict.tokens) == room and verdict.finish_reason is None):
         return verdict.first(room, "length")
     return verdict

@@ -45,6 +45,12 @@ class Tokenizer:
         return {token: text for text, token in self._tokenizer.get_vocab().items()}
 
     @property
+    def json(self) -> str | None:
+        """What stands in a tokenizer.json, added tokens included; None of a tokenizer that is written in Python."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        return None if rust is None else rust.to_str()
+
+    @property
     def end_token(self) -> int | None:
         """The tokenizer's own end token, if it has one."""
         return self._tokenizer.eos_token_id  # type: ignore[no-any-return]

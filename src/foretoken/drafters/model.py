@@ -160,9 +160,10 @@ class ModelDrafter:
             grown.work.append(Work(self.name, len(rows), began, time.perf_counter() - began))
         while len(grown.tokens) < count:
             verdict = self._check(reading, cache, grown, self._below(inner, sequence, grown, count))
-            if verdict is None:
+            if verdict.tokens:
+                inner.observe([verdict])
+            if len(verdict.tokens) == len(verdict.accepted):  # no token of its own: at a NaN, or nothing may follow
                 return
-            inner.observe([verdict])
 
     def _below(self, inner: Drafter, sequence: int, grown: _Chain, count: int) -> Draft:
         """What the level below guesses next, within its own number of tokens and what is left."""
@@ -176,8 +177,7 @@ class ModelDrafter:
                 return clip(draft, turn.rows, depth, min(self._vocab_size, self._model.config.vocab_size))
         return turn.chain((), "")
 
-    def _check(self, reading: Reading, cache: Cache, grown: _Chain, draft: Draft) -> Verdict | None:
-        """None if the chain ends here, at a NaN."""
+    def _check(self, reading: Reading, cache: Cache, grown: _Chain, draft: Draft) -> Verdict:
         began = time.perf_counter()
         first = len(grown.tokens)
         root = (grown.tokens or reading.text)[-1]
@@ -188,19 +188,16 @@ class ModelDrafter:
             token = self._next(reading, grown, outputs, i + 1)
             return _NO_TOKEN if token is None else token
 
-        accepted, bonus = walk(draft.tokens, draft.parents, choose_next)
-        if bonus == _NO_TOKEN:
-            del grown.tokens[first:]
-            cache.discard()
-            return None
-        cache.commit([0, *(i + 1 for i in accepted)], rows.writer)
+        accepted, _ = walk(draft.tokens, draft.parents, choose_next)
         gained = tuple(grown.tokens[first:])
-        origins = tuple(draft.origins[i] for i in accepted)
-        grown.origins += [*origins, self.name]
+        cache.commit([0, *(i + 1 for i in accepted)][: len(gained)], rows.writer)
+        origins = [draft.origins[i] for i in accepted]
+        grown.origins += [*origins, self.name][: len(gained)]
         seconds = time.perf_counter() - began
         grown.work += draft.work
         grown.work.append(Work(self.name, len(rows), began, seconds, len(gained), len(draft), len(accepted)))
-        return Verdict(draft.sequence, draft.round, draft.position, tuple(accepted), gained, (*origins, TARGET))
+        told = (*origins, TARGET)[: len(gained)]
+        return Verdict(draft.sequence, draft.round, draft.position, tuple(accepted), gained, told)
 
     def _next(self, reading: Reading, grown: _Chain, outputs: Outputs, row: int) -> int | None:
         """The chain's next token; None at a NaN."""

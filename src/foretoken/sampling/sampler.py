@@ -30,6 +30,11 @@ _AS_THEY_ARE = Warp()
 class Constraint(Protocol):
     """A grammar's state after some tokens."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether the text is whole and nothing may follow."""
+        ...
+
     def allowed(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """bool [size]: which tokens may come next."""
         ...
@@ -69,6 +74,11 @@ class Sampler:
     def step(self) -> int:
         """How many tokens the sequence has gained: the index of the next one."""
         return len(self._tokens)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the text is whole and nothing may follow: its grammar says so."""
+        return self._constraint is not None and self._constraint.complete
 
     def advance(self, tokens: Iterable[int]) -> None:
         """The sequence has gained these."""

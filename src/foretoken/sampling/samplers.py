@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from foretoken.sampling.sampler import DRAFT_DICE, Constraint, Sampler
+from foretoken.sampling.grammar import Grammars
+from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.text import Tokenizer
 from foretoken.types import Request
 
@@ -11,15 +12,12 @@ class Samplers:
     """Of one target. Whoever chooses a request's tokens, or guesses them, gets a sampler of its own."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
+        self._grammars = Grammars(tokenizer)
 
     def target(self, request: Request) -> Sampler:
         """What chooses the target's tokens, and what guesses them with the target's dice."""
-        return Sampler(request, self._constraint(request))
+        return Sampler(request, self._grammars.constraint(request))
 
     def independent(self, request: Request) -> Sampler:
         """What throws dice of its own, for the rejection rule."""
-        return Sampler(request, self._constraint(request), DRAFT_DICE)
-
-    def _constraint(self, request: Request) -> Constraint | None:
-        return None
+        return Sampler(request, self._grammars.constraint(request), DRAFT_DICE)

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from foretoken import kernels
@@ -24,6 +25,8 @@ from foretoken.errors import ContractError
 from foretoken.sampling.sampler import Sampler, Samplers
 from foretoken.settings import LoadSettings
 from foretoken.types import TARGET, Distribution, Draft, Features, Needs, Request, Verdict
+
+_NOTHING = -1  # what follows a text that is whole: equal to no token of a draft
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,15 @@ class LocalVerifier:
     def begin(self, requests: Sequence[Request]) -> list[Verdict]:
         """Read the prompts, a chunk of rows at a time; each verdict holds the first token. All begin, or none."""
         begun: list[int] = []
+        for request in requests:
+            self._expect_readable(request)
+        samplers = [self._samplers(request) for request in requests]  # before any pass: a grammar may be refused
         try:
             verdicts = []
-            for request in requests:
-                self._expect_readable(request)
+            for request, sampler in zip(requests, samplers, strict=True):
                 self.caches.open(request.sequence, self._target.new_cache())
                 begun.append(request.sequence)
-                verdicts.append(self._read_prompt(request))
+                verdicts.append(self._read_prompt(request, sampler))
         except BaseException:
             for sequence in begun:
                 self.end(sequence)
@@ -111,31 +116,31 @@ class LocalVerifier:
             for draft in drafts:
                 self.caches[draft.sequence].discard()
             raise
-        paths = [[0, *(i + 1 for i in accepted)] for accepted, _ in walks]
-        for draft, path, (accepted, bonus) in zip(drafts, paths, walks, strict=True):
+        # all rows up to the one that the last token was chosen from
+        paths = [[0, *(i + 1 for i in accepted)][: len(tokens)] for accepted, tokens in walks]
+        for draft, path, (_, tokens) in zip(drafts, paths, walks, strict=True):
             state = self._sequences[draft.sequence]
             self.caches[draft.sequence].commit(path, rows.writer)
-            gained = 1 + len(accepted)
             self._sequences[draft.sequence] = replace(
                 state,
-                last_token=bonus,
+                last_token=tokens[-1],
                 round=state.round + 1,
-                length=state.length + gained,
-                step=state.step + gained,
+                length=state.length + len(tokens),
+                step=state.step + len(tokens),
             )
         ticket = next(self._tickets)
         self._results[ticket] = [
             self._verdict(
                 draft.sequence,
                 accepted=tuple(accepted),
-                tokens=(*(draft.tokens[i] for i in accepted), bonus),
-                origins=(*(draft.origins[i] for i in accepted), TARGET),
+                tokens=tokens,
+                origins=(*(draft.origins[i] for i in accepted), TARGET)[: len(tokens)],
                 start=draft.position - 1,
                 hidden=outputs.hidden[span],
                 logits=outputs.logits[span],
                 path=path,
             )
-            for draft, path, span, (accepted, bonus) in zip(drafts, paths, spans, walks, strict=True)
+            for draft, path, span, (accepted, tokens) in zip(drafts, paths, spans, walks, strict=True)
         ]
         return ticket
 
@@ -154,7 +159,7 @@ class LocalVerifier:
         self._sequences.pop(sequence, None)
         self.caches.close(sequence)
 
-    def _read_prompt(self, request: Request) -> Verdict:
+    def _read_prompt(self, request: Request, sampler: Sampler) -> Verdict:
         cache = self.caches[request.sequence]
         kept: list[torch.Tensor] = []
         for start in range(0, len(request.prompt), self._chunk):
@@ -164,7 +169,6 @@ class LocalVerifier:
             if self._needs.hidden:
                 kept.append(hidden)
         logits = self._target.head(hidden[-1:])
-        sampler = self._samplers(request)
         choice = kernels.argmax(logits[0]) if sampler.plain else sampler.choose(logits[0])
         token = self._expect_number(choice)
         sampler.advance([token])
@@ -209,17 +213,25 @@ class LocalVerifier:
             origins=origins,
             features=Features(start, features) if features else None,
             logits=(logits.clone() if path is None else _rows(logits, path)) if state.keep_logits else None,
+            finish_reason="stop" if state.sampler.complete else None,
         )
 
-    def _judge(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], int]:
-        """(accepted, bonus). `root` is the row of the last token; those of the draft follow."""
+    def _judge(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], tuple[int, ...]]:
+        """(accepted, the tokens that the sequence gains). `root` is the row of the last token; the draft's follow."""
         state = self._sequences[draft.sequence]
         sampler = state.sampler
         sampler.rewind(state.step)
-        if self._rule == "rejection" and not sampler.greedy:
-            return self._reject(draft, outputs, root, sampler)
+        if sampler.complete:
+            raise ContractError(f"sequence {draft.sequence} is at the end of its grammar; nothing may follow")
+        judge = self._reject if self._rule == "rejection" and not sampler.greedy else self._walk
+        accepted, bonus = judge(draft, outputs, root, sampler)
+        tokens = [draft.tokens[i] for i in accepted]
+        return accepted, (*tokens, *(() if bonus == _NOTHING else (bonus,)))
 
+    def _walk(self, draft: Draft, outputs: Outputs, root: int, sampler: Sampler) -> tuple[list[int], int]:
         def choose(i: int) -> int:
+            if sampler.complete:
+                return _NOTHING
             row = root + 1 + i
             choice = outputs.choice(row) if sampler.plain else sampler.choose(outputs.logits[row])
             token = self._expect_number(choice)
@@ -230,6 +242,8 @@ class LocalVerifier:
 
     def _reject(self, draft: Draft, outputs: Outputs, root: int, sampler: Sampler) -> tuple[list[int], int]:
         def target_probs(i: int) -> Distribution:
+            if sampler.complete:
+                return np.zeros(outputs.logits.shape[1])
             probs = sampler.probabilities(outputs.logits[root + 1 + i])
             if probs is None:
                 raise self._target.nan_error()
@@ -241,10 +255,11 @@ class LocalVerifier:
             draft.draft_probs or {},
             target_probs,
             coin=sampler.coin,
-            pick=sampler.pick,
+            pick=lambda probs: _NOTHING if sampler.complete else sampler.pick(probs),
             accept=lambda token: sampler.advance([token]),
         )
-        sampler.advance([bonus])
+        if bonus != _NOTHING:
+            sampler.advance([bonus])
         return accepted, bonus
 
     def _expect_number(self, token: int | None) -> int:
