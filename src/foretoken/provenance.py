@@ -21,7 +21,7 @@ def provenance() -> dict[str, Any]:
         "machine": {"processor": _processor(), "system": platform.system(), "architecture": platform.machine()},
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("foretoken", "torch", "transformers")},
+            **{name: _version(name) for name in ("foretoken", "torch", "transformers", "llguidance")},
         },
     }
 

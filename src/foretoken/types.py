@@ -181,7 +181,8 @@ class Verdict:
 
     `tokens` are the new tokens from `position` on: those of `accepted` (indices into the draft, root to leaf), then
     the bonus. A verdict that was cut to a stop has lost tokens from its end and carries the reason; so does one that
-    ends because nothing may follow in the request's grammar, and it has no bonus. `logits`, on request, is float32 [len(tokens), vocabulary]: what each token was chosen from.
+    ends because nothing may follow in the request's grammar, and it may have no bonus. `logits`, on request, is float32
+    [len(tokens), vocabulary]: what each token was chosen from.
     """
 
     sequence: int

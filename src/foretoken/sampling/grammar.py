@@ -24,9 +24,9 @@ Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _END = "\0the end\0"
 _COMPILED = 64  # grammars that are kept
-# Between the parts of JSON: a line break, an indentation. The library's default has no bound, and small models like
-# blank lines: they would never come to the next key. A schema may say otherwise, under "x-guidance".
-_WHITESPACE = r"\n?[ \t]{0,32}"
+# Between the parts of JSON: a space, or a line break and an indentation. The library's default has no bound, and small
+# models like blank lines: they would never come to the next key. A schema may say otherwise, under "x-guidance".
+_WHITESPACE = r" ?|\n[ \t]{0,32}"
 
 
 class Grammars:

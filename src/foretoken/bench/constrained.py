@@ -1,0 +1,252 @@
+"""Does drafting change what a grammar allows? `python -m foretoken.bench.constrained --model MODEL --out FILE`.
+
+Continues each prompt of a suite by each of some regular expressions and JSON schemas, greedily and sampled, plainly and
+with each draft. Every output must match its grammar, as Python's own `re` and `json` see it, and equal that of plain
+decoding under the same grammar, bit for bit. The record says how much was drafted, accepted and rejected, and how much
+is accepted of a draft model that is not told the grammar. All grammars here are bounded, so an output that was cut
+short is a fault too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from foretoken.bench.suites import Prompt, load_suite, suite_hash
+from foretoken.build import load
+from foretoken.errors import ForetokenError, ModelError
+from foretoken.files import expect_place, write_json
+from foretoken.kernels import explain
+from foretoken.ladder import make_ladder, name_levels
+from foretoken.model import Model
+from foretoken.provenance import provenance
+from foretoken.sampling.sampler import Sampler
+from foretoken.sampling.samplers import Samplers
+from foretoken.types import Completion, Request
+from foretoken.verification.local import LocalVerifier
+
+DRAFTS = ("lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4")
+TEMPERATURES = (0.0, 0.8)
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """What an output must match: a regular expression, or a JSON schema."""
+
+    name: str
+    regex: str | None = None
+    schema: dict[str, Any] | None = None
+
+    @property
+    def setting(self) -> dict[str, Any]:
+        """As `Model.generate` takes it."""
+        return {"regex": self.regex} if self.schema is None else {"json_schema": self.schema}
+
+    def fits(self, text: str) -> bool:
+        """Whether a text matches from beginning to end."""
+        if self.schema is None:
+            return re.fullmatch(self.regex or "", text) is not None
+        try:
+            return fits(json.loads(text), self.schema)
+        except ValueError:
+            return False
+
+
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+_NAME = {"type": "string", "pattern": "^[a-z_]{1,16}$"}
+_KIND = {"enum": ["int", "str", "bool", None]}
+_COUNT = {"type": "integer", "minimum": -10, "maximum": 4096}
+
+GRAMMARS = (
+    Grammar("date", r"20[0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"),
+    Grammar("version", r"v?[0-9]{1,2}(\.[0-9]{1,3}){1,3}(-(alpha|beta|rc)[0-9]?)?"),
+    Grammar("call", r"[a-z_]{1,16}\((self|[a-z]{1,8})(, [a-z]{1,8}=([0-9]{1,4}|None)){0,3}\)"),
+    Grammar("sentence", r"[A-ZÄÖÜ][a-zäöüß]{1,12}( [a-zäöüß]{1,12}){2,12}[.!?]"),
+    Grammar("method", r"def [a-z_]{2,20}\(self(, [a-z]{1,10}){0,3}\):\n    return self\.[a-z_]{2,20}(\(\))?\n"),
+    Grammar("record", schema=_object(name=_NAME, count=_COUNT, flag={"type": "boolean"})),
+    Grammar("text", schema=_object(title={"type": "string", "minLength": 4, "maxLength": 40}, done={"const": True})),
+    Grammar("list", schema={"type": "array", "items": {"anyOf": [_COUNT, {"type": "null"}]}, "maxItems": 12}),
+    Grammar("choice", schema={"enum": ["self", "cls", "args", {"kwargs": [1, 2]}]}),
+    Grammar(
+        "signature",
+        schema=_object(
+            function=_NAME,
+            parameters={"type": "array", "items": _object(name=_NAME, type=_KIND), "minItems": 1, "maxItems": 3},
+            returns=_KIND,
+        ),
+    ),
+)
+
+
+def fits(value: Any, schema: dict[str, Any]) -> bool:
+    """Whether a value is as a schema says, of the keywords that are used here; any other is a KeyError."""
+    return all(_KEYWORDS[keyword](value, wanted, schema) for keyword, wanted in schema.items())
+
+
+_TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "null": type(None)}
+_KEYWORDS: dict[str, Callable[[Any, Any, dict[str, Any]], bool]] = {
+    "type": lambda v, kind, _: isinstance(v, _TYPES[kind]) and (kind == "boolean" or not isinstance(v, bool)),
+    "properties": lambda v, known, _: all(fits(v[name], schema) for name, schema in known.items() if name in v),
+    "required": lambda v, names, _: all(name in v for name in names),
+    "additionalProperties": lambda v, _, schema: set(v) <= set(schema["properties"]),
+    "items": lambda v, schema, _: all(fits(item, schema) for item in v),
+    "minItems": lambda v, count, _: len(v) >= count,
+    "maxItems": lambda v, count, _: len(v) <= count,
+    "minLength": lambda v, count, _: len(v) >= count,
+    "maxLength": lambda v, count, _: len(v) <= count,
+    "minimum": lambda v, least, _: v >= least,
+    "maximum": lambda v, most, _: v <= most,
+    "pattern": lambda v, pattern, _: re.search(pattern, v) is not None,
+    "const": lambda v, wanted, _: v == wanted and type(v) is type(wanted),
+    "enum": lambda v, values, _: any(v == wanted and type(v) is type(wanted) for wanted in values),
+    "anyOf": lambda v, schemas, _: any(fits(v, schema) for schema in schemas),
+}
+
+
+class Untold(Samplers):
+    """Makes samplers that know no grammar: of a draft that guesses as if there were none."""
+
+    def target(self, request: Request) -> Sampler:
+        """As if the text were free."""
+        return super().target(replace(request, sampling=replace(request.sampling, constraint=None)))
+
+
+def untold(model: Model, draft: str) -> Model:
+    """A model whose draft is not told the grammar."""
+    settings = replace(model.settings, draft=draft)
+    levels = name_levels(settings)
+
+    def load_draft(name: str) -> Any:
+        loaded = load(name, draft="none", dtype=settings.dtype)
+        return loaded.target, loaded.tokenizer
+
+    drafter = make_ladder(
+        levels, model.target, Untold(None), rule=settings.rule, load=load_draft, tokenizer=model.tokenizer
+    )
+    return Model(
+        model.target,
+        model.tokenizer,
+        LocalVerifier(model.target, needs=drafter.needs, samplers=Samplers(model.tokenizer).target),
+        drafter,
+        num_speculative_tokens=levels[0].tokens,
+        end_tokens=model.end_tokens,
+        name=model.name,
+        folder=model.folder,
+        settings=settings,
+    )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One output that is asked for."""
+
+    prompt: Prompt
+    grammar: Grammar
+    temperature: float
+    settings: dict[str, Any]
+
+
+def _cases(prompts: Sequence[Prompt], temperature: float, max_new_tokens: int) -> list[_Case]:
+    common = {"max_new_tokens": max_new_tokens, "temperature": temperature, "hash_logits": True}
+    return [
+        _Case(prompt, grammar, temperature, {**common, **grammar.setting, "seed": number})
+        for number, prompt in enumerate(prompts)
+        for grammar in GRAMMARS
+    ]
+
+
+def _row(draft: str, told: bool, cases: list[_Case], plain: list[Completion], done: list[Completion]) -> dict[str, Any]:
+    pairs = list(zip(plain, done, strict=True))
+    stats = [completion.stats for completion in done]
+    decoded = [len(a.tokens) - 1 for a in done]  # the first token is that of the prompt's pass
+    passes = sum(round(n / s.mean_acceptance_length) for n, s in zip(decoded, stats, strict=True) if n)
+    drafted, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
+    return {
+        "draft": draft,
+        "draft_is_told_the_grammar": told,
+        "temperature": cases[0].temperature,
+        "outputs": len(cases),
+        "tokens": sum(len(a.tokens) for a in done),
+        "outputs_that_do_not_match": sum(not c.grammar.fits(a.text) for c, a in zip(cases, done, strict=True)),
+        "outputs_that_were_cut_short": sum(a.finish_reason != "stop" for a in done),
+        "outputs_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
+        "outputs_with_other_logits": sum(a.logits_sha256 != b.logits_sha256 for a, b in pairs),
+        "draft_tokens": drafted,
+        "accepted_tokens": accepted,
+        "rejected_tokens": drafted - accepted,
+        "draft_acceptance_rate": round(accepted / drafted, 4) if drafted else None,
+        "mean_acceptance_length": round(sum(decoded) / passes, 3),
+    }
+
+
+def compare(model: str, suite: str, drafts: Sequence[str], max_new_tokens: int) -> list[dict[str, Any]]:
+    """One row a draft and temperature, plain decoding first."""
+    plain_model = load(model, draft="none")
+    if plain_model.tokenizer is None:
+        raise ModelError(f"{model} has no tokenizer; the suite's prompts are text")
+    prompts = load_suite(suite, plain_model.tokenizer)
+    ways = [("none", True, plain_model), *((draft, True, load(model, draft=draft)) for draft in drafts)]
+    ways += [(draft, False, untold(plain_model, draft)) for draft in drafts if draft != "lookup"]
+    rows = []
+    for temperature in TEMPERATURES:
+        cases = _cases(prompts, temperature, max_new_tokens)
+        plain: list[Completion] = []
+        for draft, told, loaded in ways:
+            name = f"{draft}, {temperature:g}" + ", not told" * (not told)
+            done = [
+                loaded.generate(case.prompt.tokens, **case.settings)
+                for case in track(cases, name, disable=not sys.stderr.isatty())
+            ]
+            plain = plain or done
+            rows.append(_row(draft, told, cases, plain, done))
+    return rows
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Does drafting change what a grammar allows?")
+    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
+    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
+    parser.add_argument("--draft", action="append", help=f"may come again ({'; '.join(DRAFTS)})")
+    parser.add_argument("--max-new-tokens", type=int, default=400, help="of each output (%(default)s)")
+    parser.add_argument("--out", type=Path, help="write the record here")
+    args = parser.parse_args()
+    try:
+        _run(args)
+    except ForetokenError as error:
+        raise SystemExit(f"constrained: {error}") from None
+
+
+def _run(args: argparse.Namespace) -> None:
+    if args.out is not None:
+        expect_place(args.out)
+    rows = compare(args.model, args.suite, args.draft or DRAFTS, args.max_new_tokens)
+    record = {
+        **provenance(),
+        "kernels": explain().splitlines(),
+        "model": Path(args.model).name,
+        "suite": {"name": args.suite, "sha256": suite_hash(args.suite)},
+        "grammars": {grammar.name: grammar.regex or grammar.schema for grammar in GRAMMARS},
+        "results": rows,
+    }
+    print(json.dumps(record, indent=1))
+    if args.out is not None:
+        write_json(args.out, record)
+    faults = [name for name in rows[0] if name.startswith("outputs_")]
+    if any(row[name] for row in rows for name in faults):
+        raise SystemExit("constrained: an output does not match, was cut short, or drafting changed it")
+
+
+if __name__ == "__main__":
+    main()
