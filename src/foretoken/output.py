@@ -42,6 +42,8 @@ class Output:
             self._keep(verdict, verdict.logits)
         if verdict.finish_reason is not None:
             self.text.finish()
+            if self.text.stopped_by is not None:
+                self.finish_reason = "stop"  # even at what could only be told from half a character at the end
         for token, text, origin in zip(verdict.tokens, self.text.take(), verdict.origins, strict=True):
             self.pieces.append(Piece(token, text, origin))
             yield self.pieces[-1]

@@ -31,6 +31,11 @@ def _number(name: str, value: object, least: float, most: float, also: str = "",
         raise SettingError(f"{name} is {value!r}, expected {also}a number, {span}")
 
 
+def _is_text(value: object) -> bool:
+    """Whether it is text, and none that could never be written down: half a character is."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
 def _json(name: str, value: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(value))
@@ -142,12 +147,13 @@ class GenerateSettings(_Settings):
         if self.logprobs is not None:
             _whole("logprobs", self.logprobs, 0, 100)
         self._expect_bias()
-        if not all(isinstance(text, str) and text for text in self.stops):
+        several = isinstance(self.stop, Sequence) and not isinstance(self.stop, bytes | bytearray)
+        if not several or not all(_is_text(text) and text for text in self.stops):
             raise SettingError(f"stop is {self.stop!r:.60}, expected a text or several, none of them empty")
         if isinstance(self.json_schema, Mapping):
             object.__setattr__(self, "json_schema", _json("json_schema", self.json_schema))  # text from here on
         for name in ("regex", "json_schema"):
-            if not isinstance(getattr(self, name), str | None):
+            if getattr(self, name) is not None and not _is_text(getattr(self, name)):
                 raise SettingError(f"{name} is {getattr(self, name)!r:.60}, expected text")
         if self.regex is not None and self.json_schema is not None:
             raise SettingError("regex and json_schema were both given; give one of them")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import CheckpointError
+from foretoken.errors import CheckpointError, PromptError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 _CONTEXT = 64  # of the prompt's tokens, how many are decoded along with the first new ones
@@ -29,9 +29,8 @@ class Tokenizer:
         try:
             return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True))
         except Exception as error:  # transformers raises what its many tokenizers raise
-            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise CheckpointError(
-                f"the tokenizer in {folder} cannot be loaded ({first}); fetch its files again"
+                f"the tokenizer in {folder} cannot be loaded ({_first_line(error)}); fetch its files again"
             ) from error
 
     @property
@@ -43,6 +42,24 @@ class Tokenizer:
     def vocabulary(self) -> dict[int, str]:
         """What each token id is, as the tokenizer writes it."""
         return {token: text for text, token in self._tokenizer.get_vocab().items()}
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether it says how a talk is written down for the model."""
+        return bool(self._tokenizer.chat_template)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a talk, up to where the model's reply begins. Messages have a `role` and a `content` each."""
+        try:
+            return self._tokenizer.apply_chat_template(  # type: ignore[no-any-return]
+                list(messages),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                tokenizer_kwargs={"verbose": False},
+            )
+        except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
+            raise PromptError(f"the chat template refuses the talk ({_first_line(error)})") from error
 
     @property
     def json(self) -> str | None:
@@ -67,6 +84,10 @@ class Tokenizer:
         )
 
 
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 class StreamDecoder:
     """Turns tokens into text as they come: `"".join` of what `feed` and `flush` return is the whole text.
 
@@ -77,32 +98,40 @@ class StreamDecoder:
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
         self._window = list(prompt[-_CONTEXT:])  # decoded at each step
-        self._told = len(self._window)  # of these, how many have been said
+        self._told = len(self._window)  # of these, how many came before the last complete character
         self._said = tokenizer.decode(self._window)
 
     def feed(self, token: int) -> str:
-        """The text that this token completes: empty while a character is incomplete."""
+        """The text that this token completes: without the character at its end, while that is incomplete."""
         self._window.append(token)
         text = self._tokenizer.decode(self._window)
-        return "" if text.endswith(_INCOMPLETE) else self._say(text)
+        if not text.endswith(_INCOMPLETE):
+            return self._say(text)
+        said, whole = self._said_of(text), text.rstrip(_INCOMPLETE)
+        if len(whole) <= len(said) or not whole.startswith(said):
+            return ""  # of a run of bytes that is no text yet, some tokenizers decode none
+        self._said = whole
+        return whole[len(said) :]
 
     def flush(self) -> str:
         """What was held back, at the end."""
         return self._say(self._tokenizer.decode(self._window))
 
     def _say(self, text: str) -> str:
-        # a prompt may end within a character: if that is finished now, the half that was said was not the prompt's
-        said = self._said if text.startswith(self._said) else self._said.rstrip(_INCOMPLETE)
-        new = text[len(said) :]
+        new = text[len(self._said_of(text)) :]
         if new:  # a token without text, such as a special one, is no place to begin a window
             self._window = self._window[self._told :]
             self._told = len(self._window)
             self._said = self._tokenizer.decode(self._window)
         return new
 
+    def _said_of(self, text: str) -> str:
+        # a prompt may end within a character: if that is finished now, the half that was said was not the prompt's
+        return self._said if text.startswith(self._said) else self._said.rstrip(_INCOMPLETE)
+
 
 class TextStream:
-    """The text of one generation while its tokens come, cut at the first stop string.
+    """The text of one generation while its tokens come, cut at the first stop string that is complete.
 
     Of each token that was fed, `take` gives the text that may be shown by then: what may yet turn out to be the
     beginning of a stop string, or of a character, is held back.
@@ -121,11 +150,8 @@ class TextStream:
             self._pieces.append("")
             return False
         self._held += self._decoder.feed(token)
-        found = [(at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
-        if found:  # the first in the text; of two that begin together, the first one named
-            at, self.stopped_by = min(found, key=lambda f: f[0])
-            self._pieces.append(self._held[:at])
-            self._held = ""
+        if self._cut():
+            self._pieces.append(self._held)
             return True
         safe = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
         self._pieces.append(self._held[:safe])
@@ -133,14 +159,27 @@ class TextStream:
         return False
 
     def finish(self) -> None:
-        """No more tokens come: what was held back is the last token's text."""
+        """No more tokens come: what was held back is the last token's text, up to a stop string."""
         if self._decoder is not None and self.stopped_by is None:
-            self._pieces[-1] += self._held + self._decoder.flush()
+            self._held += self._decoder.flush()
+            self._cut()
+            self._pieces[-1] += self._held
 
     def take(self) -> list[str]:
         """The text of each token since the last call."""
         pieces, self._pieces = self._pieces, []
         return pieces
+
+    def _cut(self) -> bool:
+        """Cut what is held at the stop string that is complete first; of two that end together, at the longer one.
+
+        So how tokens divide the text does not matter: it is as if characters came one by one.
+        """
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            _, at, self.stopped_by = min(found)
+            self._held = self._held[:at]
+        return bool(found)
 
 
 def _overlap(text: str, stop: str) -> int:
