@@ -361,6 +361,9 @@ class FarVerifier:
     def end(self, sequence: int) -> None:
         self._near.end(sequence)
 
+    def forget(self, conversation: int) -> None:
+        self._near.forget(conversation)
+
     @staticmethod
     def _wire(value: list) -> list:
         return pickle.loads(pickle.dumps(value))

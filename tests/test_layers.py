@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"verification"},
     {"drafters"},
     {"engine", "training", "ladder"},
-    {"audit"},
+    {"audit", "chat"},
     {"model"},
     {"build"},
     {"transcript"},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretoken.build import load
+    from foretoken.chat import Chat
     from foretoken.errors import (
         CheckpointError,
         ContractError,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from foretoken.kernels import explain
-    from foretoken.model import Model, Stream
-    from foretoken.output import Piece
+    from foretoken.model import Model
+    from foretoken.output import Piece, Stream
     from foretoken.settings import GenerateSettings, LoadSettings
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 # where each public name lives: it is imported when it is first used, so that `import foretoken` is instant
 _HOMES = {
     "foretoken.build": ("load",),
+    "foretoken.chat": ("Chat",),
     "foretoken.errors": (
         "CheckpointError",
         "ContractError",
@@ -60,8 +62,8 @@ _HOMES = {
         "UnsupportedModelError",
     ),
     "foretoken.kernels": ("explain",),
-    "foretoken.model": ("Model", "Stream"),
-    "foretoken.output": ("Piece",),
+    "foretoken.model": ("Model",),
+    "foretoken.output": ("Piece", "Stream"),
     "foretoken.settings": ("GenerateSettings", "LoadSettings"),
     "foretoken.transcript.record": ("record",),
     "foretoken.transcript.verify": ("Verification", "verify"),
@@ -71,6 +73,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Audit",
+    "Chat",
     "CheckpointError",
     "Completion",
     "ContractError",

@@ -1,24 +1,25 @@
-"""What a user holds: a loaded model that generates and streams."""
+"""What a user holds: a loaded model that generates, streams and talks."""
 
 from __future__ import annotations
 
 import itertools
 import operator
 import secrets
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from foretoken.audit import audit
+from foretoken.chat import Chat
 from foretoken.decoder.decoder import Decoder
 from foretoken.engine import Engine
-from foretoken.errors import InputError, PromptError, SettingError
-from foretoken.output import Output, Piece
-from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.errors import PromptError, SettingError
+from foretoken.output import Generation, Output, Stream
+from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
 from foretoken.text import Tokenizer
 from foretoken.types import Completion, Drafter, Request, RoundRecord, SamplingParams, Verifier
@@ -55,6 +56,7 @@ class Model:
         self._verifier = verifier
         self._drafter = drafter
         self._sequences = itertools.count()
+        self._conversations = itertools.count()
 
     @property
     def context_length(self) -> int:
@@ -77,19 +79,38 @@ class Model:
         self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
     ) -> list[Completion]:
         """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
-        chosen = _chosen(chosen, settings)
+        chosen = GenerateSettings.chosen(chosen, settings)
         run = self._run(self._requests(prompt, chosen), chosen)
         return _exhausted(run)
 
     def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
         """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
-        chosen = _chosen(chosen, settings)
+        chosen = GenerateSettings.chosen(chosen, settings)
         if chosen.n != 1:
             raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
         return Stream(self._run(self._requests(prompt, chosen), chosen))
 
-    def _requests(self, prompt: str | Sequence[int], settings: GenerateSettings) -> list[Request]:
+    def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
+        """A talk, which keeps what the model has read from one turn to the next.
+
+        system: what the model is told beforehand. plain: it goes on with the text, without a chat template.
+        """
+        conversation = next(self._conversations)
+        return Chat(
+            lambda prompt, settings: self._run(self._requests(prompt, settings, conversation), settings),
+            partial(self._verifier.forget, conversation),
+            self.tokenizer,
+            name=self.name,
+            system=system,
+            plain=plain,
+        )
+
+    def _requests(
+        self, prompt: str | Sequence[int], settings: GenerateSettings, conversation: int | None = None
+    ) -> list[Request]:
         """One request a completion."""
+        if settings.audit:
+            expect_repeatable(self.settings.rule, settings, "an audit")
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
         if settings.stops and self.tokenizer is None:
             raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
@@ -102,6 +123,7 @@ class Model:
                 keep_logits=settings.keep_logits or settings.hash_logits or settings.logprobs is not None,
                 sampling=sampling,
                 completion=completion,
+                conversation=conversation,
             )
             for completion in range(settings.n)
         ]
@@ -125,9 +147,7 @@ class Model:
             constraint=settings.constraint,
         )
 
-    def _run(
-        self, requests: Sequence[Request], settings: GenerateSettings
-    ) -> Generator[tuple[int, Piece], None, list[Completion]]:
+    def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
         """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
         outputs = {r.sequence: Output(r, self.tokenizer, settings) for r in requests}
         index = {r.sequence: i for i, r in enumerate(requests)}
@@ -153,7 +173,7 @@ class Model:
         assert output.finish_reason is not None
         tokens = tuple(piece.token for piece in output.pieces)
         sampled = request.sampling.temperature > 0
-        again = replace(request, sequence=next(self._sequences))
+        again = replace(request, sequence=next(self._sequences), conversation=None)  # it shares nothing with the first
         return Completion(
             tokens=tokens,
             text="".join(piece.text for piece in output.pieces),
@@ -167,6 +187,8 @@ class Model:
             threads=self.target.threads,
             seed=request.sampling.seed if sampled else None,
             stop_string=output.text.stopped_by,
+            prompt_tokens=len(request.prompt),
+            cached_tokens=output.cached_tokens,
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),
             logits=torch.cat(output.logits) if output.logits else None,
             logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
@@ -208,15 +230,7 @@ class Model:
         return tokens
 
 
-def _chosen(ready: GenerateSettings | None, settings: dict[str, Any]) -> GenerateSettings:
-    if ready is None:
-        return GenerateSettings.of(settings)
-    if settings:
-        raise SettingError(f"settings came both ready-made and by name ({', '.join(settings)}); give one of them")
-    return ready
-
-
-def _exhausted(run: Generator[tuple[int, Piece], None, list[Completion]]) -> list[Completion]:
+def _exhausted(run: Generation) -> list[Completion]:
     while True:
         try:
             next(run)
@@ -234,38 +248,3 @@ def _token_ids(prompt: Any) -> tuple[int, ...] | None:
         return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
     except TypeError:
         return None
-
-
-class Stream:
-    """A generation under way. Iterate it for its pieces; `completion` once it has ended."""
-
-    def __init__(self, run: Generator[tuple[int, Piece], None, list[Completion]]) -> None:
-        self._completion: Completion | None = None
-        self._pieces = self._remember(run)
-
-    def __iter__(self) -> Iterator[Piece]:
-        return self
-
-    def __next__(self) -> Piece:
-        return next(self._pieces)
-
-    def close(self) -> None:
-        """Cancel: nothing more comes, and what the generation held is freed."""
-        self._pieces.close()
-
-    @property
-    def completion(self) -> Completion:
-        """The finished generation."""
-        if self._completion is None:
-            raise InputError("the stream has not ended; iterate it to its end before asking for its completion")
-        return self._completion
-
-    def _remember(self, run: Generator[tuple[int, Piece], None, list[Completion]]) -> Generator[Piece]:
-        with closing(run):
-            while True:
-                try:
-                    _, piece = next(run)
-                except StopIteration as end:
-                    (self._completion,) = end.value
-                    return
-                yield piece

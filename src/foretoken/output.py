@@ -1,17 +1,19 @@
-"""What one sequence has put out so far: its text, and what was asked for of its logits."""
+"""What comes out: pieces, streams of them, and what one sequence has put out so far."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from foretoken.errors import InputError
 from foretoken.settings import GenerateSettings
 from foretoken.text import TextStream, Tokenizer
-from foretoken.types import FinishReason, Request, TokenLogprobs, Verdict
+from foretoken.types import Completion, FinishReason, Request, TokenLogprobs, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,45 @@ class Piece:
     token: int
     text: str
     origin: str
+
+
+# pieces, with the index of the completion that each belongs to, as they come; at last the completions
+Generation = Generator[tuple[int, Piece], None, list[Completion]]
+
+
+class Stream:
+    """A generation under way. Iterate it for its pieces; `completion` once it has ended."""
+
+    def __init__(self, run: Generation) -> None:
+        self._completion: Completion | None = None
+        self._pieces = self._remember(run)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def close(self) -> None:
+        """Cancel: nothing more comes, and what the generation held is freed."""
+        self._pieces.close()
+
+    @property
+    def completion(self) -> Completion:
+        """The finished generation."""
+        if self._completion is None:
+            raise InputError("the stream has not ended; iterate it to its end before asking for its completion")
+        return self._completion
+
+    def _remember(self, run: Generation) -> Generator[Piece]:
+        with closing(run):
+            while True:
+                try:
+                    _, piece = next(run)
+                except StopIteration as end:
+                    (self._completion,) = end.value
+                    return
+                yield piece
 
 
 class Output:
@@ -33,11 +74,13 @@ class Output:
         self.logprobs: list[TokenLogprobs] = []
         self.digest = hashlib.sha256()
         self.finish_reason: FinishReason | None = None
+        self.cached_tokens = 0
         self._settings = settings
 
     def take(self, verdict: Verdict) -> Iterator[Piece]:
         """The pieces of a verdict, cut where the sequence stops."""
         self.finish_reason = verdict.finish_reason
+        self.cached_tokens += verdict.cached_tokens
         if verdict.logits is not None:
             self._keep(verdict, verdict.logits)
         if verdict.finish_reason is not None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from foretoken.errors import DraftSpecError, SettingError, nearest
+from foretoken.errors import DraftSpecError, InputError, SettingError, nearest
 
 
 def _count(name: str, value: object, most: int | None = None, why: str = "") -> None:
@@ -67,6 +67,15 @@ class _Settings:
             if name not in known:
                 raise SettingError(f"there is no setting {name!r}{nearest(name, known)}")
         return cls(**given)
+
+    @classmethod
+    def chosen(cls, ready: Self | None, given: Mapping[str, Any]) -> Self:
+        """Settings ready-made, or from keywords."""
+        if ready is None:
+            return cls.of(given)
+        if given:
+            raise SettingError(f"settings came both ready-made and by name ({', '.join(given)}); give one of them")
+        return ready
 
 
 @dataclass(frozen=True)
@@ -178,6 +187,15 @@ class GenerateSettings(_Settings):
         for token, bias in self.logit_bias.items():
             _whole("a token of logit_bias", token, 0, 2**31)
             _number(f"the logit_bias of token {token}", bias, -1000.0, 1000.0)
+
+
+def expect_repeatable(rule: str, settings: GenerateSettings, what: str, error: type[InputError] = SettingError) -> None:
+    """Refuse, with an `error`, what needs the same tokens to come again where the rule does not promise them."""
+    if rule == "rejection" and settings.temperature > 0:
+        raise error(
+            f"{what} needs tokens that come again, and rule 'rejection' keeps their distribution only: another draft "
+            "gives another text; use rule 'walk', or temperature 0"
+        )
 
 
 OptionKind = type | tuple[str, ...]  # int, float, or the words that an option may be

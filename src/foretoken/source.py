@@ -9,7 +9,7 @@ from foretoken.errors import ModelNotFoundError, SettingError, nearest
 
 EMBEDDED = {name: Path(__file__).parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
 DEFAULT_MODEL = "stdlib-7m"
-_WANTED = ["*.json", "*.safetensors", "tokenizer.model"]
+_WANTED = ["*.json", "*.safetensors", "tokenizer.model", "chat_template.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
 
 

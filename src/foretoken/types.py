@@ -51,7 +51,8 @@ class SamplingParams:
 class Request:
     """One sequence to generate. `end_tokens` is empty when end tokens are to be ignored.
 
-    `completion` tells apart several samples of one prompt and seed: each throws dice of its own.
+    `completion` tells apart several samples of one prompt and seed: each throws dice of its own. Of requests with one
+    `conversation`, one after the other, each reads only what its prompt has not in common with the one before.
     """
 
     sequence: int
@@ -61,6 +62,7 @@ class Request:
     keep_logits: bool = False
     sampling: SamplingParams = SamplingParams()
     completion: int = 0
+    conversation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ class Verdict:
     the bonus. A verdict that was cut to a stop has lost tokens from its end and carries the reason; so does one that
     ends because nothing may follow in the request's grammar, and it may have no bonus. `logits`, on request, is float32
     [len(tokens), vocabulary]: what each token was chosen from.
+    That of a prompt says how many of its tokens were there already: `cached_tokens`.
     """
 
     sequence: int
@@ -194,6 +197,7 @@ class Verdict:
     features: Features | None = None
     logits: torch.Tensor | None = None
     finish_reason: FinishReason | None = None
+    cached_tokens: int = 0
 
     def first(self, count: int, finish_reason: FinishReason) -> Verdict:
         """This verdict cut to its first `count` tokens."""
@@ -291,7 +295,14 @@ class Verifier(Protocol):
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: free what it holds. May come twice."""
+        """The sequence is finished or cancelled: free what it holds. May come twice.
+
+        What it has read is kept where its request names a conversation, until the next one takes it.
+        """
+        ...
+
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation; one that is not there is free already."""
         ...
 
 
@@ -351,7 +362,8 @@ class Completion:
     """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
 
     `arithmetic` is what ran ("native", with its instruction level, or "pytorch") on `threads` threads. `seed` is that
-    of the dice, when sampling; `stop_string` the one at which the text was cut. On request: `logprobs`, one a token;
+    of the dice, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so many were
+    `cached_tokens`: kept from an earlier turn of a talk, and not read again. On request: `logprobs`, one a token;
     `logits`, float32 [len(tokens), vocabulary]; `logits_sha256`, of the same numbers as little-endian bytes; `audit`.
     """
 
@@ -366,6 +378,8 @@ class Completion:
     threads: int
     seed: int | None = None
     stop_string: str | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     logprobs: tuple[TokenLogprobs, ...] | None = None
     logits: torch.Tensor | None = None
     logits_sha256: str | None = None

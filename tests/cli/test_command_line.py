@@ -19,7 +19,7 @@ from foretoken.bench import kernels
 from foretoken.cli import generate
 from foretoken.cli.show import print_with_origins
 from foretoken.errors import PromptError
-from foretoken.model import Piece
+from foretoken.output import Piece
 from foretoken.source import EMBEDDED
 from tests.cli.conftest import Cli
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from foretoken.decoder.cache import Cache
 from foretoken.errors import ContractError
 
@@ -31,3 +34,44 @@ class Caches:
     def view(self, sequence: int, layers: range | None = None) -> Cache:
         """A window on a sequence's committed keys and values."""
         return self[sequence].view(layers)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A cache between two sequences, and the tokens that it holds."""
+
+    cache: Cache
+    tokens: tuple[int, ...]
+
+
+class KeptCaches:
+    """Caches of conversations between their turns: what two prompts begin with in common is read once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+
+    def put(self, conversation: int, cache: Cache, tokens: Sequence[int]) -> None:
+        """Keep a cache, of which `tokens` are known to be what it holds from the beginning: no more of it is kept."""
+        length = min(cache.length, len(tokens))
+        cache.truncate(length)
+        self._kept[conversation] = _Kept(cache, tuple(tokens[:length]))
+
+    def take(self, conversation: int, prompt: Sequence[int]) -> Cache | None:
+        """The cache that was kept, cut to what it has in common with a prompt, but for the prompt's last token.
+
+        That one must be read anyhow: nobody kept what follows it. None if nothing was kept.
+        """
+        kept = self._kept.pop(conversation, None)
+        if kept is None:
+            return None
+        common = 0
+        for ours, theirs in zip(kept.tokens, prompt[:-1], strict=False):
+            if ours != theirs:
+                break
+            common += 1
+        kept.cache.truncate(common)
+        return kept.cache
+
+    def forget(self, conversation: int) -> None:
+        """Free a cache; one that is not there is free already."""
+        self._kept.pop(conversation, None)

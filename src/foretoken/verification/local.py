@@ -17,7 +17,8 @@ import torch
 from foretoken import kernels
 from foretoken.acceptance.rejection import reject
 from foretoken.acceptance.walk import walk
-from foretoken.decoder.caches import Caches
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
@@ -43,6 +44,14 @@ class _Sequence:
     step: int
     sampler: Sampler
     keep_logits: bool
+
+
+@dataclass(frozen=True)
+class _Talk:
+    """The conversation that a sequence belongs to, and the tokens that its cache holds."""
+
+    conversation: int
+    tokens: list[int]
 
 
 class LocalVerifier:
@@ -71,6 +80,8 @@ class LocalVerifier:
         self._samplers = samplers
         self._rule = rule
         self._sequences: dict[int, _Sequence] = {}
+        self._talks: dict[int, _Talk] = {}
+        self._kept = KeptCaches()
         self._results: dict[int, list[Verdict]] = {}
         self._tickets = itertools.count()
 
@@ -83,8 +94,10 @@ class LocalVerifier:
         try:
             verdicts = []
             for request, sampler in zip(requests, samplers, strict=True):
-                self.caches.open(request.sequence, self._target.new_cache())
+                self.caches.open(request.sequence, self._new_cache(request))
                 begun.append(request.sequence)
+                if request.conversation is not None:
+                    self._talks[request.sequence] = _Talk(request.conversation, list(request.prompt))
                 verdicts.append(self._read_prompt(request, sampler))
         except BaseException:
             for sequence in begun:
@@ -121,6 +134,8 @@ class LocalVerifier:
         for draft, path, (_, tokens) in zip(drafts, paths, walks, strict=True):
             state = self._sequences[draft.sequence]
             self.caches[draft.sequence].commit(path, rows.writer)
+            if draft.sequence in self._talks:
+                self._talks[draft.sequence].tokens.extend((state.last_token, *tokens[:-1]))
             self._sequences[draft.sequence] = replace(
                 state,
                 last_token=tokens[-1],
@@ -155,14 +170,32 @@ class LocalVerifier:
         self.caches[sequence].truncate(length)
 
     def end(self, sequence: int) -> None:
-        """Free a sequence; one that is not there is free already."""
+        """Free a sequence; one that is not there is free already. The cache of a conversation is kept."""
         self._sequences.pop(sequence, None)
+        talk = self._talks.pop(sequence, None)
+        if talk is not None:
+            self._kept.put(talk.conversation, self.caches[sequence], talk.tokens)
         self.caches.close(sequence)
+
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation; one that is not there is free already."""
+        self._kept.forget(conversation)
+
+    def _new_cache(self, request: Request) -> Cache:
+        """An empty one, or that of the conversation's last turn, which holds the beginning of the prompt.
+
+        Where somebody needs hidden states of the whole prompt, all of it is read again: those are not kept.
+        """
+        kept = None
+        if request.conversation is not None and not self._needs.hidden:
+            kept = self._kept.take(request.conversation, request.prompt)
+        return self._target.new_cache() if kept is None else kept
 
     def _read_prompt(self, request: Request, sampler: Sampler) -> Verdict:
         cache = self.caches[request.sequence]
+        cached = cache.length
         kept: list[torch.Tensor] = []
-        for start in range(0, len(request.prompt), self._chunk):
+        for start in range(cached, len(request.prompt), self._chunk):
             rows = chain(cache, request.prompt[start : start + self._chunk])
             hidden = self._target.forward(rows)
             cache.commit(range(len(rows)), rows.writer)
@@ -181,6 +214,7 @@ class LocalVerifier:
             start=0,
             hidden=torch.cat(kept) if self._needs.hidden else hidden,
             logits=logits,
+            cached_tokens=cached,
         )
 
     def _verdict(
@@ -194,6 +228,7 @@ class LocalVerifier:
         hidden: torch.Tensor,
         logits: torch.Tensor,
         path: list[int] | None = None,
+        cached_tokens: int = 0,
     ) -> Verdict:
         """The verdict on what has just been committed, from position `start` on, with the features asked for.
 
@@ -214,6 +249,7 @@ class LocalVerifier:
             features=Features(start, features) if features else None,
             logits=(logits.clone() if path is None else _rows(logits, path)) if state.keep_logits else None,
             finish_reason="stop" if state.sampler.complete else None,
+            cached_tokens=cached_tokens,
         )
 
     def _judge(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], tuple[int, ...]]:

@@ -1,0 +1,121 @@
+"""A talk with a model, turn by turn, in which no turn reads again what earlier ones have read."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foretoken.errors import InputError, PromptError, SettingError
+from foretoken.output import Generation, Stream
+from foretoken.settings import GenerateSettings
+from foretoken.text import Tokenizer
+
+Start = Callable[[str | Sequence[int], GenerateSettings], Generation]
+
+
+class Chat:
+    """A talk. Made by `Model.chat`.
+
+    A turn says exactly what a generation would whose prompt is the whole talk, as the chat template writes it. The
+    target keeps what it has read, so a turn costs the reading of what is new in that prompt; `cached_tokens` of its
+    completion says how much was not. A reply is read again where the tokenizer divides its text otherwise than the
+    model did. The drafts' own models read the whole prompt.
+
+    In a plain talk there is no template: all that was said, by both, is one text, which the model goes on with.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        forget: Callable[[], None],
+        tokenizer: Tokenizer | None,
+        *,
+        name: str,
+        system: str | None,
+        plain: bool,
+    ) -> None:
+        if tokenizer is None:
+            raise PromptError(f"{name} has no tokenizer, so it cannot read what is said; add its files")
+        if not plain and not tokenizer.has_chat_template:
+            raise PromptError(
+                f"{name} has no chat template: it was not taught to talk in turns; use --plain (plain=True), where it "
+                "goes on with your text, or a model that was tuned for talks"
+            )
+        if plain and system is not None:
+            raise SettingError("a plain talk has no system message; put it at the beginning of the first text")
+        self.plain = plain
+        self._start = start
+        self._forget = forget
+        self._tokenizer = tokenizer
+        self._beginning = [] if system is None else [_message("system", system)]
+        self._messages = list(self._beginning)
+        self._under_way = False
+        weakref.finalize(self, forget)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """What was said so far: a `role` (system, user or assistant) and a `content` each."""
+        return [dict(message) for message in self._messages]
+
+    @property
+    def text(self) -> str:
+        """What was said so far, one after the other: of a plain talk, all there is."""
+        return "".join(message["content"] for message in self._messages)
+
+    def send(self, text: str, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
+        """Say something; the reply comes piece by piece. Settings: a `GenerateSettings`, or its fields by name.
+
+        A stream that is closed early leaves in the talk what had been said by then, and nothing of a turn that had
+        not begun to reply. A turn that fails leaves the talk as it was.
+        """
+        self._expect_idle()
+        chosen = GenerateSettings.chosen(chosen, settings)
+        if chosen.n != 1:
+            raise SettingError(f"n is {chosen.n}, and a talk goes on with one reply; leave n out")
+        said = _message("user", text)
+        prompt = self.text + text if self.plain else self._tokenizer.encode_chat([*self._messages, said])
+        return Stream(self._turn(said, len(self._messages), self._start(prompt, chosen)))
+
+    def reset(self) -> None:
+        """Begin anew: nothing was said, but for the system message."""
+        self._expect_idle()
+        self._messages = list(self._beginning)
+        self._forget()
+
+    def _turn(self, said: dict[str, str], at: int, run: Generation) -> Generation:
+        self._expect_idle()
+        if len(self._messages) != at:
+            raise InputError("another turn was taken since this one was sent; send it again")
+        self._under_way = True
+        reply = ""
+        try:
+            while True:
+                try:
+                    index, piece = next(run)
+                except StopIteration as end:
+                    self._messages += [said, _message("assistant", reply)]
+                    return end.value  # type: ignore[no-any-return]
+                reply += piece.text
+                yield index, piece
+        except GeneratorExit:
+            if reply:
+                self._messages += [said, _message("assistant", reply)]
+            raise
+        finally:
+            run.close()
+            self._under_way = False
+
+    def _expect_idle(self) -> None:
+        if self._under_way:
+            raise InputError("the last turn has not ended; iterate its stream to the end, or close it")
+
+
+def _message(role: str, content: str) -> dict[str, str]:
+    if not isinstance(content, str):
+        raise PromptError(f"what is said is {content!r:.60}, expected text")
+    try:
+        content.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"what is said is not text: character {error.start} is half a character") from None
+    return {"role": role, "content": content}
