@@ -33,6 +33,7 @@ def test_a_token_that_was_tampered_with_is_named(altered: Altered, at: int) -> N
             COUNT,
             f"{COUNT} tokens are equal, but their logits differ in some bit",
         ),
+        (put(stop_string="x"), COUNT, f"{COUNT} tokens are equal, but stop_string is another"),
         (put(finish_reason="stop"), COUNT, f"{COUNT} tokens are equal, but finish_reason is another"),
         (lambda told: told.update(text=told["text"] + " "), COUNT, f"{COUNT} tokens are equal, but text is another"),
         (lambda told: told["prompt"].update(text=PROMPT + " "), 0, "the prompt's text gives other tokens here"),

@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import foretoken
 from foretoken.errors import DraftSpecError, ModelNotFoundError, SettingError
 from foretoken.transcript.layout import _FIELDS
 from tests.transcript.records import Altered, Record, put, refusal
+
+
+def settings(**values: object) -> Callable[[Record], object]:
+    return lambda told: told["settings"].update(values)
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path: Path, whole: Path) -> None:
@@ -32,11 +37,11 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path, whole: Path) -> Non
         assert refusal(path) == (f"{path} is not a record of a generation; expected one that `generate --record` wrote")
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None, True, 1.0])
+@pytest.mark.parametrize("version", [1, 3, 0, "2", None, True, 2.0])
 def test_another_version_is_refused(altered: Altered, version: object) -> None:
     path = altered(put(version=version))
     assert refusal(path) == (
-        f"{path} is a record of version {version!r}, expected 1; verify it with the Foretoken that wrote it, or record "
+        f"{path} is a record of version {version!r}, expected 2; verify it with the Foretoken that wrote it, or record "
         "it again"
     )
 
@@ -70,8 +75,27 @@ def test_a_field_that_is_missing_is_named(altered: Altered, name: str) -> None:
         (put(arithmetic={"engine": "other"}), "arithmetic.engine is 'other', expected native or pytorch"),
         (put(promise="perfect"), "promise is 'perfect', expected exact or algorithmic"),
         (put(provenance=1), "lacks provenance.versions.foretoken"),
-        (lambda told: told["settings"].update(temperature=0.7), "temperature is 0.7, expected 0, because decoding is"),
-        (lambda told: told["settings"].update(seed=1), "seed is 1, expected null, because decoding is greedy"),
+        (settings(temperature=0.7), "settings.seed is None, expected a whole number, because tokens were sampled"),
+        (settings(seed=1), "settings.seed is 1, expected null, because decoding is greedy"),
+        (settings(temperature=0.7, seed=-1), "seed is -1, expected a whole number, 0 to 18446744073709551615"),
+        (settings(temperature=0.7, seed=1.5), "settings.seed is 1.5, expected a whole number, or null"),
+        (settings(temperature=-1, seed=1), "temperature is -1, expected 0 (greedy), or a number, 0.001 to 100"),
+        (settings(temperature=True), "settings.temperature is True, expected a number"),
+        (settings(temperature="warm"), "settings.temperature is 'warm', expected a number"),
+        (settings(top_k=-1), "top_k is -1, expected a whole number, 0 to 2147483648"),
+        (settings(top_p="all"), "top_p is 'all', expected a number, above 0 to 1"),
+        (settings(repetition_penalty=0), "repetition_penalty is 0, expected a number, above 0 to 100"),
+        (settings(stop="x"), "settings.stop is 'x', expected texts"),
+        (settings(stop=["x", ""]), "stop is ['x', ''], expected a text or several, none of them empty"),
+        (settings(stop=[1]), "settings.stop is [1], expected texts"),
+        (settings(logit_bias=[1]), "settings.logit_bias is [1], expected null, or token ids with a number each"),
+        (settings(logit_bias={"x": 1}), "settings.logit_bias is {'x': 1}, expected null, or token ids with a number"),
+        (settings(logit_bias={"1": "x"}), "the logit_bias of token 1 is 'x', expected a number, -1000 to 1000"),
+        (settings(logit_bias={"99999": 1}), "logit_bias names token 99999; the model has tokens 0 to 4095"),
+        (settings(regex=1), "settings.regex is 1, expected text or null"),
+        (settings(json_schema={}), "settings.json_schema is {}, expected text or null"),
+        (settings(regex="("), "("),
+        (put(stop_string=1), "stop_string is 1, expected text or null"),
         (lambda told: told["settings"].update(dtype="int8"), "dtype is 'int8'"),
         (lambda told: told["settings"].update(dtype=["float32"]), "dtype is ['float32']"),
         (lambda told: told["settings"].update(draft=None), "draft is None, expected text"),
@@ -89,6 +113,15 @@ def test_a_field_that_makes_no_sense_is_refused_by_name(
     said = refusal(path)
     assert said.startswith(str(path))
     assert message in said
+
+
+def test_a_draft_that_is_not_here_is_named_with_what_to_do(altered: Altered) -> None:
+    path = altered(settings(draft="/no/such/folder,lookup", num_speculative_tokens=5))
+    assert refusal(path).startswith(f"{path} names what drafted, and that is not here: there is no folder")
+    path = altered(settings(draft="mxfp4"))
+    assert refusal(path).startswith(f"{path} names what drafted, and that is not here: there is no draft 'mxfp4'")
+    assert refusal(path).endswith("say with --draft (draft=) what is to draft, 'none' for example: it proves the same")
+    assert foretoken.verify(path, draft="none").verified
 
 
 def test_what_the_caller_gives_is_not_blamed_on_the_record(whole: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
     told = json.loads(whole.read_text(encoding="utf-8"))
     model = foretoken.load(MODEL)
     done = model.generate(PROMPT, max_new_tokens=COUNT, hash_logits=True)
-    assert (told["format"], told["version"]) == ("foretoken transcript", 1)
+    assert (told["format"], told["version"]) == ("foretoken transcript", 2)
     assert (told["model"], told["revision"]) == (MODEL, None)
     assert told["prompt"] == {"text": PROMPT, "tokens": list(model.tokens_of(PROMPT))}
     assert told["settings"] == {
@@ -39,11 +39,22 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "prefill_chunk": 256,
         "max_new_tokens": COUNT,
         "ignore_eos": False,
-        "temperature": 0,
+        "stop": [],
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 1.0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logit_bias": None,
         "seed": None,
+        "regex": None,
+        "json_schema": None,
     }
     assert (told["promise"], told["tokens"], told["text"]) == ("exact", list(done.tokens), done.text)
     assert (told["finish_reason"], told["logits_sha256"]) == ("length", done.logits_sha256)
+    assert told["stop_string"] is None
     if ENGINE == "native":
         assert told["arithmetic"] == {"engine": "native", "architecture": platform.machine()}
     else:
@@ -107,7 +118,7 @@ def test_a_file_is_replaced_when_the_record_is_complete_and_not_before(
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path], "and nothing lies beside it"
     foretoken.record(path, model, PROMPT, max_new_tokens=2)
-    assert json.loads(path.read_text(encoding="utf-8"))["version"] == 1
+    assert json.loads(path.read_text(encoding="utf-8"))["version"] == 2
     assert list(tmp_path.iterdir()) == [path]
 
 

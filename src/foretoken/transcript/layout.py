@@ -9,11 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import TranscriptError
+from foretoken.settings import GenerateSettings
 
-FORMAT, VERSION = "foretoken transcript", 1
-# of loading, what may decide a bit under some engine; the number of threads is told with the engine
+FORMAT, VERSION = "foretoken transcript", 2
+# of loading, what may decide a bit under some engine; the number of threads is told with the engine. The rule is not
+# among them: what is recorded is what the walk gives, or greedy decoding, which is the same under any
 LOAD_SETTINGS = ("draft", "num_speculative_tokens", "dtype", "device", "promise", "weights", "prefill_chunk")
-GENERATE_SETTINGS = ("max_new_tokens", "ignore_eos")
+GENERATE_SETTINGS = (
+    "max_new_tokens",
+    "ignore_eos",
+    "stop",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "seed",
+    "regex",
+    "json_schema",
+)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -41,7 +58,31 @@ def read(path: Path) -> dict[str, Any]:
             value = value[key]
         if not fits(value):
             raise TranscriptError(f"{path}: {name} is {value!r:.60}, expected {expected}; record it again")
+    _expect_dice(path, content["settings"])
     return content
+
+
+def settings_to_json(settings: GenerateSettings, seed: int | None) -> dict[str, Any]:
+    """The settings that decide what is generated, as a record holds them. seed: the one that was used."""
+    told = {name: getattr(settings, name) for name in GENERATE_SETTINGS}
+    bias = None if settings.logit_bias is None else {str(token): bias for token, bias in settings.logit_bias.items()}
+    return {**told, "stop": list(settings.stops), "logit_bias": bias, "seed": seed}
+
+
+def settings_from_json(told: Mapping[str, Any]) -> GenerateSettings:
+    """Settings from a record. Raises SettingError where one makes no sense."""
+    wanted = {name: told[name] for name in GENERATE_SETTINGS}
+    if wanted["logit_bias"] is not None:
+        wanted["logit_bias"] = {int(token): bias for token, bias in wanted["logit_bias"].items()}
+    return GenerateSettings(**wanted, hash_logits=True)
+
+
+def _expect_dice(path: Path, settings: Mapping[str, Any]) -> None:
+    """What was sampled comes again only from the seed that it came from."""
+    seed, sampled = settings["seed"], settings["temperature"] != 0
+    if sampled == (seed is None):
+        why = "a whole number, because tokens were sampled" if sampled else "null, because decoding is greedy"
+        raise TranscriptError(f"{path}: settings.seed is {seed!r:.60}, expected {why}; record it again")
 
 
 def _is_text(value: object) -> bool:
@@ -54,6 +95,20 @@ def _is_text_or_null(value: object) -> bool:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_bias_or_null(value: object) -> bool:
+    if value is None:
+        return True
+    return isinstance(value, dict) and all(re.fullmatch(r"[0-9]{1,10}", token) for token in value)
 
 
 def _are_tokens(value: object) -> bool:
@@ -74,13 +129,18 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prompt.text": (_is_text_or_null, "text or null"),
     "prompt.tokens": (_are_tokens, "token ids"),
     **{f"settings.{name}": (lambda value: True, "a setting") for name in (*LOAD_SETTINGS, *GENERATE_SETTINGS)},
-    "settings.temperature": (lambda value: _is_whole(value) and value == 0, "0, because decoding is greedy"),
-    "settings.seed": (lambda value: value is None, "null, because decoding is greedy"),
+    "settings.stop": (_are_texts, "texts"),
+    "settings.temperature": (_is_number, "a number"),
+    "settings.logit_bias": (_is_bias_or_null, "null, or token ids with a number each"),
+    "settings.seed": (lambda value: value is None or _is_whole(value), "a whole number, or null"),
+    "settings.regex": (_is_text_or_null, "text or null"),
+    "settings.json_schema": (_is_text_or_null, "text or null"),
     "promise": (lambda value: value in ("exact", "algorithmic"), "exact or algorithmic"),
     "arithmetic.engine": (lambda value: value in ("native", "pytorch"), "native or pytorch"),
     "tokens": (_are_tokens, "token ids"),
     "text": (_is_text, "text"),
     "finish_reason": (lambda value: value in ("stop", "length"), "stop or length"),
+    "stop_string": (_is_text_or_null, "text or null"),
     "logits_sha256": (_is_hash, "64 hexadecimal digits"),
     "files": (_are_hashes, "names of files with 64 hexadecimal digits each"),
     "provenance.versions.foretoken": (_is_text_or_null, "text or null"),

@@ -10,26 +10,36 @@ from typing import Any
 import torch
 
 from foretoken import files
+from foretoken.drafters import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
 from foretoken.model import Model
 from foretoken.provenance import provenance
-from foretoken.settings import GenerateSettings
+from foretoken.settings import GenerateSettings, expect_repeatable
+from foretoken.source import EMBEDDED
 from foretoken.transcript.files import deciding_files, sha256
-from foretoken.transcript.layout import FORMAT, GENERATE_SETTINGS, LOAD_SETTINGS, VERSION
+from foretoken.transcript.layout import FORMAT, LOAD_SETTINGS, VERSION, settings_to_json
 from foretoken.types import Completion
 
 
 def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settings: Any) -> Completion:
     """Generate, and write the record of it to a file. Settings: the fields of `GenerateSettings`.
 
-    Raises TranscriptError, before anything is generated, where no file can be written. A file that is there already is
-    replaced when the record is complete, and not before.
+    Raises TranscriptError, before anything is generated, where no file can be written, and where what is sampled could
+    not be proven. A file that is there already is replaced when the record is complete, and not before.
     """
     expect_place(path)
     chosen = GenerateSettings.of({**settings, "hash_logits": True})
+    expect_provable(model.settings.rule, chosen)
     completion = model.generate(prompt, chosen)
     write(path, model, prompt, chosen, completion)
     return completion
+
+
+def expect_provable(rule: str, settings: GenerateSettings) -> None:
+    """Refuse what could not be recorded: several completions, and tokens that would not come again."""
+    expect_repeatable(rule, settings, "a record", TranscriptError)
+    if settings.n != 1:
+        raise TranscriptError(f"n is {settings.n}, and a record holds one completion; leave n out")
 
 
 def expect_place(path: str | Path) -> None:
@@ -50,6 +60,7 @@ def write(
     path: str | Path, model: Model, prompt: str | Sequence[int], settings: GenerateSettings, completion: Completion
 ) -> None:
     """Write the record of a completion that was generated with these settings, `hash_logits` among them."""
+    expect_provable(model.settings.rule, settings)
     if completion.logits_sha256 is None:
         raise InputError("the completion has no SHA-256 of its logits; generate it with hash_logits=True")
     content = {
@@ -62,20 +73,30 @@ def write(
             **{name: getattr(model.settings, name) for name in LOAD_SETTINGS},
             "num_speculative_tokens": model.num_speculative_tokens,
             "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
-            **{name: getattr(settings, name) for name in GENERATE_SETTINGS},
-            "temperature": 0,
-            "seed": None,
+            "draft": _draft(model.draft),
+            **settings_to_json(settings, completion.seed),
         },
         "promise": completion.promise,
         "arithmetic": arithmetic(model),
         "tokens": completion.tokens,
         "text": completion.text,
         "finish_reason": completion.finish_reason,
+        "stop_string": completion.stop_string,
         "logits_sha256": completion.logits_sha256,
         "files": {name: sha256(file) for name, file in deciding_files(model.folder).items()},
         "provenance": provenance(),
     }
     files.write_json(path, content, TranscriptError)
+
+
+def _draft(spec: str) -> str:
+    """What drafted, with whole paths: a record may be verified from another folder."""
+    levels = []
+    for part in spec.split(","):
+        name, colon, options = part.strip().partition(":")
+        here = name not in DRAFTERS and name not in EMBEDDED and Path(name).expanduser().is_dir()
+        levels.append((str(Path(name).expanduser().absolute()) if here else name) + colon + options)
+    return ",".join(levels)
 
 
 def _revision(model: Model) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from foretoken.build import load
-from foretoken.errors import InputError, ModelNotFoundError, TranscriptError
+from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError
 from foretoken.kernels import native
 from foretoken.ladder import name_levels
 from foretoken.model import Model
@@ -16,7 +17,7 @@ from foretoken.provenance import provenance
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import resolve
 from foretoken.transcript.files import deciding_files, expect_same
-from foretoken.transcript.layout import GENERATE_SETTINGS, LOAD_SETTINGS, read
+from foretoken.transcript.layout import LOAD_SETTINGS, read, settings_from_json
 from foretoken.transcript.record import arithmetic
 
 T = TypeVar("T")
@@ -48,14 +49,15 @@ def verify(
         )
     if draft is not None:
         chosen = replace(chosen, draft=draft, num_speculative_tokens=None)
-    name_levels(chosen)  # a wrong name should not cost the reading of all files
-    wanted = {name: content["settings"][name] for name in GENERATE_SETTINGS}
-    generate = _blaming(path, lambda: GenerateSettings(**wanted, hash_logits=True))
+    with _blaming_the_draft(path, recorded=draft is None):
+        name_levels(chosen)  # a wrong name should not cost the reading of all files
+    generate = _blaming(path, lambda: settings_from_json(content["settings"]))
     if native.module() is None:
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
     folder = _find(path, content, model)
     expect_same(str(path), content["files"], deciding_files(folder))
-    here = load(folder, **asdict(replace(chosen, revision=None)))
+    with _blaming_the_draft(path, recorded=draft is None):  # the target's files are there
+        here = load(folder, **asdict(replace(chosen, revision=None)))
     now = arithmetic(here)
     _expect_engine(path, content, now["engine"], here.target.because)
     was = content["arithmetic"].get("architecture")
@@ -77,7 +79,7 @@ def _compare(path: str | Path, content: dict[str, Any], here: Model, settings: G
     if text is not None and _blaming(path, lambda: here.tokens_of(text)) != prompt:
         return differs("the prompt's text gives other tokens here than the record holds", 0)
     stream = _blaming(path, lambda: here.stream(prompt, settings))
-    for position, piece in enumerate(stream):
+    for position, piece in enumerate(iter(lambda: _blaming(path, lambda: next(stream, None)), None)):
         if position == len(tokens):
             stream.close()
             return differs(f"the record ends after {position} tokens, and generation goes on here", position)
@@ -89,7 +91,7 @@ def _compare(path: str | Path, content: dict[str, Any], here: Model, settings: G
     count = len(done.tokens)
     if count < len(tokens):
         return differs(f"generation ends after {count} tokens here, and the record has {len(tokens)}", count)
-    for name in ("finish_reason", "text", "promise"):
+    for name in ("finish_reason", "stop_string", "text", "promise"):
         if getattr(done, name) != content[name]:
             return differs(f"{count} tokens are equal, but {name} is another", count)
     if done.logits_sha256 != content["logits_sha256"]:
@@ -134,6 +136,20 @@ def _find(path: str | Path, content: dict[str, Any], model: str | Path | None) -
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
             f"{path} names the model {content['model']!r:.80}: {error}; say with --model (model=) where it is"
+        ) from None
+
+
+@contextmanager
+def _blaming_the_draft(path: str | Path, *, recorded: bool) -> Iterator[None]:
+    """Where what drafted then is not here: the message says that anything may draft."""
+    try:
+        yield
+    except (DraftSpecError, ModelNotFoundError) as error:
+        if not recorded:
+            raise
+        raise TranscriptError(
+            f"{path} names what drafted, and that is not here: {error}; say with --draft (draft=) what is to draft, "
+            "'none' for example: it proves the same"
         ) from None
 
 
