@@ -1,4 +1,4 @@
-"""Where a grammar ends, a round ends: in the middle of a draft, without a bonus, with the cache as plain decoding has it."""
+"""Where a grammar ends, a round ends: within a draft, without a bonus, with the cache as plain decoding has it."""
 
 from __future__ import annotations
 
