@@ -57,9 +57,9 @@ def probs_after(context: Context, draft: str | None, params: SamplingParams) -> 
 
 def true_distribution(params: SamplingParams) -> dict[tuple[int, ...], float]:
     """Of all texts of three tokens, from the table and the plain definition of sampling."""
-    total = {(): 1.0}
+    total: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(STEPS):
-        longer = {}
+        longer: dict[tuple[int, ...], float] = {}
         for said, probability in total.items():
             row = TARGET[(*START, *said)[-2:]]
             for token, p in enumerate(sampled_distribution(row.tolist(), params).tolist()):
@@ -301,7 +301,7 @@ def guesses(start: Context, sampler: Sampler, draft: torch.Tensor, depth: int, w
     drawn = Drawn([], [], {})
     levels = [-1]
     for _ in range(depth):
-        below = []
+        below: list[int] = []
         for node in levels:
             step = sampler.step
             sampler.advance(drawn.tokens[i] for i in path_to(node, drawn.parents))

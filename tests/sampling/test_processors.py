@@ -171,7 +171,8 @@ def test_top_k_is_transformers_own(top_k: int) -> None:
 
 def softmax(x: Floats) -> np.ndarray[Any, np.dtype[np.float64]]:
     weights = np.exp(x.astype(np.float64) - float(x.max()))
-    return weights / weights.sum()
+    probs: np.ndarray[Any, np.dtype[np.float64]] = weights / weights.sum()
+    return probs
 
 
 def at_the_threshold(logits: Floats, top_p: float) -> bool:

@@ -68,7 +68,13 @@ def sampler(
 def probabilities(made: Sampler, row: torch.Tensor = ROW) -> list[float]:
     probs = made.probabilities(row)
     assert probs is not None
-    return probs.tolist()
+    return [float(p) for p in probs]
+
+
+def choice(made: Sampler, row: torch.Tensor = ROW) -> int:
+    token = made.choose(row)
+    assert token is not None
+    return token
 
 
 def ranked(made: Sampler, count: int, row: torch.Tensor = ROW) -> list[int]:
@@ -241,28 +247,30 @@ def test_probabilities_are_the_distribution_of_choices(params: SamplingParams) -
     edited = edited_logits(ROW.tolist(), PROMPT, (2, 2), params)
     np.testing.assert_allclose(probs, sampled_distribution(edited, params), rtol=1e-12, atol=0)
     assert abs(sum(probs) - 1.0) < 1e-12
-    counts = Counter(sampler(params, (2, 2), seed=seed).choose(ROW) for seed in range(SEEDS))
+    counts = Counter(choice(sampler(params, (2, 2), seed=seed)) for seed in range(SEEDS))
     assert_drawn_from(counts, dict(enumerate(probs)))
 
 
 def test_steps_throw_as_freely_as_seeds() -> None:
     made = sampler(replace(WARM, seed=2**64 - 1))
-    counts: Counter[tuple[int | None, int | None]] = Counter()
-    last = None
+    counts: Counter[tuple[int, int]] = Counter()
+    last = choice(made)
     for _ in range(SEEDS):
-        token = made.choose(ROW)
-        counts[last, token] += last is not None
         made.advance([0])
+        token = choice(made)
+        counts[last, token] += 1
         last = token
     probs = probabilities(made)
-    assert_drawn_from(+counts, {(a, b): probs[a] * probs[b] for a in range(6) for b in range(6)})
+    assert_drawn_from(counts, {(a, b): probs[a] * probs[b] for a in range(6) for b in range(6)})
 
 
 def test_ranked_tokens_are_drawn_without_replacement() -> None:
     params = replace(WARM, top_k=4)
     probs = probabilities(sampler(params))
-    counts = Counter(tuple(ranked(sampler(params, seed=seed), 2)) for seed in range(SEEDS))
-    pairs = {(a, b): probs[a] * probs[b] / (1 - probs[a]) for a in range(6) for b in range(6) if a != b}
+    counts: Counter[tuple[int, ...]] = Counter(tuple(ranked(sampler(params, seed=seed), 2)) for seed in range(SEEDS))
+    pairs: dict[tuple[int, ...], float] = {
+        (a, b): probs[a] * probs[b] / (1 - probs[a]) for a in range(6) for b in range(6) if a != b
+    }
     assert_drawn_from(counts, pairs)
 
 
@@ -292,23 +300,23 @@ def test_draft_and_target_throw_the_same_dice() -> None:
 def test_all_dice_of_one_step_are_independent() -> None:
     """The target's choice, the draft's, both coins and the residual's: together as likely as each alone."""
     params = SamplingParams(temperature=1.0, top_k=2)
-    residual = np.array([0.0, 0.25, 0.0, 0.75, 0.0, 0.0])
-    probs = probabilities(sampler(params))
+    row = torch.tensor([1.2, 1.0, -1.0])  # tokens 0 and 1, whose numbers the coins have, too
+    residual = np.array([0.25, 0.0, 0.75])
+    probs = probabilities(sampler(params), row)
     counts: Counter[tuple[Any, ...]] = Counter()
     for seed in range(SEEDS):
         made, draft = sampler(params, seed=seed), sampler(params, seed=seed, stream=DRAFT_DICE)
-        outcome = made.choose(ROW), draft.choose(ROW), made.coin(0, 0.5), made.coin(1, 0.3), made.pick(residual)
+        outcome = made.choose(row), draft.choose(row), made.coin(0, 0.5), made.coin(1, 0.3), made.pick(residual)
         counts[outcome] += 1
-    tokens = [2, 5]
     assert_drawn_from(
         counts,
         {
             (a, b, c, d, e): probs[a] * probs[b] * 0.5 * (0.3 if d else 0.7) * residual[e]
-            for a in tokens
-            for b in tokens
+            for a in (0, 1)
+            for b in (0, 1)
             for c in (True, False)
             for d in (True, False)
-            for e in (1, 3)
+            for e in (0, 2)
         },
     )
 
@@ -316,8 +324,7 @@ def test_all_dice_of_one_step_are_independent() -> None:
 def test_completions_throw_dice_of_their_own() -> None:
     probs = probabilities(sampler(WARM))
     counts = Counter(
-        (sampler(WARM, seed=seed).choose(ROW), sampler(WARM, seed=seed, completion=1).choose(ROW))
-        for seed in range(SEEDS)
+        (choice(sampler(WARM, seed=seed)), choice(sampler(WARM, seed=seed, completion=1))) for seed in range(SEEDS)
     )
     assert_drawn_from(counts, {(a, b): probs[a] * probs[b] for a in range(6) for b in range(6)})
 

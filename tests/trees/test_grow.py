@@ -1,0 +1,214 @@
+"""Trees that grow, against trees that are there from the beginning: every node of a scoring tree is listed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foretoken.trees.grow import SHAPES, Growth
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Which children every node has, and how likely they are: a function of the path. `childless` is how many have
+    none, as where the draft's logits are NaN; `ties` makes scores coarse, so that many are equal."""
+
+    seed: int
+    ties: bool = False
+    childless: float = 0.0
+
+    def children(self, path: Path, width: int) -> tuple[list[int], list[float]]:
+        """Likeliest first. Never more than certain, sometimes certain."""
+        dice = random.Random(f"{self.seed}{path}")
+        if path and dice.random() < self.childless:
+            return [], []
+        scores = [-dice.choice([0, 1, 2]) / 2 if self.ties else -dice.expovariate(1) for _ in range(width)]
+        return dice.sample(range(100), width), sorted(scores, reverse=True)
+
+
+@dataclass(frozen=True)
+class Node:
+    path: Path
+    score: float
+
+
+@dataclass(frozen=True)
+class Case:
+    shape: str
+    width: int
+    depth: int
+    nodes: int
+    scoring: Scoring
+
+    def below(self, node: Node) -> list[Node]:
+        tokens, scores = self.scoring.children(node.path, self.width)
+        return [Node((*node.path, t), node.score + s) for t, s in zip(tokens, scores, strict=True)]
+
+    def levels(self) -> list[list[Node]]:
+        """The whole tree, by depth."""
+        levels = [[Node((), 0.0)]]
+        for _ in range(self.depth):
+            levels.append([child for node in levels[-1] for child in self.below(node)])
+        return levels[1:]
+
+    def beams(self) -> list[tuple[list[Node], list[Node]]]:
+        """By depth: all children that are seen, and those of them that go on."""
+        beams, beam = [], [Node((), 0.0)]
+        for _ in range(self.depth):
+            seen = [child for node in beam for child in self.below(node)]
+            beam = sorted(seen, key=lambda node: -node.score)[: self.width]
+            beam = [node for node in seen if node in beam]
+            beams.append((seen, beam))
+        return beams
+
+
+@dataclass
+class Grown:
+    growth: Growth
+    chosen: list[Node]
+    seen: list[Node]
+
+
+def grow(case: Case) -> Grown:
+    """Grow a tree as a drafter does, and look at every step of it."""
+    growth = Growth(case.shape, case.width, case.depth, case.nodes)
+    nodes: list[Node] = []
+
+    def look_behind(at: int) -> None:
+        node = nodes[at] if at >= 0 else Node((), 0.0)
+        growth.add(at, *case.scoring.children(node.path, case.width))
+        nodes.extend(case.below(node))
+
+    look_behind(-1)
+    looked: set[int] = set()
+    while frontier := growth.frontier():
+        assert case.shape == "full" or len(frontier) <= case.width
+        assert not looked & set(frontier), "nobody is looked behind twice"
+        assert all(len(nodes[at].path) < case.depth for at in frontier)
+        looked.update(frontier)
+        for at in frontier:
+            look_behind(at)
+    assert [tuple(path) for path in _paths(growth)] == [node.path for node in nodes]
+    assert growth.scores == [node.score for node in nodes]
+    return Grown(growth, [nodes[at] for at in growth.chosen()], nodes)
+
+
+def _paths(growth: Growth) -> list[Path]:
+    paths: list[Path] = []
+    for token, parent in zip(growth.tokens, growth.parents, strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return paths
+
+
+def best(nodes: list[Node], count: int) -> list[float]:
+    return sorted((node.score for node in nodes), reverse=True)[:count]
+
+
+def cases(
+    shapes: tuple[str, ...] = SHAPES, *, ties: bool | None = None, childless: tuple[float, ...] = (0.0,)
+) -> st.SearchStrategy[Case]:
+    return st.builds(
+        Case,
+        st.sampled_from(shapes),
+        st.integers(1, 4),
+        st.integers(1, 4),
+        st.integers(1, 30),
+        st.builds(
+            Scoring,
+            st.integers(0, 10**6),
+            st.booleans() if ties is None else st.just(ties),
+            st.sampled_from(childless),
+        ),
+    )
+
+
+@given(cases(childless=(0.0, 0.3, 0.7)))
+@settings(deadline=None, max_examples=200)
+def test_what_is_sent_is_a_tree_within_its_bounds(case: Case) -> None:
+    grown = grow(case)
+    growth, chosen = grown.growth, growth_chosen(grown)
+    assert 1 <= len(chosen) <= case.nodes
+    assert len(set(chosen)) == len(chosen)
+    for place, at in enumerate(chosen):
+        assert growth.depths[at] == len(grown.chosen[place].path) <= case.depth
+        parent = growth.parents[at]
+        assert parent < 0 or parent in chosen[:place], "parents come before children"
+        assert growth.scores[at] <= (growth.scores[parent] if parent >= 0 else 0.0)
+
+
+def growth_chosen(grown: Grown) -> list[int]:
+    first = grown.growth.chosen()
+    assert grown.growth.chosen() == first, "to ask changes nothing"
+    return first
+
+
+@given(cases(("beam",), ties=False))
+@settings(deadline=None, max_examples=100)
+def test_a_beam_is_beam_search(case: Case) -> None:
+    kept = [node for _, beam in case.beams() for node in beam]
+    assert grow(case).chosen == kept[: case.nodes]
+
+
+@given(cases(("rerank",), childless=(0.0, 0.3)))
+@settings(deadline=None, max_examples=100)
+def test_reranking_sends_the_best_of_those_seen(case: Case) -> None:
+    grown = grow(case)
+    assert best(grown.chosen, 99) == best(grown.seen, case.nodes)
+    if not case.scoring.ties and not case.scoring.childless:
+        assert grown.seen == [node for seen, _ in case.beams() for node in seen], "what a beam sees"
+
+
+@given(cases(("best-first",), childless=(0.0, 0.3)))
+@settings(deadline=None, max_examples=200)
+def test_best_first_sends_the_best_of_the_whole_tree(case: Case) -> None:
+    grown = grow(case)
+    everything = [node for level in case.levels() for node in level]
+    assert best(grown.chosen, 99) == best(everything, case.nodes)
+    assert len(grown.chosen) == min(case.nodes, len(everything))
+
+
+def test_best_first_leaves_most_of_a_large_tree_unseen() -> None:
+    case = Case("best-first", 4, 5, 12, Scoring(3))
+    assert len(grow(case).seen) < 0.1 * sum(len(level) for level in case.levels())
+
+
+@given(cases(("full",)), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=100)
+def test_the_form_of_a_full_tree_is_decided_by_no_score(case: Case, seed: int) -> None:
+    def form(scoring: Scoring) -> list[tuple[int, int]]:
+        grown = grow(Case("full", case.width, case.depth, case.nodes, scoring))
+        chosen = growth_chosen(grown)
+        assert chosen == list(range(len(chosen))), "a node's number is its place"
+        return [(grown.growth.parents[at], grown.growth.depths[at]) for at in chosen]
+
+    everything = [node for level in case.levels() for node in level]
+    assert form(case.scoring) == form(Scoring(seed, ties=True))
+    assert grow(case).chosen == everything[: case.nodes], "breadth first"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_root_without_children_sends_nothing(shape: str) -> None:
+    growth = Growth(shape, 3, 4, 10)
+    growth.add(-1, [], [])
+    assert growth.frontier() == []
+    assert growth.chosen() == []
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tree_of_width_1_is_a_chain(shape: str) -> None:
+    case = Case(shape, 1, 4, 10, Scoring(5))
+    assert [len(node.path) for node in grow(case).chosen] == [1, 2, 3, 4]
+
+
+def test_a_score_above_certainty_counts_as_certain() -> None:
+    growth = Growth("rerank", 2, 2, 4)
+    growth.add(-1, [7], [1e-9])  # rounding in a logarithm of a probability
+    growth.add(0, [8], [0.0])
+    assert growth.scores == [0.0, 0.0]
+    assert growth.chosen() == [0, 1], "of equals the parent comes first"
