@@ -14,7 +14,7 @@ import typer
 
 import foretoken.errors
 from foretoken.cli.app import app
-from foretoken.drafters import DRAFTERS
+from foretoken.drafters import CHAIN, DRAFTERS, TREE
 
 DOCS = Path(__file__).parent
 
@@ -26,6 +26,42 @@ def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
             yield from _commands(command, f"{before}{name} ")
         else:
             yield before + name, command
+
+
+def _default(option: Any) -> str:
+    """An option's default; of what is left open, in words."""
+    if isinstance(option.show_default, str):
+        return option.show_default
+    return "" if option.default is None or option.default is False else f"`{option.default}`"
+
+
+def _drafts() -> Iterator[str]:
+    """What `--draft` takes."""
+    yield from (
+        "",
+        "## Drafts",
+        "",
+        "What `--draft` (and `draft=` in Python) takes: a name, perhaps with options, `NAME:option=value:...`; or "
+        "several with commas between them, a ladder, nearest to the model first: each is sped up by the one behind "
+        "it, and checks what that one drafts. How they work is said in [drafters.md](drafters.md).",
+        "",
+    )
+    yield from ("| name | what it is | options |", "|---|---|---|")
+    rows = [(f"`{name}`", entry) for name, entry in DRAFTERS.items()]
+    rows += [("a checkpoint", CHAIN), ("a checkpoint, with one of these options", TREE)]
+    for name, entry in rows:
+        options = ", ".join(f"`{option}`{_choices(kind)}" for option, kind in entry.options.items())
+        yield f"| {name} | {entry.summary} | {options} |"
+    yield from (
+        "",
+        "`tokens` is the most draft tokens a round (num_speculative_tokens, for the first level). Examples: `lookup`; "
+        "`lookup:min_match=3:tokens=6`; `stdlib-1m:tokens=4`, a checkpoint that drafts a chain; `stdlib-1m,lookup`, "
+        "the same, sped up by lookup; `PATH:k=4:depth=6`, a tree; `PATH:k=4:depth=6:shape=best-first:nodes=16`.",
+    )
+
+
+def _choices(kind: Any) -> str:
+    return f" ({', '.join(kind)})" if isinstance(kind, tuple) else ""
 
 
 def command_line() -> Iterator[str]:
@@ -40,29 +76,47 @@ def command_line() -> Iterator[str]:
         named = [a.name.upper() if a.required else f"[{a.name.upper()}]" for a in arguments]
         usage = " ".join(["foretoken", name, *(["[OPTIONS]"] if options else []), *named])
         yield from ("```", usage, "```")
-        if arguments or options:
+        if arguments:
             yield from ("", "| | default | |", "|---|---|---|")
         for argument in arguments:
             yield f"| `{argument.name.upper()}` | | {argument.help} |"
+        panels: dict[str, list[Any]] = {}
         for option in options:
-            default = "" if option.default in (None, False) else f"`{option.default}`"
-            if isinstance(option.show_default, str):  # of what is left open, in words
-                default = option.show_default
-            yield f"| `{option.opts[0]}` | {default} | {option.help} |"
+            panels.setdefault(getattr(option, "rich_help_panel", None) or "Options", []).append(option)
+        for panel, its_options in panels.items():
+            yield from ("", f"| {panel} | default | |", "|---|---|---|")
+            for option in its_options:
+                yield f"| `{option.opts[0]}` | {_default(option)} | {option.help} |"
+    yield from _drafts()
     yield from (
         "",
-        "## Drafts",
+        "## Choosing tokens",
         "",
-        "What `--draft` (and `draft=` in Python) takes: `NAME` or `NAME:option=value:...`.",
+        "Without `--temperature` decoding is greedy. With it tokens are drawn, and what a draft says changes none of "
+        "them: the dice are a function of the seed and of the place in the text "
+        "([lossless.md](lossless.md#sampling-the-same-dice-with-drafting-and-without)). The summary tells the seed, "
+        "and the same model, prompt and settings with `--seed` give the same text again, with any draft. In this "
+        "order: penalties, `--logit-bias`, the form of the output, temperature, `--top-k`, `--top-p`, `--min-p`. "
+        "`--rule rejection` is the classical rule instead: the same distribution, but another text with another "
+        "draft, so it can neither be audited nor recorded.",
         "",
-    )
-    yield from ("| name | what it is | options |", "|---|---|---|")
-    for name, entry in DRAFTERS.items():
-        options = ", ".join(f"`{option}`" for option in entry.options)
-        yield f"| `{name}` | {entry.summary} | {options} |"
-    yield from (
+        "`--n` completions share the passes of the model. Each is printed under a line `== 1 of 3`, when all are "
+        "there. `--json` prints one object a completion, each on a line of its own: the same object whatever `--n` "
+        "is, so that who reads lines reads both.",
         "",
-        "`tokens` is the most draft tokens a round (num_speculative_tokens).",
+        "`--stop` takes its text as it is, and is looked for in the output only. The text ends before the stop string "
+        "that is complete first, wherever tokens divide it, and nothing that is cut was printed before. The tokens "
+        "(`--json`) end with the one that completed it.",
+        "",
+        "## Talks",
+        "",
+        "`foretoken chat` needs a checkpoint with a chat template; `--plain` needs none: what you type is put to the "
+        "text, as a line of its own, and the model goes on from there. A turn is the generation of the whole talk, "
+        "token for token; the model reads only what it has not read in an earlier turn (`/stats` says how much it "
+        "had). A reply that Ctrl-C has ended stays in the talk as far as it came; a second Ctrl-C, before the model "
+        "has answered to the first, ends the process.",
+        "",
+        "## Environment and exit codes",
         "",
         "Environment: `FORETOKEN_LEVEL` forces an instruction level (generic, avx2, avx512, avx512bf16, amx: same "
         "output, other speed); `FORETOKEN_NATIVE` is auto, off (everything in PyTorch, whose output is another) or "
@@ -77,14 +131,14 @@ def command_line() -> Iterator[str]:
         "",
         "`--audit` decodes the same prompt once more without drafting, in the same process, and compares the tokens: a "
         "line on standard error says `audit: identical`, or at which token the two part and by how much the logits do. "
-        "It costs the time of plain decoding.",
+        "It costs the time of plain decoding. What was sampled is sampled again, with the same dice.",
         "",
-        "`--record FILE` writes the prompt, the settings, the tokens, a SHA-256 of their logits and one of each file "
-        "of the model that decides something. `foretoken verify FILE` generates again and compares all of it, bit for "
-        "bit: later, with another draft, with another number of threads, or on another machine. A record of the native "
-        "engine needs the native engine and the same architecture (x86-64, say), not the same instruction level; one "
-        "of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor if its bits are to be "
-        "equal. A model that moved is named with `--model`.",
+        "`--record FILE` writes the prompt, the settings, the seed, the tokens, a SHA-256 of their logits and one of "
+        "each file of the model that decides something. `foretoken verify FILE` generates again and compares all of "
+        "it, bit for bit: later, with another draft, with another number of threads, or on another machine. A record "
+        "of the native engine needs the native engine and the same architecture (x86-64, say), not the same "
+        "instruction level; one of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor "
+        "if its bits are to be equal. A model that moved is named with `--model`.",
         "",
         "A prompt that begins with a dash comes after `--`: `foretoken generate -- '-x = 3'`.",
     )

@@ -10,7 +10,7 @@ from foretoken.source import EMBEDDED
 
 TEMPLATE = """\
 {%- for message in messages -%}
-  {%- if message.role == 'system' and not loop.first -%}{{ raise_exception('a system message comes first') }}{%- endif -%}
+  {%- if message.role == 'system' and not loop.first -%}{{ raise_exception('system comes first') }}{%- endif -%}
   {{- '# ' + message.role + '\n' + message.content + '\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '# assistant\n' -}}{%- endif -%}"""

@@ -238,8 +238,8 @@ def test_who_was_not_taught_to_talk_says_so_and_what_to_do(tmp_path: Path) -> No
     with pytest.raises(PromptError) as error:
         foretoken.load("stdlib-1m").chat()
     assert str(error.value) == (
-        "stdlib-1m has no chat template: it was not taught to talk in turns; use --plain (plain=True), where it goes on "
-        "with your text, or a model that was tuned for talks"
+        "stdlib-1m has no chat template: it was not taught to talk in turns; use --plain (plain=True), where it goes "
+        "on with your text, or a model that was tuned for talks"
     )
     model = foretoken.load("stdlib-1m")
     model.tokenizer = None

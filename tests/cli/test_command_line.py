@@ -34,12 +34,16 @@ def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
         "tokens",
         "text",
         "finish_reason",
+        "stop_string",
+        "seed",
+        "prompt_tokens",
         "promise",
         "draft",
         "arithmetic",
         "threads",
         "origins",
         "stats",
+        "logprobs",
         "audit",
     ]
     assert list(result["stats"]) == [
@@ -55,6 +59,7 @@ def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
         "decode_seconds",
     ]
     assert len(result["tokens"]) == len(result["origins"]) == 24
+    assert (result["seed"], result["stop_string"], result["logprobs"], result["prompt_tokens"]) == (None, None, None, 3)
     assert (result["finish_reason"], result["promise"], result["draft"]) == ("length", "exact", "lookup")
 
 
@@ -177,7 +182,7 @@ def test_a_bad_checkpoint_is_one_line_and_exit_code_2(cli: Cli, tmp_path: Path, 
         (("generate", "x", "--max-new-tokens", "0"), "max_new_tokens is 0, expected a whole number, 1 or more"),
         (("generate", "x", "--draft", "lokup"), "there is no draft 'lokup'; did you mean 'lookup'?"),
         (("generate", "x", "--draft", "lookup:depth=2"), "draft 'lookup' has no option 'depth'"),
-        (("generate", "x", "--draft", "lookup,lookup"), "has 2 levels; expected one"),
+        (("generate", "x", "--draft", "lookup,lookup"), "'lookup' cannot be sped up by 'lookup'; only a checkpoint"),
         (("generate", "x", "--dtype", "int8"), "dtype is 'int8'"),
         (("generate", "x", "--threads", "0"), "threads is 0, expected a whole number, 1 or more"),
         (("generate", "x", "--model", "stdlib-7n"), "did you mean 'stdlib-7m'?"),

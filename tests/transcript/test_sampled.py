@@ -79,8 +79,8 @@ def test_the_rejection_rule_is_refused_before_anything_is_generated(
     assert foretoken.verify(path, draft="none").verified, "greedily, the rules are one"
     monkeypatch.setattr(model, "_run", lambda *args, **options: pytest.fail("it generates"))
     reason = (
-        " needs tokens that come again, and rule 'rejection' keeps their distribution only: another draft gives another "
-        "text; use rule 'walk', or temperature 0"
+        " needs tokens that come again, and rule 'rejection' keeps their distribution only: another draft gives "
+        "another text; use rule 'walk', or temperature 0"
     )
     before = path.read_bytes()
     with pytest.raises(TranscriptError) as refused:

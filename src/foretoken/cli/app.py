@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from foretoken import __version__
-from foretoken.cli import bench, demo, doctor, generate, verify
+from foretoken.cli import bench, chat, demo, doctor, generate, verify
 from foretoken.errors import ForetokenError
 
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)

@@ -4,47 +4,31 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretoken.cli import options
 from foretoken.errors import PromptError, SettingError
-from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.source import DEFAULT_MODEL
 
-_LOAD, _GENERATE = LoadSettings(), GenerateSettings()
+if TYPE_CHECKING:
+    from foretoken.model import Model
+    from foretoken.types import Completion
 
 
+@options.with_settings()
 def generate(
+    loading: LoadSettings,
+    generating: GenerateSettings,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; otherwise --prompt-file, or standard input.")
     ] = None,
-    model: Annotated[str, typer.Option(help="A folder, a hub id (owner/name) or an embedded model.")] = DEFAULT_MODEL,
-    draft: Annotated[
-        str, typer.Option(help="What drafts: none, lookup, lookup:min_match=3:tokens=4, ...")
-    ] = _LOAD.draft,
-    max_new_tokens: Annotated[
-        int, typer.Option(help="Stop after this many tokens, or where the model's context is full.")
-    ] = _GENERATE.max_new_tokens,
-    num_speculative_tokens: Annotated[
-        int | None, typer.Option(help="Most draft tokens a round.", show_default="what suits the draft")
-    ] = None,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,
-    dtype: Annotated[str, typer.Option(help="auto, bfloat16, float16 or float32.")] = _LOAD.dtype,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = _LOAD.device,
-    promise: Annotated[
-        str, typer.Option(help="exact (on the CPU), algorithmic, or auto: exact wherever it can be kept.")
-    ] = _LOAD.promise,
-    weights: Annotated[
-        str, typer.Option(help="mapped: read where the files are; copied: into memory of their own, in huge pages.")
-    ] = _LOAD.weights,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
-    ] = None,
-    revision: Annotated[
-        str | None, typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch")
-    ] = None,
+    model: options.Model = DEFAULT_MODEL,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
     audit: Annotated[
         bool,
@@ -59,7 +43,9 @@ def generate(
         ),
     ] = None,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, at the end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a completion, each on a line of its own, at the end.")
+    ] = False,
 ) -> None:
     """Continue a prompt: text streams to standard output, a summary goes to standard error.
 
@@ -67,51 +53,77 @@ def generate(
     """
     if as_json and show_origins:
         raise SettingError("--json and --show-origins were both given; the JSON object has the origins already")
+    for option, given in (("--show-origins", show_origins), ("--record", record)):
+        if given and generating.n > 1:
+            raise SettingError(f"{option} is for one completion, and --n is {generating.n}; leave one of them out")
     text = _read_prompt(prompt, prompt_file)
-    settings = GenerateSettings(max_new_tokens, ignore_eos, hash_logits=record is not None, audit=audit)
+    generating = replace(generating, hash_logits=record is not None, audit=audit)
+    if audit:
+        expect_repeatable(loading.rule, generating, "an audit")
 
     from foretoken.build import load
     from foretoken.cli import show
     from foretoken.transcript import record as transcript
 
     if record is not None:
+        transcript.expect_provable(loading.rule, generating)
         transcript.expect_place(record)
-    loaded = load(
-        model,
-        draft=draft,
-        num_speculative_tokens=num_speculative_tokens,
-        dtype=dtype,
-        device=device,
-        promise=promise,
-        weights=weights,
-        threads=threads,
-        revision=revision,
-    )
-    stream = loaded.stream(text, settings)
+    loaded = load(model, **asdict(loading))
+    completions = []
+    for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):
+        completions.append(done)
+        if as_json:
+            print(json.dumps(show.as_json(done)), flush=True)
+        else:
+            _tell(done, loaded, generating)
+    if not as_json and (idle := options.without_effect(generating)):
+        _say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
+    if record is not None:
+        transcript.write(record, loaded, text, generating, completions[0])
+        if not as_json:
+            _say(f"record: {record}")
+    if any(done.audit is not None and not done.audit.identical for done in completions):
+        raise typer.Exit(1)
+
+
+def _completions(
+    model: Model, prompt: str, generating: GenerateSettings, *, as_json: bool, show_origins: bool
+) -> Iterator[Completion]:
+    """The completions, each when its text has been printed; for --json, nothing is."""
+    from foretoken.cli import show
+
+    if generating.n > 1:
+        for number, done in enumerate(model.completions(prompt, generating), 1):
+            if not as_json:
+                print(f"== {number} of {generating.n}")
+                show.print_text([done.text])
+            yield done
+        return
+    stream = model.stream(prompt, generating)
     if as_json:
         for _ in stream:
             pass
-        print(json.dumps(show.as_json(stream.completion)), flush=True)
+    elif show_origins:
+        show.print_with_origins(stream)
     else:
-        if show_origins:
-            show.print_with_origins(stream)
-        else:
-            for piece in stream:
-                print(piece.text, end="", flush=True)
-            if not stream.completion.text.endswith("\n"):
-                print(flush=True)
-    done = stream.completion
-    if not as_json:
-        full = done.finish_reason == "length" and len(done.tokens) < settings.max_new_tokens
-        print(f"-- {show.summary(done, loaded.context_length if full else None)}", file=sys.stderr)
-    if done.audit is not None and not as_json:
-        print(f"-- {show.audit(done.audit, loaded.describe)}", file=sys.stderr)
-    if record is not None:
-        transcript.write(record, loaded, text, settings, done)
-        if not as_json:
-            print(f"-- record: {record}", file=sys.stderr)
-    if done.audit is not None and not done.audit.identical:
-        raise typer.Exit(1)
+        show.print_text(piece.text for piece in stream)
+    yield stream.completion
+
+
+def _tell(done: Completion, model: Model, generating: GenerateSettings) -> None:
+    """What there is to say of a completion, on standard error."""
+    from foretoken.cli import show
+
+    full = done.finish_reason == "length" and len(done.tokens) < generating.max_new_tokens
+    _say(show.summary(done, model.context_length if full else None))
+    if done.audit is not None:
+        _say(show.audit(done.audit, model.describe))
+    for line in show.log_probabilities(done, model.describe):
+        _say(line)
+
+
+def _say(line: str) -> None:
+    print(f"-- {line}", file=sys.stderr)
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

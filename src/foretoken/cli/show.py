@@ -15,7 +15,7 @@ _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of origins, as they
 
 
 def summary(completion: Completion, full_context: int | None = None) -> str:
-    """One line: how many tokens, how fast, how drafting went, what was promised and what ran.
+    """One line: how many tokens, how fast, how drafting went, what was promised and what ran; the seed, when sampling.
 
     full_context: how many tokens the context holds, if it is that which ended the generation.
     """
@@ -28,9 +28,12 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
         )
     else:
         line += "nothing drafted, "
-    full = "" if full_context is None else f" (the context of {full_context} tokens is full)"
-    line += f"ended by {completion.finish_reason}{full}; promise: {completion.promise}; {completion.arithmetic}, "
-    return line + f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
+    why = "" if full_context is None else f" (the context of {full_context} tokens is full)"
+    if completion.stop_string is not None:
+        why = f" ({completion.stop_string!r:.40})"
+    line += f"ended by {completion.finish_reason}{why}; promise: {completion.promise}; {completion.arithmetic}, "
+    line += f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
+    return line if completion.seed is None else f"{line}; seed {completion.seed}"
 
 
 def audit(found: Audit, describe: Callable[[int], str]) -> str:
@@ -43,25 +46,48 @@ def audit(found: Audit, describe: Callable[[int], str]) -> str:
         return f"{differs} where plain decoding has ended"
     return (
         f"{differs} (logit {found.logit:.6g}) where plain decoding says {describe(found.plain_token)} "
-        f"({found.plain_logit:.6g}), {found.plain_logit - found.logit:.3g} apart"
+        f"({found.plain_logit:.6g}), {abs(found.plain_logit - found.logit):.3g} apart"
     )
 
 
+def log_probabilities(completion: Completion, describe: Callable[[int], str]) -> list[str]:
+    """A line a token: how probable the model found it, as a natural logarithm, and what it found likeliest."""
+    lines = []
+    for found in completion.logprobs or ():
+        top = ", ".join(f"{describe(token)} {logprob:.3f}" for token, logprob in found.top)
+        lines.append(f"{describe(found.token)} {found.logprob:.3f}" + (f" (likeliest: {top})" if top else ""))
+    return lines
+
+
 def as_json(completion: Completion) -> dict[str, Any]:
-    """The object that `generate --json` prints."""
-    found = completion.audit
+    """The object that `generate --json` prints of a completion."""
+    found, logprobs = completion.audit, completion.logprobs
     return {
         "tokens": list(completion.tokens),
         "text": completion.text,
         "finish_reason": completion.finish_reason,
+        "stop_string": completion.stop_string,
+        "seed": completion.seed,
+        "prompt_tokens": completion.prompt_tokens,
         "promise": completion.promise,
         "draft": completion.draft,
         "arithmetic": completion.arithmetic,
         "threads": completion.threads,
         "origins": list(completion.origins),
         "stats": asdict(completion.stats),
+        "logprobs": None if logprobs is None else [asdict(token) for token in logprobs],
         "audit": None if found is None else {**asdict(found), "gap": found.gap},
     }
+
+
+def print_text(pieces: Iterable[str]) -> None:
+    """Print a text piece by piece, and a line break at its end, if there is none."""
+    last = ""
+    for piece in pieces:
+        print(piece, end="", flush=True)
+        last = piece or last
+    if not last.endswith("\n"):
+        print(flush=True)
 
 
 def print_with_origins(pieces: Iterable[Piece]) -> None:

@@ -1,0 +1,178 @@
+"""The options that commands share: one for each setting of loading and of generating."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretoken.errors import SettingError
+from foretoken.settings import GenerateSettings, LoadSettings
+
+_LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Sampling", "Form of the output"
+
+Model = Annotated[
+    str, typer.Option(help="A folder, a hub id (owner/name) or an embedded model.", rich_help_panel=_LOADING)
+]
+
+
+def _option(kind: Any, panel: str, help: str, *names: str, **more: Any) -> Any:
+    return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]
+
+
+LOAD: dict[str, Any] = {
+    "draft": _option(
+        str,
+        _LOADING,
+        "What drafts: none, lookup, lookup:min_match=3, a checkpoint (folder, hub id, stdlib-1m), or levels of them "
+        "with commas between, such as stdlib-1m,lookup.",
+    ),
+    "num_speculative_tokens": _option(
+        int | None, _LOADING, "Most draft tokens a round.", show_default="what suits the draft"
+    ),
+    "rule": _option(
+        str,
+        _LOADING,
+        "How drafts are judged when sampling: walk (the same tokens whatever drafts), or rejection (the same "
+        "distribution).",
+    ),
+    "dtype": _option(str, _LOADING, "auto, bfloat16, float16 or float32."),
+    "device": _option(str, _LOADING, "cpu or cuda."),
+    "promise": _option(str, _LOADING, "exact (on the CPU), algorithmic, or auto: exact wherever it can be kept."),
+    "weights": _option(
+        str, _LOADING, "mapped: read where the files are; copied: into memory of their own, in huge pages."
+    ),
+    "threads": _option(int | None, _LOADING, "Threads of arithmetic.", show_default="as many as PyTorch takes"),
+    "revision": _option(
+        str | None, _LOADING, "Branch, tag or commit of a hub model.", show_default="the hub's main branch"
+    ),
+}
+GENERATE: dict[str, Any] = {
+    "max_new_tokens": _option(int, _LENGTH, "Stop after this many tokens, or where the model's context is full."),
+    "ignore_eos": _option(bool, _LENGTH, "Go on after an end token.", "--ignore-eos"),
+    "stop": _option(
+        list[str] | None,
+        _LENGTH,
+        r"Stop where the output comes to this text, and cut it there; may come again. Taken as it is: a shell's $'\n' "
+        "is a line break.",
+        metavar="TEXT",
+        show_default="none",
+    ),
+    "temperature": _option(float, _SAMPLING, "0: greedily; 1: as probable as the model finds it; more: more varied."),
+    "top_k": _option(int, _SAMPLING, "Sample from so many of the likeliest tokens; 0: from all."),
+    "top_p": _option(float, _SAMPLING, "Sample from the fewest tokens that are this probable together."),
+    "min_p": _option(float, _SAMPLING, "Sample from tokens at least this part as probable as the likeliest."),
+    "repetition_penalty": _option(float, _SAMPLING, "Above 1: less of what stands in prompt and output."),
+    "presence_penalty": _option(float, _SAMPLING, "Above 0: less of what stands in the output."),
+    "frequency_penalty": _option(float, _SAMPLING, "Above 0: less of what stands in the output, by how often."),
+    "logit_bias": _option(
+        list[str] | None,
+        _SAMPLING,
+        "Add a number to the logit of a token, by its id: 198=-5; may come again.",
+        metavar="ID=NUMBER",
+        show_default="none",
+    ),
+    "seed": _option(
+        int | None, _SAMPLING, "Of the dice; the summary (of a talk: /stats) tells it.", show_default="drawn"
+    ),
+    "n": _option(int, _SAMPLING, "How many completions, each with dice of its own."),
+    "regex": _option(
+        str | None, _FORM, "The output matches this regular expression, from beginning to end.", show_default="none"
+    ),
+    "json_schema": _option(
+        str | None,
+        _FORM,
+        "The output is JSON of this schema: a file's name, or the schema itself.",
+        metavar="FILE_OR_TEXT",
+        show_default="none",
+    ),
+    "logprobs": _option(
+        int | None,
+        "Options",
+        "Tell each token's log probability, and those of so many of the likeliest.",
+        show_default="not told",
+    ),
+}
+
+
+def with_settings(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., None]], Any]:
+    """For a command that takes `loading` and `generating`, which are made from these options before it is called.
+
+    without: settings that make no sense for it. defaults: where they are others than the settings' own.
+    """
+    options = {name: option for name, option in {**LOAD, **GENERATE}.items() if name not in without}
+    usual = {**vars(GenerateSettings()), **vars(LoadSettings()), "stop": None, **defaults}
+
+    def decorate(command: Callable[..., None]) -> Any:
+        def run(**given: Any) -> None:
+            chosen = {name: given.pop(name) for name in options}
+            loading = LoadSettings.of({name: chosen[name] for name in LOAD if name in chosen})
+            generating = _generating({name: chosen[name] for name in GENERATE if name in chosen})
+            command(loading=loading, generating=generating, **given)
+
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [p for p in own if p.name not in ("loading", "generating")]
+        parameters += [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual[name], annotation=option)
+            for name, option in options.items()
+        ]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
+        return run
+
+    return decorate
+
+
+def without_effect(generating: GenerateSettings) -> list[str]:
+    """The options that change nothing because decoding is greedy."""
+    usual, names = GenerateSettings(), ("top_k", "top_p", "min_p", "seed", "n")
+    given = [name for name in names if getattr(generating, name) != getattr(usual, name)]
+    return [f"--{name.replace('_', '-')}" for name in given if generating.temperature == 0]
+
+
+def _generating(chosen: dict[str, Any]) -> GenerateSettings:
+    schema = chosen.get("json_schema")
+    return GenerateSettings.of(
+        {
+            **chosen,
+            "stop": tuple(chosen["stop"] or ()),
+            "logit_bias": _bias(chosen["logit_bias"] or []),
+            "json_schema": None if schema is None else _schema(schema),
+        }
+    )
+
+
+def _bias(texts: list[str]) -> dict[int, float] | None:
+    bias: dict[int, float] = {}
+    for text in texts:
+        given = re.fullmatch(r"([0-9]{1,10})=([-+.0-9e]{1,30})", text)
+        try:
+            token, number = (int(given[1]), float(given[2])) if given else (-1, 0.0)
+        except ValueError:
+            given = None
+        if not given:
+            raise SettingError(f"--logit-bias is {text!r:.60}, expected ID=NUMBER, such as 198=-5")
+        if token in bias:
+            raise SettingError(f"--logit-bias names token {token} twice; name it once")
+        bias[token] = number
+    return bias or None
+
+
+def _schema(given: str) -> str:
+    if given.lstrip()[:1] == "{":
+        return given
+    try:
+        return Path(given).read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingError(f"the schema in {given} is not UTF-8 (byte {error.start}); expected text") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SettingError(
+            f"the schema {given!r:.80} cannot be read ({reason}); name a file, or give a schema, which begins with {{"
+        ) from None
