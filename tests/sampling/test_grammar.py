@@ -18,7 +18,7 @@ from foretoken.sampling.grammar import GrammarConstraint, Grammars
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import GenerateSettings
 from foretoken.source import EMBEDDED
-from foretoken.text import Tokenizer
+from foretoken.text import TextStream, Tokenizer
 from foretoken.types import Request, SamplingParams
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
@@ -296,6 +296,52 @@ def test_a_checkpoint_without_a_tokenizer_follows_no_grammar() -> None:
             assert str(error.value) == (
                 f"the checkpoint has {lacking}, so its text can follow no grammar; leave regex and json_schema out"
             )
+
+
+def test_a_tokenizer_that_the_library_cannot_read_is_refused_in_words() -> None:
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    rust = Rust(models.Unigram([("<unk>", 0.0), ("a", -1.0)], unk_id=0))
+    rust.decoder = decoders.Metaspace()
+    grammars = Grammars(Tokenizer(PreTrainedTokenizerFast(tokenizer_object=rust)))
+    with pytest.raises(GrammarError) as error:
+        grammars.constraint(Request(0, (1,), 9, sampling=SamplingParams(constraint=WORD)))
+    assert str(error.value).startswith(
+        "the checkpoint's tokenizer is of a kind that llguidance cannot read (can't determine decoder type"
+    )
+
+
+@pytest.mark.parametrize("pattern", [r"[a-z]+( [a-z]{1,5}){1,3}\.?", " ?(def|return) [a-z]{1,4}", "[éüab ]{2,6}"])
+def test_what_was_allowed_is_text_that_matches_with_a_tokenizer_of_another_kind(pattern: str) -> None:
+    """Spaces as letters of their own and single bytes, as in Llama 2."""
+    from tokenizers import Tokenizer as Rust
+    from tokenizers import decoders, models, normalizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["<unk>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *"abcdefr.", "de", "def", "▁def", "▁a"]
+    vocabulary = {word: token for token, word in enumerate(words)}
+    merges = [("d", "e"), ("de", "f"), ("▁", "def"), ("▁", "a")]
+    rust = Rust(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, unk_token="<unk>"))
+    rust.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    rust.decoder = decoders.Sequence(parts)
+    rust.add_special_tokens(["<unk>", "</s>"])
+    tokenizer = Tokenizer(PreTrainedTokenizerFast(tokenizer_object=rust))
+    grammars, dice = Grammars(tokenizer), np.random.default_rng(1)
+    request = Request(0, (1,), 9, frozenset([1]), sampling=SamplingParams(constraint=("regex", pattern)))
+    for _ in range(20):
+        constraint = grammars.constraint(request)
+        assert constraint is not None
+        stream = TextStream(tokenizer, tokenizer.encode("a b"))
+        while not constraint.complete:
+            allowed = np.flatnonzero(constraint.allowed(tokenizer.size))
+            token = 1 if 1 in allowed and dice.random() < 0.5 else int(dice.choice(allowed))
+            constraint.advance(token)
+            stream.feed(token)
+        stream.finish()
+        assert re.fullmatch(pattern, "".join(stream.take()))
 
 
 def test_without_the_extra_the_message_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,7 +135,13 @@ def _read_tokens(text: str) -> tuple[LLTokenizer, int]:
     tokenizer.add_special_tokens([_END])
     end = tokenizer.token_to_id(_END)
     assert end is not None
-    return LLTokenizer(tokenizer.to_str(), eos_token=end), end
+    try:
+        return LLTokenizer(tokenizer.to_str(), eos_token=end), end
+    except ValueError as error:
+        raise GrammarError(
+            f"the checkpoint's tokenizer is of a kind that llguidance cannot read ({_reason(str(error)):.60}); "
+            "leave regex and json_schema out"
+        ) from None
 
 
 def _compile(kind: str, text: str, tokens: LLTokenizer) -> LLMatcher:
