@@ -297,3 +297,27 @@ def test_a_length_that_is_not_there_is_refused(length: int) -> None:
     with refused(f"cannot truncate to {length}; expected 0 to 2"):
         cache.truncate(length)
     assert holds(cache, [1, 2])
+
+
+def test_a_copy_holds_the_first_positions_and_goes_its_own_way() -> None:
+    cache = plain([1, 2, 3, 4])
+    fill(cache, [9])  # what lies in scratch is nobody's
+    other = cache.copy(3)
+    assert (other.length, other.scratch) == (3, 0)
+    assert holds(other, [1, 2, 3])
+    extend(other, [7, 8])
+    cache.discard()
+    assert holds(other, [1, 2, 3, 7, 8])
+    assert holds(cache, [1, 2, 3, 4])
+    assert cache.copy(0).digest() == new_cache().digest()
+
+
+@pytest.mark.parametrize("length", [-1, 4])
+def test_more_than_there_is_cannot_be_copied(length: int) -> None:
+    with refused(f"cannot copy {length} positions; expected up to 3, and no view"):
+        plain([1, 2, 3]).copy(length)
+
+
+def test_a_view_cannot_be_copied() -> None:
+    with refused("cannot copy 1 positions; expected up to 3, and no view"):
+        plain([1, 2, 3]).view().copy(1)

@@ -224,6 +224,18 @@ class Cache:
         _, _, kv_heads, head_dim = self._keys.shape
         return Cache(layers, kv_heads, head_dim, self._keys.dtype, self.device, parent=self)
 
+    def copy(self, length: int) -> Cache:
+        """A cache of its own with the first `length` positions of this one."""
+        if self.parent is not None or not 0 <= length <= self.length:
+            raise ContractError(f"cannot copy {length} positions; expected up to {self.length}, and no view")
+        _, _, kv_heads, head_dim = self._keys.shape
+        other = Cache(self.layers, kv_heads, head_dim, self._keys.dtype, self.device)
+        other._reserve(length)
+        other._keys[:, :length] = self._keys[:, :length]
+        other._values[:, :length] = self._values[:, :length]
+        other.length = length
+        return other
+
     def digest(self) -> str:
         """SHA-256 of the committed keys and values: equal digests are equal bits."""
         digest = hashlib.sha256()

@@ -93,8 +93,11 @@ class LocalVerifier:
         samplers = [self._samplers(request) for request in requests]  # before any pass: a grammar may be refused
         try:
             verdicts = []
+            read: dict[tuple[int, ...], Cache] = {}
             for request, sampler in zip(requests, samplers, strict=True):
-                self.caches.open(request.sequence, self._new_cache(request))
+                cache = self._new_cache(request, read.get(request.prompt))
+                self.caches.open(request.sequence, cache)
+                read[request.prompt] = cache
                 begun.append(request.sequence)
                 if request.conversation is not None:
                     self._talks[request.sequence] = _Talk(request.conversation, list(request.prompt))
@@ -181,14 +184,17 @@ class LocalVerifier:
         """Free what is kept of a conversation; one that is not there is free already."""
         self._kept.forget(conversation)
 
-    def _new_cache(self, request: Request) -> Cache:
-        """An empty one, or that of the conversation's last turn, which holds the beginning of the prompt.
+    def _new_cache(self, request: Request, read: Cache | None) -> Cache:
+        """An empty one, or that of the conversation's last turn, which holds the beginning of the prompt; or a copy of
+        one into which the same prompt has just been `read`, but for the last token, from whose row the first comes.
 
         Where somebody needs hidden states of the whole prompt, all of it is read again: those are not kept.
         """
         kept = None
         if request.conversation is not None and not self._needs.hidden:
             kept = self._kept.take(request.conversation, request.prompt)
+        elif read is not None and not self._needs.hidden:
+            kept = read.copy(len(request.prompt) - 1)
         return self._target.new_cache() if kept is None else kept
 
     def _read_prompt(self, request: Request, sampler: Sampler) -> Verdict:
