@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -190,3 +191,23 @@ def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> N
     drafter.begin([Request(0, prompt, 9)])
     (draft,) = drafter.propose([Turn(0, 1, len(prompt), rows=1, depth=1)])
     assert draft.tokens == tokens
+
+
+def called(draft: str) -> list[str]:
+    return [level.called for level in name_levels(LoadSettings(draft=draft))]
+
+
+def test_levels_are_called_by_the_last_part_of_their_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert called("lookup") == ["lookup"]
+    assert called("stdlib-7m,stdlib-1m:tokens=2,lookup") == ["stdlib-7m", "stdlib-1m", "lookup"]
+    assert called("owner/some-model,lookup") == ["some-model", "lookup"]
+    folder = tmp_path / "small"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert called(".") == ["small"]
+
+
+def test_no_two_levels_are_called_the_same_and_none_as_the_target() -> None:
+    assert called("a/model,b/model,lookup") == ["model", "model-2", "lookup"]
+    assert called("a/target") == ["target-1"]
+    assert called("a/lookup,lookup") == ["lookup-1", "lookup"]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from foretoken.errors import ContractError
+from foretoken.stats import Stats
 from foretoken.types import (
     TARGET,
     Audit,
@@ -18,7 +19,6 @@ from foretoken.types import (
     Needs,
     Request,
     RoundRecord,
-    Stats,
     Turn,
     Verdict,
     Work,

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from foretoken.model import Model
     from foretoken.output import Piece, Stream
     from foretoken.settings import GenerateSettings, LoadSettings
+    from foretoken.stats import LevelStats, Stats
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
-    from foretoken.types import Audit, Completion, Stats, TokenLogprobs
+    from foretoken.types import Audit, Completion, RoundRecord, TokenLogprobs, Work
 
 __version__ = "0.1.0"
 
@@ -65,9 +66,10 @@ _HOMES = {
     "foretoken.model": ("Model",),
     "foretoken.output": ("Piece", "Stream"),
     "foretoken.settings": ("GenerateSettings", "LoadSettings"),
+    "foretoken.stats": ("LevelStats", "Stats"),
     "foretoken.transcript.record": ("record",),
     "foretoken.transcript.verify": ("Verification", "verify"),
-    "foretoken.types": ("Audit", "Completion", "Stats", "TokenLogprobs"),
+    "foretoken.types": ("Audit", "Completion", "RoundRecord", "TokenLogprobs", "Work"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -82,6 +84,7 @@ __all__ = [
     "GenerateSettings",
     "GrammarError",
     "InputError",
+    "LevelStats",
     "LoadSettings",
     "Model",
     "ModelError",
@@ -90,6 +93,7 @@ __all__ = [
     "NumericsError",
     "Piece",
     "PromptError",
+    "RoundRecord",
     "SettingError",
     "Stats",
     "Stream",
@@ -97,6 +101,7 @@ __all__ = [
     "TranscriptError",
     "UnsupportedModelError",
     "Verification",
+    "Work",
     "explain",
     "load",
     "record",

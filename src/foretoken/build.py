@@ -51,6 +51,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         verifier,
         drafter,
         num_speculative_tokens=levels[0].tokens,
+        levels=[level.called for level in levels if level.name != "none"],
         end_tokens=find_end_tokens(folder, target.config, tokenizer),
         name=str(model),
         folder=folder,

@@ -132,6 +132,7 @@ class Engine:
                 propose_seconds=proposed - began,
                 check_seconds=time.perf_counter() - proposed,
                 dropped=dropped,
-                work=tuple(work for draft in drafts for work in draft.work),
+                work={draft.sequence: draft.work for draft in drafts},
+                began=began,
             )
         )

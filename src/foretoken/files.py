@@ -12,43 +12,47 @@ from typing import Any
 from foretoken.errors import InputError
 
 
-def expect_place(path: str | Path, error: type[InputError] = InputError) -> None:
-    """Refuse, with an `error`, a place where no record can be written. What is there already may be replaced."""
+def expect_place(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> None:
+    """Refuse, with an `error`, a place where no record (or `what`) can be written. What is there may be replaced."""
     path = Path(path)
     folder = _behind_links(path).parent
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         if not folder.is_dir():
-            raise error(f"there is no folder {folder} for the record; make it first") from None
+            raise error(f"there is no folder {folder} for the {what}; make it first") from None
     except (OSError, ValueError) as reason:
-        raise error(f"{path} cannot hold the record ({_words(reason)}); name another file") from None
+        raise error(f"{path} cannot hold the {what} ({_words(reason)}); name another file") from None
     else:
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
-            raise error(f"{path} is {kind}; expected the name of a file for the record")
+            raise error(f"{path} is {kind}; expected the name of a file for the {what}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise error(f"the folder {folder} cannot be written to; name a file elsewhere for the record")
+        raise error(f"the folder {folder} cannot be written to; name a file elsewhere for the {what}")
 
 
 def write_json(path: str | Path, record: dict[str, Any], error: type[InputError] = InputError) -> None:
-    """Write a record. Whatever happens, the file is what it was before, or the whole record.
+    """Write a record, as `write_bytes` does."""
+    write_bytes(path, (json.dumps(record, indent=1) + "\n").encode(), error)
+
+
+def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputError, what: str = "record") -> None:
+    """Write a file. Whatever happens, it is what it was before, or holds all of the data.
 
     Raises an `error` if it cannot be written. A link keeps leading to the file.
     """
     place = _behind_links(Path(path))
-    text = json.dumps(record, indent=1) + "\n"
     partial = place.with_name(f".foretoken-{uuid.uuid4().hex}.partial")
     try:
-        with open(partial, "x", encoding="utf-8") as file:
-            file.write(text)
+        with open(partial, "xb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())  # else a machine that loses power could keep the name and lose what it names
         partial.replace(place)
     except (OSError, ValueError) as reason:
         partial.unlink(missing_ok=True)
         raise error(
-            f"the record cannot be written to {path} ({_words(reason)}); free some space, or name a file elsewhere"
+            f"the {what} cannot be written to {path} ({_words(reason)}); free some space, or name a file elsewhere"
         ) from None
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -18,19 +18,23 @@ from foretoken.sampling.samplers import Samplers
 from foretoken.settings import DraftLevel, LoadSettings, parse_draft
 from foretoken.source import EMBEDDED
 from foretoken.text import Tokenizer
-from foretoken.types import Drafter
+from foretoken.types import TARGET, Drafter
 
 _WIDTH, _DEPTH, _SHARPNESS = 4, 6, 1.0  # of a tree whose form is left open
 
 
 @dataclass(frozen=True)
 class Level:
-    """One level: what is in the table of drafters, its options, and how many tokens it drafts at most."""
+    """One level: what is in the table of drafters, its options, and how many tokens it drafts at most.
+
+    `called` is the level's name in origins and statistics, where no other has it.
+    """
 
     name: str
     entry: DrafterEntry
     options: dict[str, Any]
     tokens: int
+    called: str = ""
 
     @property
     def is_model(self) -> bool:
@@ -62,7 +66,20 @@ def name_levels(settings: LoadSettings) -> list[Level]:
             f"draft {spec!r} grows a tree whose form depends on what is sampled, which the rejection rule cannot "
             "judge; use shape=full, or rule 'walk'"
         )
-    return levels
+    return _called(levels)
+
+
+def _called(levels: list[Level]) -> list[Level]:
+    """Each with a name of its own: two checkpoints may lie in folders of one name, and one in a folder `target`."""
+    taken = {TARGET, *DRAFTERS}
+    called = []
+    for place, level in enumerate(levels, 1):
+        name = Path(level.name).absolute().name if level.is_model else level.name
+        if level.is_model and name in taken:
+            name = f"{name}-{place}"
+        taken.add(name)
+        called.append(replace(level, called=name))
+    return called
 
 
 def _name(level: DraftLevel) -> Level:
@@ -110,7 +127,7 @@ def make_ladder(
     _expect_same_tokens(level.name, tokenizer, its_tokenizer)
     independent = rule == "rejection"
     common = {
-        "name": Path(level.name).name,
+        "name": level.called,
         "vocab_size": target.config.valid_vocab_size,
         "independent": independent,
     }

@@ -28,7 +28,8 @@ from foretoken.types import Completion, Drafter, Request, RoundRecord, SamplingP
 class Model:
     """A target and what drafts for it. Made by `foretoken.load`.
 
-    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with.
+    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `levels` are
+    the names of its draft's, nearest to the target first.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Model:
         drafter: Drafter,
         *,
         num_speculative_tokens: int,
+        levels: Sequence[str] = (),
         end_tokens: frozenset[int],
         name: str,
         folder: Path,
@@ -55,6 +57,7 @@ class Model:
         self.settings = settings
         self._verifier = verifier
         self._drafter = drafter
+        self.levels = tuple(levels)
         self._sequences = itertools.count()
         self._conversations = itertools.count()
 
@@ -182,7 +185,7 @@ class Model:
             # the rejection rule keeps the distribution, which is no promise about tokens
             promise="algorithmic" if sampled and self.settings.rule == "rejection" else self.promise,
             draft=self.draft,
-            stats=summarise(records, request.sequence),
+            stats=summarise(records, request.sequence, self.levels),
             arithmetic=self.target.arithmetic,
             threads=self.target.threads,
             seed=request.sampling.seed if sampled else None,
@@ -193,6 +196,7 @@ class Model:
             logits=torch.cat(output.logits) if output.logits else None,
             logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
             audit=audit(self._verifier, again, tokens) if settings.audit else None,
+            rounds=tuple(records) if settings.keep_rounds else None,
         )
 
     def describe(self, token: int) -> str:

@@ -135,12 +135,13 @@ class GenerateSettings(_Settings):
     logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest
     keep_logits: bool = False  # return the logits that each token was chosen from
     hash_logits: bool = False  # return their SHA-256, for which they need not be kept
+    keep_rounds: bool = False  # return what each round did: see `Stats` for the sums
     audit: bool = False  # decode again plainly, and compare
 
     def __post_init__(self) -> None:
         _count("max_new_tokens", self.max_new_tokens)
         _count("n", self.n, 256)
-        for name in ("ignore_eos", "keep_logits", "hash_logits", "audit"):
+        for name in ("ignore_eos", "keep_logits", "hash_logits", "keep_rounds", "audit"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name} is {getattr(self, name)!r}, expected True or False")
         if self.temperature != 0.0:  # below a thousandth, logits overflow; greedy is what is meant

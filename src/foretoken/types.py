@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from foretoken.decoder.cache import Cache
+    from foretoken.stats import Stats
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
 FinishReason = Literal["stop", "length"]
@@ -108,8 +109,9 @@ class Turn:
 class Work:
     """What one level of a drafter did in one call: without it, the cost of inner levels would be invisible.
 
-    It computed `rows`, from `began` on (`time.perf_counter`) for some `seconds`, and gained `draft_tokens`. Where it
-    checked what the level below it had drafted, `checked_tokens` of those `accepted_tokens` were right.
+    It computed `rows` in some `passes` of its model, from `began` on (`time.perf_counter`) for some `seconds`, and
+    gained `draft_tokens`. Where it checked what the level below it had drafted, once, `checked_tokens` of those
+    `accepted_tokens` were right. The work of different levels does not overlap in time.
     """
 
     level: str
@@ -119,6 +121,7 @@ class Work:
     draft_tokens: int = 0
     checked_tokens: int = 0
     accepted_tokens: int = 0
+    passes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +313,9 @@ class Verifier(Protocol):
 class RoundRecord:
     """What one round did, for statistics, pictures and (later) the pace. Times in seconds.
 
-    `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included.
-    `dropped` counts drafts that were late, repeated or for an unknown sequence.
+    `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included; `work[s]`
+    is what went into its draft. `dropped` counts drafts that were late, repeated or for an unknown sequence. The round
+    began at `began` (`time.perf_counter`), with drafting; checking followed.
     """
 
     round: int
@@ -321,7 +325,8 @@ class RoundRecord:
     propose_seconds: float
     check_seconds: float
     dropped: int = 0
-    work: tuple[Work, ...] = ()
+    work: Mapping[int, tuple[Work, ...]] = field(default_factory=dict)
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +369,8 @@ class Completion:
     `arithmetic` is what ran ("native", with its instruction level, or "pytorch") on `threads` threads. `seed` is that
     of the dice, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so many were
     `cached_tokens`: kept from an earlier turn of a talk, and not read again. On request: `logprobs`, one a token;
-    `logits`, float32 [len(tokens), vocabulary]; `logits_sha256`, of the same numbers as little-endian bytes; `audit`.
+    `logits`, float32 [len(tokens), vocabulary]; `logits_sha256`, of the same numbers as little-endian bytes; `audit`;
+    `rounds`, what each round did, that of the prompt first and those of completions that shared its passes among them.
     """
 
     tokens: tuple[int, ...]
@@ -384,24 +390,4 @@ class Completion:
     logits: torch.Tensor | None = None
     logits_sha256: str | None = None
     audit: Audit | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """Counts and rates of one generation, in the field's terms.
-
-    `mean_acceptance_length` is tokens per target pass, the bonus token counted, the prompt's pass not; plain decoding
-    has 1. `accepted_per_position[i]` counts drafts whose token i+1 was accepted. `tokens_per_second` is decoding
-    alone: the first token, which the prompt's pass gives, is left out of it.
-    """
-
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    draft_acceptance_rate: float = 0.0
-    mean_acceptance_length: float = 0.0
-    accepted_per_position: tuple[int, ...] = field(default=())
-    tokens_per_second: float = 0.0
-    tokens_per_second_with_prefill: float = 0.0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
+    rounds: tuple[RoundRecord, ...] | None = None

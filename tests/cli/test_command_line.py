@@ -57,6 +57,9 @@ def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
         "tokens_per_second_with_prefill",
         "prefill_seconds",
         "decode_seconds",
+        "draft_seconds",
+        "check_seconds",
+        "levels",
     ]
     assert len(result["tokens"]) == len(result["origins"]) == 24
     assert (result["seed"], result["stop_string"], result["logprobs"], result["prompt_tokens"]) == (None, None, None, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from foretoken.drafters.nothing import NothingDrafter
@@ -39,4 +40,15 @@ class Idle(Fake):
 
 def test_the_work_of_an_empty_draft_is_recorded() -> None:
     run = Run(make_world().target, Idle(), [request(count=4)])
-    assert [record.work for record in run.records[1:]] == [(Work("inner", rows=3),)] * 3
+    assert [record.work for record in run.records[1:]] == [{0: (Work("inner", rows=3),)}] * 3
+
+
+def test_the_work_of_several_sequences_is_told_apart() -> None:
+    run = Run(make_world().target, Idle(), [request(count=3), request(count=2, sequence=1)])
+    assert [set(record.work) for record in run.records] == [set(), {0, 1}, {0}]
+
+
+def test_rounds_follow_each_other_in_time() -> None:
+    records = Run(make_world().target, Idle(), [request(count=4)]).records
+    for before, after in itertools.pairwise(records):
+        assert before.began + before.propose_seconds + before.check_seconds <= after.began

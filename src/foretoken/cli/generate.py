@@ -42,6 +42,14 @@ def generate(
             help="Write a record to this file, for `foretoken verify` to prove again. Replaces a record, no other file."
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the rounds into this file, .png or .svg: where the time went, and why."),
+    ] = None,
+    stats: Annotated[
+        bool,
+        typer.Option("--stats", help="Print what each level of the draft did, in what time, to standard error."),
+    ] = False,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a completion, each on a line of its own, at the end.")
@@ -53,21 +61,25 @@ def generate(
     """
     if as_json and show_origins:
         raise SettingError("--json and --show-origins were both given; the JSON object has the origins already")
-    for option, given in (("--show-origins", show_origins), ("--record", record)):
+    for option, given in (("--show-origins", show_origins), ("--plot", plot), ("--record", record)):
         if given and generating.n > 1:
             raise SettingError(f"{option} is for one completion, and --n is {generating.n}; leave one of them out")
     text = _read_prompt(prompt, prompt_file)
-    generating = replace(generating, hash_logits=record is not None, audit=audit)
+    generating = replace(generating, hash_logits=record is not None, keep_rounds=plot is not None, audit=audit)
     if audit:
         expect_repeatable(loading.rule, generating, "an audit")
 
     from foretoken.build import load
     from foretoken.cli import show
+    from foretoken.cli.table import print_stats
+    from foretoken.timeline import draw as timeline
     from foretoken.transcript import record as transcript
 
     if record is not None:
         transcript.expect_provable(loading.rule, generating)
         transcript.expect_place(record)
+    if plot is not None:
+        timeline.expect_drawable(plot)
     loaded = load(model, **asdict(loading))
     completions = []
     for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):
@@ -76,12 +88,17 @@ def generate(
             print(json.dumps(show.as_json(done)), flush=True)
         else:
             _tell(done, loaded, generating)
+        if stats:
+            print_stats(done)
     if not as_json and (idle := options.without_effect(generating)):
         _say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
     if record is not None:
         transcript.write(record, loaded, text, generating, completions[0])
-        if not as_json:
-            _say(f"record: {record}")
+    if plot is not None:
+        timeline.draw(plot, completions[0], loaded.name)
+    for what, place in (("record", record), ("picture", plot)):
+        if place is not None and not as_json:
+            _say(f"{what}: {place}")
     if any(done.audit is not None and not done.audit.identical for done in completions):
         raise typer.Exit(1)
 
@@ -104,7 +121,7 @@ def _completions(
         for _ in stream:
             pass
     elif show_origins:
-        show.print_with_origins(stream)
+        show.print_with_origins(stream, model.levels)
     else:
         show.print_text(piece.text for piece in stream)
     yield stream.completion

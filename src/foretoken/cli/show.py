@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from itertools import cycle
 from typing import Any
 
 from foretoken.output import Piece
 from foretoken.types import TARGET, Audit, Completion
 
-_COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of origins, as they appear; the target's stay plain
+_COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of levels, in turn; the target's tokens stay plain
 
 
 def summary(completion: Completion, full_context: int | None = None) -> str:
@@ -90,20 +91,24 @@ def print_text(pieces: Iterable[str]) -> None:
         print(flush=True)
 
 
-def print_with_origins(pieces: Iterable[Piece]) -> None:
+def print_with_origins(pieces: Iterable[Piece], levels: Sequence[str] = ()) -> None:
     """Print the pieces as they come, each in the colour of who proposed it; then a legend, on standard error.
 
+    levels: of the draft, nearest to the target first. The first has the same colour in every text, and so on.
     Asked for by name, so colours go into pipes too, unless NO_COLOR is set.
     """
     from rich.color import ColorSystem
     from rich.style import Style
 
     system = None if "NO_COLOR" in os.environ else ColorSystem.STANDARD
-    styles = {TARGET: Style()}
+    colours = cycle(_COLOURS)
+    styles = {TARGET: Style(), **{name: Style(color=next(colours)) for name in levels}}
+    seen = {TARGET}
     for piece in pieces:
-        colour = _COLOURS[(len(styles) - 1) % len(_COLOURS)]
-        style = styles.setdefault(piece.origin, Style(color=colour))
-        print(style.render(piece.text, color_system=system), end="", flush=True)
+        seen.add(piece.origin)
+        if piece.origin not in styles:
+            styles[piece.origin] = Style(color=next(colours))
+        print(styles[piece.origin].render(piece.text, color_system=system), end="", flush=True)
     print()
-    names = (style.render(name, color_system=system) for name, style in styles.items())
+    names = (style.render(name, color_system=system) for name, style in styles.items() if name in seen)
     print(f"-- proposed by: {', '.join(names)}", file=sys.stderr)

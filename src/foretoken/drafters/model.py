@@ -145,8 +145,8 @@ class ModelDrafter:
             token = self._next(reading, grown, outputs, 0)
         cache.commit(range(rows), writer)
         grown.origins += [self.name] * len(grown.tokens)
-        seconds = time.perf_counter() - began
-        grown.work.append(Work(self.name, rows, began, seconds, draft_tokens=len(grown.tokens)))
+        seconds, passes = time.perf_counter() - began, 1 + rows - len(pending)
+        grown.work.append(Work(self.name, rows, began, seconds, draft_tokens=len(grown.tokens), passes=passes))
 
     def _checking(self, inner: Drafter, sequence: int, reading: Reading, grown: _Chain, count: int) -> None:
         """What the level below guesses is checked as the target checks: a pass, a walk, a commit."""
@@ -157,7 +157,7 @@ class ModelDrafter:
             rows = chain(cache, pending[:-1])
             self._model.forward(rows)
             cache.commit(range(len(rows)), rows.writer)
-            grown.work.append(Work(self.name, len(rows), began, time.perf_counter() - began))
+            grown.work.append(Work(self.name, len(rows), began, time.perf_counter() - began, passes=1))
         while len(grown.tokens) < count:
             verdict = self._check(reading, cache, grown, self._below(inner, sequence, grown, count))
             if verdict.tokens:
@@ -195,7 +195,7 @@ class ModelDrafter:
         grown.origins += [*origins, self.name][: len(gained)]
         seconds = time.perf_counter() - began
         grown.work += draft.work
-        grown.work.append(Work(self.name, len(rows), began, seconds, len(gained), len(draft), len(accepted)))
+        grown.work.append(Work(self.name, len(rows), began, seconds, len(gained), len(draft), len(accepted), passes=1))
         told = (*origins, TARGET)[: len(gained)]
         return Verdict(draft.sequence, draft.round, draft.position, tuple(accepted), gained, told)
 

@@ -116,7 +116,7 @@ class TreeDrafter:
         pending = chain(cache, reading.pending(cache), writer=writer)
         outputs = self._model.run(pending)
         cache.commit(range(len(pending)), writer)
-        computed = len(pending)
+        computed, passes = len(pending), 1
         distributions: dict[int, Distribution] = {}
         slots: dict[int, int] = {}
         self._look_behind(-1, outputs.logits[-1], growth, reading.sampler, distributions)
@@ -125,7 +125,7 @@ class TreeDrafter:
             rows = Rows([(cache, [growth.tokens[i] for i in frontier], parents)], writer=writer)
             slots.update(zip(frontier, rows.segments[0].slots, strict=True))
             outputs = self._model.run(rows)
-            computed += len(rows)
+            computed, passes = computed + len(rows), passes + 1
             for at, node in enumerate(frontier):
                 self._look_behind(node, outputs.logits[at], growth, reading.sampler, distributions)
         sent = growth.chosen()
@@ -133,7 +133,8 @@ class TreeDrafter:
         tokens = tuple(growth.tokens[i] for i in sent)
         above = tuple(place[growth.parents[i]] for i in sent)
         self._grown[turn.sequence] = _Grown(tokens, above, tuple(slots.get(i) for i in sent), writer)
-        work = Work(self.name, computed, began, time.perf_counter() - began, draft_tokens=len(sent))
+        seconds = time.perf_counter() - began
+        work = Work(self.name, computed, began, seconds, draft_tokens=len(sent), passes=passes)
         probs = {place[node]: drawn for node, drawn in distributions.items() if node in place}
         return turn.tree(tokens, above, self.name, (work,), probs or None)
 

@@ -1,0 +1,122 @@
+"""What a picture of rounds shows: who worked when, and what became of the tokens that each pass handed on.
+
+Time is that of decoding, in seconds: what lies between two rounds, such as the printing of text, is left out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from foretoken.types import RoundRecord, Work
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One piece of a level's work. `drafted` tokens went up to the level that checks; it took the first `accepted`."""
+
+    level: int
+    start: float
+    seconds: float
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round. The target's check begins at `check` and ends the round, with the accepted tokens and the bonus."""
+
+    number: int
+    start: float
+    check: float
+    end: float
+    drafted: int
+    accepted: int
+    new_tokens: int
+    passes: tuple[Pass, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+
+def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
+    """The rounds after the prompt's. Several sequences of one round are drawn as one."""
+    rounds, now = [], 0.0
+    for record in records[1:]:
+        check = now + record.propose_seconds
+        passes: list[Pass] = []
+        for sequence, work in record.work.items():
+            drafted, accepted = record.drafted.get(sequence, 0), record.accepted.get(sequence, 0)
+            passes += _passes(work, levels, drafted, accepted, now - record.began, now, check)
+        rounds.append(
+            Round(
+                number=record.round,
+                start=now,
+                check=check,
+                end=check + record.check_seconds,
+                drafted=sum(record.drafted.values()),
+                accepted=sum(record.accepted.values()),
+                new_tokens=sum(record.new_tokens.values()),
+                passes=tuple(passes),
+            )
+        )
+        now = rounds[-1].end
+    return rounds
+
+
+def _passes(
+    work: Sequence[Work], levels: Sequence[str], drafted: int, accepted: int, shift: float, first: float, last: float
+) -> list[Pass]:
+    """Work comes in its order in time: what a level drafts is checked by the next work of the one above."""
+    done: list[Pass] = []
+    waiting: dict[int, list[int]] = {}  # by level: its passes whose tokens nobody has checked yet
+    for item in work:
+        if item.level not in levels:
+            continue
+        level = levels.index(item.level)
+        start = min(max(item.began + shift, first), last)  # a far drafter may have a clock of its own
+        if item.draft_tokens > 0:
+            _judge(done, waiting.pop(level + 1, []), item.checked_tokens, item.accepted_tokens)
+            waiting.setdefault(level, []).append(len(done))
+        done.append(Pass(level, start, min(max(item.seconds, 0.0), last - start), item.draft_tokens))
+    _judge(done, waiting.pop(0, []), drafted, accepted)
+    return done
+
+
+def _judge(done: list[Pass], waiting: Sequence[int], drafted: int, accepted: int) -> None:
+    """Say of some passes how much of what they handed on was checked (the rest was cut off), and was right."""
+    for i in waiting:
+        mine = min(done[i].drafted, drafted)
+        right = min(mine, accepted)
+        done[i] = Pass(done[i].level, done[i].start, done[i].seconds, mine, right)
+        drafted, accepted = drafted - mine, accepted - right
+
+
+def rows_of(rounds: Sequence[Round], count: int, most: float) -> tuple[list[list[Round]], float]:
+    """The rounds in `count` rows, in order, and how many seconds wide the widest is: as narrow as can be.
+
+    A round that takes more than `most` counts as that much and ends its row: the rest of it is not drawn.
+    """
+    low, high = 0.0, sum(min(r.seconds, most) for r in rounds)
+    for _ in range(40):
+        middle = (low + high) / 2
+        rows = _packed(rounds, middle, most)
+        fits = len(rows) <= count and all(_width(row, most) <= middle for row in rows)
+        low, high = (low, middle) if fits else (middle, high)
+    rows = _packed(rounds, high * (1 + 1e-9), most)
+    return rows, max(_width(row, most) for row in rows)
+
+
+def _packed(rounds: Sequence[Round], width: float, most: float) -> list[list[Round]]:
+    rows: list[list[Round]] = []
+    for r in rounds:
+        if not rows or rows[-1][-1].seconds > most or _width([*rows[-1], r], most) > width:
+            rows.append([])
+        rows[-1].append(r)
+    return rows
+
+
+def _width(row: Sequence[Round], most: float) -> float:
+    return sum(min(r.seconds, most) for r in row)

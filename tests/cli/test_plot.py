@@ -1,0 +1,74 @@
+"""`generate --plot` and `--stats`: a picture of the rounds, and a table of levels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+pytest.importorskip("matplotlib")
+
+LADDER = ("--draft", "stdlib-1m,lookup", "--max-new-tokens", 24, "--threads", 1)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_picture_is_drawn_and_said_to_be_there(cli: Cli, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"rounds.{ending}"
+    ran = cli("generate", "def add(", *LADDER, "--plot", path)
+    assert ran.code == 0
+    assert ran.err.splitlines()[-1] == f"-- picture: {path}"
+    assert path.read_bytes()[:5] in (b"\x89PNG\r", b"<?xml")
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_picture_leaves_the_output_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    plain = cli("generate", "def add(", *LADDER)
+    drawn = cli("generate", "def add(", *LADDER, "--plot", tmp_path / "rounds.png")
+    assert drawn.out == plain.out
+    as_json = cli("generate", "def add(", *LADDER, "--plot", tmp_path / "rounds.png", "--json")
+    assert as_json.err == ""
+    assert "rounds" not in json.loads(as_json.out)
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_loaded(cli: Cli, tmp_path: Path) -> None:
+    for name, complaint in (
+        ("rounds.pdf", "is no name for a picture; expected one that ends in .png or .svg"),
+        ("nowhere/rounds.png", "for the picture; make it first"),
+    ):
+        ran = cli("generate", "def add(", "--model", "/no/such/model", "--plot", tmp_path / name)
+        assert (ran.code, ran.out) == (2, "")
+        assert complaint in ran.err
+        assert len(ran.err.splitlines()) == 1
+
+
+def test_the_table_has_a_line_for_each_level(cli: Cli) -> None:
+    ran = cli("generate", "def add(", *LADDER, "--stats")
+    lines = {line[:12].strip(): line.split() for line in ran.err.splitlines() if not line.startswith("--")}
+    assert list(lines) == ["", "target", "stdlib-1m", "lookup", "between them", "all decoding", "the prompt"]
+    numbers = json.loads(cli("generate", "def add(", *LADDER, "--json").out)["stats"]
+    small, lookup = numbers["levels"]
+    accepted = " ".join(map(str, small["accepted_per_position"]))
+    counts = [small["passes"], small["rows"], small["draft_tokens"], small["accepted_tokens"]]
+    assert lines["stdlib-1m"][3:7] == [str(n) for n in counts]
+    assert " ".join(lines["stdlib-1m"]).endswith(f"{small['mean_acceptance_length']:.2f} {accepted}")
+    assert lines["lookup"][3:5] == [str(lookup["draft_tokens"]), str(lookup["accepted_tokens"])]
+    rounds = int(lines["target"][3])
+    assert int(lines["target"][4]) == rounds + numbers["draft_tokens"]
+    assert rounds * numbers["mean_acceptance_length"] == pytest.approx(23)  # the first token is the prompt's
+
+
+def test_plain_decoding_has_a_table_too(cli: Cli) -> None:
+    ran = cli("generate", "def add(", "--draft", "none", "--max-new-tokens", 1, "--stats")
+    assert ran.code == 0
+    assert "target" in ran.err
+
+
+def test_each_level_keeps_its_colour(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    legend = cli("generate", "def add(", *LADDER, "--max-new-tokens", 40, "--show-origins").err.splitlines()[0]
+    assert legend == "-- proposed by: target, \x1b[32mstdlib-1m\x1b[0m, \x1b[36mlookup\x1b[0m"
+    alone = cli("generate", "def add(", "--draft", "lookup", "--max-new-tokens", 40, "--show-origins").err
+    assert "\x1b[32mlookup\x1b[0m" in alone
