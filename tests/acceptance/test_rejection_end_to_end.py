@@ -36,7 +36,7 @@ def decoder(noise: float) -> Decoder:
     tensors, other = random_tensors(config, 1), random_tensors(config, 2)
     for name, tensor in tensors.items():
         tensor.add_(noise * other[name])
-    return Decoder(config, assemble(tensors, config))
+    return Decoder(config, assemble(tensors, config), threads=1)
 
 
 TARGET, POOR = decoder(0.0), decoder(0.2)
