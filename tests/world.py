@@ -60,7 +60,7 @@ def weak_decoder(seed: int, noise: float = 0.0, arithmetic: str = "auto") -> Dec
             tensor.mul_(8)
         if noise and tensor.ndim == 2:
             tensor.add_(noise * tensor.std() * other[name] / other[name].std())
-    return Decoder(config, assemble(tensors, config), arithmetic=arithmetic)
+    return Decoder(config, assemble(tensors, config), arithmetic=arithmetic, threads=1)
 
 
 @cache

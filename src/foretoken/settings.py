@@ -148,7 +148,7 @@ class GenerateSettings(_Settings):
             _number("temperature", self.temperature, 0.001, 100.0, "0 (greedy), or ")
         _number("top_p", self.top_p, 0.0, 1.0, open_below=True)
         _number("min_p", self.min_p, 0.0, 1.0)
-        _number("repetition_penalty", self.repetition_penalty, 0.0, 100.0, open_below=True)
+        _number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _number("presence_penalty", self.presence_penalty, -100.0, 100.0)
         _number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
         _whole("top_k", self.top_k, 0, 2**31)

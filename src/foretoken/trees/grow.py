@@ -33,7 +33,8 @@ class Growth:
     scores: list[float] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     _looked: set[int] = field(default_factory=set)  # behind which nodes
-    _kept: list[int] = field(default_factory=list)  # of a beam: the nodes at each depth that went on
+    _beams: list[int] = field(default_factory=list)  # the nodes at each depth that went on
+    _reached: int = 0  # the depth whose nodes were last asked for, where it goes depth by depth
 
     def add(self, parent: int, tokens: Sequence[int], log_probs: Sequence[float]) -> None:
         """The children of a node, likeliest first, with the logarithms of their probabilities."""
@@ -53,18 +54,19 @@ class Growth:
 
     def _frontier(self) -> list[int]:
         if self.shape == "best-first":
-            sent = self.chosen()
-            if len(self.tokens) >= self.nodes and all(i in self._looked or self.depths[i] == self.depth for i in sent):
+            if all(i in self._looked or self.depths[i] == self.depth for i in self.chosen()):
                 return []  # whatever lies behind the others is less likely than what is known
             open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
             return sorted([i for i in open_ if self.depths[i] < self.depth][: self.width])
         deepest = self.depths[-1] if self.depths else 0
-        last = [i for i in range(len(self.tokens)) if self.depths[i] == deepest and i not in self._looked]
+        if deepest == self._reached:
+            return []
+        self._reached = deepest
+        last = [i for i in range(len(self.tokens)) if self.depths[i] == deepest]
         if self.shape == "full":
             return last if deepest < self.depth and len(self.tokens) < self.nodes else []
         beam = sorted(self._by_score(last)[: self.width])
-        if self.shape == "beam":
-            self._kept += beam
+        self._beams += beam
         return beam if deepest < self.depth else []
 
     def chosen(self) -> list[int]:
@@ -72,7 +74,7 @@ class Growth:
         if self.shape == "full":
             return list(range(min(self.nodes, len(self.tokens))))
         if self.shape == "beam":
-            return self._kept[: self.nodes]
+            return sorted(self._by_score(self._beams)[: self.nodes])
         return sorted(self._by_score(range(len(self.tokens)))[: self.nodes])
 
     def _by_score(self, nodes: Sequence[int]) -> list[int]:
