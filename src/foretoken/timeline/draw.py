@@ -292,7 +292,7 @@ class _Page:
         """A cell a token, from `start` (ms, lane) on, by steps right and up in inches; or, too small, a kind."""
         from matplotlib.patches import Rectangle
 
-        small = max(step) < 0.03
+        small = max(step) < (0.05 if step[0] else 0.03)
         gap = min(0.02, max(step) / 3)
         x, y = start
         for colour, count in kinds:
