@@ -20,7 +20,7 @@ from foretoken.source import EMBEDDED
 from foretoken.text import Tokenizer
 from foretoken.types import TARGET, Drafter
 
-_WIDTH, _DEPTH, _SHARPNESS = 4, 6, 1.0  # of a tree whose form is left open
+_WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # of a tree whose form is left open
 
 
 @dataclass(frozen=True)
