@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ def chat(
     from foretoken.build import load
 
     loaded = load(model, **asdict(loading))
+    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     talk = loaded.chat(system, plain=plain)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     if interactive:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import typer
@@ -27,6 +28,7 @@ def demo() -> None:
     completions = []
     for draft, title in (("lookup", "with drafting (lookup)"), ("none", "plainly")):
         model = foretoken.load(draft=draft)
+        gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
         model.generate(PROMPT, max_new_tokens=8)  # what runs first pays for memory and threads that the next one finds
         print(f"-- {title}\n{PROMPT}", end="", flush=True)
         stream = model.stream(PROMPT, max_new_tokens=160)

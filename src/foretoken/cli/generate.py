@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,7 @@ def generate(
     if plot is not None:
         timeline.expect_drawable(plot)
     loaded = load(model, **asdict(loading))
+    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     completions = []
     for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):
         completions.append(done)
