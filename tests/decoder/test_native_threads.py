@@ -231,6 +231,36 @@ def test_a_process_may_fork_while_another_thread_of_it_is_in_a_pass() -> None:
     assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
 
 
+FORK_WHILE_THREADS_ARE_MADE = """
+import os, threading, warnings
+import torch
+warnings.simplefilter("ignore")
+from foretoken.kernels import native
+
+x, weight = torch.ones(1, 64), torch.ones(64, 64)
+making = threading.Thread(target=lambda: [native.linear(x, weight, None, "generic", n) for n in range(2, 80)])
+making.start()
+forks = 0
+while making.is_alive():
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if native.linear(x, weight, None, "generic", 1)[0, 0] == 64 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    forks += 1
+making.join()
+assert forks > 1, "nothing was under way"
+print("none hangs")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_may_fork_while_another_thread_of_it_makes_threads() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK_WHILE_THREADS_ARE_MADE], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "none hangs\n"), done.stderr
+
+
 # -- levels -----------------------------------------------------------------------------------------------------------
 
 

@@ -30,15 +30,19 @@ inline void breathe() {
 }
 
 std::atomic<unsigned> generation{0};  // counts forks: a child has none of its parent's threads
+std::mutex guard;                     // of the pools; held over a fork, so that the child never finds it taken
 
 }  // namespace
 
 std::shared_ptr<Pool> Pool::of(int threads) {
   if (threads < 1 || threads > 4096) throw std::invalid_argument("a pool has 1 to 4096 threads");
-  static std::mutex guard;
   static auto* pools = new std::map<std::pair<int, unsigned>, std::shared_ptr<Pool>>;  // never freed: threads may run at exit
 #if defined(__unix__) || defined(__APPLE__)
-  static const int once = pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1); });
+  static const int once = pthread_atfork([] { guard.lock(); }, [] { guard.unlock(); },
+                                         [] {
+                                           generation.fetch_add(1);
+                                           guard.unlock();
+                                         });
   (void)once;
 #endif
   const std::lock_guard<std::mutex> hold(guard);
