@@ -15,7 +15,7 @@ HERE = [*native.supported(), native.EMULATED] if native.module() is not None els
 
 def forget() -> None:
     """Decide anew which implementations run, as a fresh process would."""
-    for decided in (native.module, native.level, kernels._argmax):
+    for decided in (native.module, native.level, kernels._argmax, kernels._rank):
         decided.cache_clear()
 
 

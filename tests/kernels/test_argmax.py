@@ -44,7 +44,7 @@ def fresh() -> Iterator[Callable[[], None]]:
     """Forgets what was decided about implementations: by calling it, and at the end."""
 
     def forget() -> None:
-        for decided in (native.module, native.level, kernels._argmax):
+        for decided in (native.module, native.level, kernels._argmax, kernels._rank):
             decided.cache_clear()
 
     forget()

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from foretoken.errors import ContractError
 from foretoken.kernels import choosing, native
 from foretoken.kernels.choosing import Floats, Noise, Warp
@@ -57,7 +59,15 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> Ranked 
 
 @cache
 def _rank() -> Callable[[Floats, Warp, Noise | None, int], Ranked | None]:
-    return choosing.rank
+    if native.module() is None:
+        return choosing.rank
+    level = native.level()
+
+    def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> Ranked | None:
+        whole = logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
+        return native.rank(whole, warp, noise, count, level)
+
+    return rank
 
 
 def explain() -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from foretoken.errors import ContractError
+
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
@@ -59,6 +61,7 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> tuple[l
     logits: float32 [V]; -inf is a token that must not come. Without noise the scores are the warped logits. None if a
     logit is NaN or +inf.
     """
+    expect(logits, noise, count)
     x = warped(logits, warp)
     if x is None:
         return None
@@ -68,6 +71,18 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> tuple[l
         scores = scores + gumbel(noise, left)
     best = np.lexsort((left, -scores))[:count]
     return left[best].tolist(), scores[best].tolist()
+
+
+def expect(logits: Floats, noise: Noise | None, count: int) -> None:
+    """Refuse what `rank` has no answer for, in words."""
+    if logits.dtype != np.float32 or logits.ndim != 1:
+        raise ContractError(f"rank got {logits.dtype} {list(logits.shape)}; expected float32 [V]")
+    if count < 0:
+        raise ContractError(f"the best {count} tokens were asked for; expected 0 or more")
+    if noise is not None and (noise.seed >> 64 or (noise.completion | noise.step | noise.stream) >> 32):
+        raise ContractError(
+            f"dice of {noise} do not fit; expected 64 bits of seed, then 32 each, of whole numbers from 0 on"
+        )
 
 
 def warped(logits: Floats, warp: Warp) -> Floats | None:

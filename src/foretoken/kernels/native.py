@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ContractError, NativeError, nearest
+from foretoken.kernels.choosing import Floats, Noise, Warp, expect
 
 if TYPE_CHECKING:
     import torch
@@ -97,6 +98,35 @@ def argmax(logits: torch.Tensor, at_level: str) -> int | None:
         raise ContractError("argmax got no logits; expected float32 [V], V > 0")
     index = int(_present().argmax(_NUMBERS[at_level], logits.data_ptr(), len(logits)))
     return None if index < 0 else index
+
+
+def rank(
+    logits: Floats, warp: Warp, noise: Noise | None, count: int, at_level: str
+) -> tuple[list[int], list[float]] | None:
+    """See `foretoken.kernels.choosing.rank`: the same bits. logits: float32 [V], contiguous."""
+    expect(logits, noise, count)
+    if not (logits.flags.c_contiguous and logits.flags.aligned):
+        raise ContractError(
+            f"logits has strides {logits.strides}, or begins within a number; expected contiguous memory: call "
+            f"numpy.require(logits, requirements='CA')"
+        )
+    if len(logits) == 0:
+        return None
+    dice = (0, 0, 0, 0) if noise is None else (noise.seed, noise.completion, noise.step, noise.stream)
+    address = logits.__array_interface__["data"][0]
+    ranked: tuple[list[int], list[float]] | None = _present().rank(
+        _NUMBERS[at_level],
+        address,
+        len(logits),
+        warp.temperature,
+        warp.top_k,
+        warp.top_p,
+        warp.min_p,
+        count,
+        noise is not None,
+        *dice,
+    )
+    return ranked
 
 
 def linear(

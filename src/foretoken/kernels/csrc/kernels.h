@@ -2,7 +2,8 @@
 // which, `kernels/reference.py` defines them, and tests compare with ==.
 //
 // Rows are float32. A weight's format decides the order in which its products are summed, never the level, the number of
-// rows or of threads. Subnormal numbers count as zero, so callers set the processor's flags (`FlushSubnormals`).
+// rows or of threads. Subnormal numbers count as zero but in `rank`, so callers set the processor's flags
+// (`FlushSubnormals`, `KeepSubnormals`).
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,21 @@ constexpr std::int64_t kTile = 16;  // outputs that a linear kernel computes at 
 
 // Bytes of a repacked block of bf16.
 inline std::size_t repacked_bytes(std::int64_t k) { return static_cast<std::size_t>((k + 31) / 32 * 32) * 2 * kTile; }
+
+// What makes logits a distribution, and which dice are thrown: `Warp` and `Noise` in kernels/choosing.py.
+struct Choice {
+  float temperature;
+  std::int64_t top_k;
+  double top_p, min_p;
+  bool noise;
+  std::uint64_t seed;
+  std::uint32_t completion, step, stream;
+};
+
+// Bytes of memory that `rank` works in.
+inline std::int64_t rank_bytes(std::int64_t n, std::int64_t count) {
+  return (n + 63) / 64 * 64 * 24 + (count < n ? count : n) * 16;
+}
 
 struct Kernels {
   const char* name;
@@ -55,6 +71,11 @@ struct Kernels {
 
   // Index of the largest of n > 0 floats, the lowest on a tie; -1 if any is NaN.
   std::int64_t (*argmax)(const float* values, std::int64_t n);
+
+  // The `count` tokens with the largest warped and perturbed of n > 0 logits, best first: how many there are, or -1 if
+  // a logit is NaN or +inf. memory: `rank_bytes`, from a multiple of 64 on. Subnormals count: `KeepSubnormals`.
+  std::int64_t (*rank)(const float* logits, std::int64_t n, const Choice&, std::int64_t count, void* memory,
+                       std::int64_t* tokens, double* scores);
 };
 
 // By level, from slow to fast; null where the build has none of it.

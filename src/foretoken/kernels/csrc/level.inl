@@ -320,11 +320,17 @@ int64_t argmax(const float* values, int64_t n) {
   return -1;
 }
 
+}  // namespace
+
+#include "choosing.inl"
+
+namespace {
+
 // `repack` and `linear_repacked`, where the level has them.
 template <class Repack, class Linear>
 foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
   return {name,   packed_bytes, pack,      linear, repack, linear_repacked, embed,  norm,
-          silu_mul, rotate,     store_row, soften, weigh,  fold,            divide, argmax};
+          silu_mul, rotate,     store_row, soften, weigh,  fold,            divide, argmax, rank};
 }
 
 }  // namespace

@@ -127,6 +127,19 @@ FlushSubnormals::~FlushSubnormals() {
 #endif
 }
 
+KeepSubnormals::KeepSubnormals() : before_(0) {
+#if defined(__x86_64__)
+  before_ = _mm_getcsr();
+  _mm_setcsr(before_ & ~0xe040u);
+#endif
+}
+
+KeepSubnormals::~KeepSubnormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(before_);
+#endif
+}
+
 const Kernels* kernels_of(Level level, const char** reason) {
   const char* ignored = nullptr;
   if (!reason) reason = &ignored;

@@ -22,4 +22,17 @@ class FlushSubnormals {
   unsigned before_;
 };
 
+// While it lives, this thread's arithmetic is IEEE 754's, whatever somebody else has set: rounded to the nearest,
+// subnormal numbers as they are.
+class KeepSubnormals {
+ public:
+  KeepSubnormals();
+  ~KeepSubnormals();
+  KeepSubnormals(const KeepSubnormals&) = delete;
+  KeepSubnormals& operator=(const KeepSubnormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+
 }  // namespace foretoken

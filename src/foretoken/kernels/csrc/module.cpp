@@ -193,6 +193,31 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     return kernels_at(level)->argmax(at<const float>(values), n);
   });
+  m.def("rank", [](int level, Address logits, std::int64_t n, double temperature, std::int64_t top_k, double top_p,
+                   double min_p, std::int64_t count, bool noise, std::uint64_t seed, std::uint32_t completion,
+                   std::uint32_t step, std::uint32_t stream) -> nb::object {
+    const Kernels* kernels = kernels_at(level);
+    const Choice choice{static_cast<float>(temperature), top_k, top_p, min_p, noise, seed, completion, step, stream};
+    static thread_local std::vector<char> memory;
+    static thread_local Numbers tokens;
+    static thread_local std::vector<double> scores;
+    std::int64_t found = 0;
+    {
+      nb::gil_scoped_release release;
+      const KeepSubnormals keep;
+      at_least(memory, rank_bytes(n, count) + 64);
+      at_least(tokens, std::min(count, n));
+      at_least(scores, std::min(count, n));
+      found = kernels->rank(at<const float>(logits), n, choice, count, aligned(memory), tokens.data(), scores.data());
+    }
+    if (found < 0) return nb::none();
+    nb::list ids, values;
+    for (std::int64_t i = 0; i < found; ++i) {
+      ids.append(tokens[static_cast<std::size_t>(i)]);
+      values.append(scores[static_cast<std::size_t>(i)]);
+    }
+    return nb::make_tuple(ids, values);
+  });
   m.def("read", [](int level, int threads, int streams, Address memory, std::int64_t bytes) {
     nb::gil_scoped_release release;
     return read_once(static_cast<Level>(level), threads, streams, at<const char>(memory), bytes);

@@ -92,7 +92,50 @@ inline float largest(V16 a) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+inline unsigned lanes_of(__m256 lo, __m256 hi) {
+  return static_cast<unsigned>(_mm256_movemask_ps(lo)) | static_cast<unsigned>(_mm256_movemask_ps(hi)) << 8;
+}
+inline unsigned above(V16 a, V16 b) {
+  return lanes_of(_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ));
+}
+inline V16 cut_below(V16 a, float limit) {
+  const __m256 l = _mm256_set1_ps(limit), never = _mm256_set1_ps(-__builtin_inff());
+  return {_mm256_blendv_ps(never, a.lo, _mm256_cmp_ps(a.lo, l, _CMP_GE_OQ)),
+          _mm256_blendv_ps(never, a.hi, _mm256_cmp_ps(a.hi, l, _CMP_GE_OQ))};
+}
 
-constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2;  // what fits into 16 registers
+struct Words {
+  __m256i lo, hi;
+};
+
+inline Words words(std::uint64_t a) {
+  const __m256i x = _mm256_set1_epi64x(static_cast<long long>(a));
+  return {x, x};
+}
+inline Words load(const std::uint64_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 4))};
+}
+inline void store(std::uint64_t* p, Words a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 4), a.hi);
+}
+inline Words plus(Words a, Words b) { return {_mm256_add_epi64(a.lo, b.lo), _mm256_add_epi64(a.hi, b.hi)}; }
+inline Words product(Words a, Words b) { return {_mm256_mul_epu32(a.lo, b.lo), _mm256_mul_epu32(a.hi, b.hi)}; }
+inline __m256i mixed(__m256i a, __m256i b, __m256i c) {
+  return _mm256_xor_si256(_mm256_srli_epi64(a, 32), _mm256_xor_si256(b, c));
+}
+inline Words mixed(Words a, Words b, Words c) { return {mixed(a.lo, b.lo, c.lo), mixed(a.hi, b.hi, c.hi)}; }
+inline __m256 at_most(__m256i even, __m256i odd, __m256 bound) {
+  const __m256i both = _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+  const __m256 upper = _mm256_cvtepi32_ps(_mm256_srli_epi32(both, 8));
+  return _mm256_cmp_ps(_mm256_cvtepi32_ps(_mm256_castps_si256(upper)), bound, _CMP_LE_OQ);
+}
+inline unsigned at_most(Words even, Words odd, V16 bound) {
+  return lanes_of(at_most(even.lo, odd.lo, bound.lo), at_most(even.hi, odd.hi, bound.hi));
+}
+
+constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2, kBlocks = 1;  // what fits into 16 registers
+constexpr int kRegister = 32;  // bytes
 
 }  // namespace

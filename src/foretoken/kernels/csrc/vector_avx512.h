@@ -69,7 +69,31 @@ inline float largest(V16 a) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
+inline unsigned above(V16 a, V16 b) { return _mm512_cmp_ps_mask(a.x, b.x, _CMP_GT_OQ); }
+inline V16 cut_below(V16 a, float limit) {
+  return {_mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()),
+                             _mm512_cmp_ps_mask(a.x, _mm512_set1_ps(limit), _CMP_GE_OQ), a.x)};
+}
 
-constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4;  // what fits into 32 registers
+struct Words {
+  __m512i x;
+};
+
+inline Words words(std::uint64_t a) { return {_mm512_set1_epi64(static_cast<long long>(a))}; }
+inline Words load(const std::uint64_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store(std::uint64_t* p, Words a) { _mm512_storeu_si512(p, a.x); }
+inline Words plus(Words a, Words b) { return {_mm512_add_epi64(a.x, b.x)}; }
+inline Words product(Words a, Words b) { return {_mm512_maskz_mul_epu32(0xff, a.x, b.x)}; }
+inline Words mixed(Words a, Words b, Words c) {
+  return {_mm512_ternarylogic_epi64(_mm512_maskz_srli_epi64(0xff, a.x, 32), b.x, c.x, 0x96)};
+}
+inline unsigned at_most(Words even, Words odd, V16 bound) {
+  const __m512i both = _mm512_mask_shuffle_epi32(even.x, 0xaaaa, odd.x, _MM_PERM_CCAA);
+  const __m512 upper = _mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_srli_epi32(kAll, both, 8));
+  return _mm512_cmp_ps_mask(_mm512_maskz_cvtepi32_ps(kAll, _mm512_castps_si512(upper)), bound.x, _CMP_LE_OQ);
+}
+
+constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2;  // what fits into 32 registers
+constexpr int kRegister = 64;  // bytes
 
 }  // namespace

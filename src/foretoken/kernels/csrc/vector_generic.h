@@ -88,7 +88,52 @@ inline float largest(V16 a) {
   }
   return a.x[0];
 }
+// Lanes in which a is larger, lane 0 in the lowest bit.
+inline unsigned above(V16 a, V16 b) {
+  unsigned lanes = 0;
+  for (int i = 0; i < 16; ++i) lanes |= static_cast<unsigned>(a.x[i] > b.x[i]) << i;
+  return lanes;
+}
+inline V16 cut_below(V16 a, float limit) {
+  return V16::each([&](int i) { return a.x[i] >= limit ? a.x[i] : -__builtin_inff(); });
+}
 
-constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1;
+struct Words {  // for 32-bit arithmetic in 64 bits: what the upper halves hold is no matter, but in a product
+  std::uint64_t x[8];
+
+  template <class F>
+  static Words each(F f) {
+    Words r;
+    for (int i = 0; i < 8; ++i) r.x[i] = f(i);
+    return r;
+  }
+};
+
+inline Words words(std::uint64_t a) { return Words::each([&](int) { return a; }); }
+inline Words load(const std::uint64_t* p) { return Words::each([&](int i) { return p[i]; }); }
+inline void store(std::uint64_t* p, Words a) { std::memcpy(p, a.x, sizeof a.x); }
+inline Words plus(Words a, Words b) { return Words::each([&](int i) { return a.x[i] + b.x[i]; }); }
+// Of the lower halves.
+inline Words product(Words a, Words b) {
+  return Words::each([&](int i) { return (a.x[i] & 0xffffffffu) * (b.x[i] & 0xffffffffu); });
+}
+// The upper half of a, with b and c.
+inline Words mixed(Words a, Words b, Words c) {
+  return Words::each([&](int i) { return (a.x[i] >> 32) ^ b.x[i] ^ c.x[i]; });
+}
+// Lanes of 16 pieces of noise, taken from two words in turn, that are at most some bound: the upper 24 of their 32 bits
+// as a float, and that float's bits as a number.
+inline unsigned at_most(Words even, Words odd, V16 bound) {
+  unsigned lanes = 0;
+  for (int i = 0; i < 16; ++i) {
+    const std::uint32_t noise = static_cast<std::uint32_t>(i % 2 ? odd.x[i / 2] : even.x[i / 2]);
+    const float upper = static_cast<float>(static_cast<std::int32_t>(noise >> 8));
+    lanes |= static_cast<unsigned>(static_cast<float>(static_cast<std::int32_t>(bits_of(upper))) <= bound.x[i]) << i;
+  }
+  return lanes;
+}
+
+constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1;
+constexpr int kRegister = 16;  // bytes
 
 }  // namespace
