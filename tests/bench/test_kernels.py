@@ -51,6 +51,15 @@ def test_reading_reads_in_every_way(level: str, streams: int) -> None:
     assert native.read_seconds(memory, 2, streams, level) > 0
 
 
+def test_the_record_has_a_choice_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "VOCABULARIES", (100, 300))
+    results = passes.choices("generic", rounds=1)
+    assert len(results) == 2 * 2 * len(passes.WARPS)
+    assert {result["kernel"] for result in results} == {"choose"}
+    assert all(result["microseconds"] > 0 for result in results)
+    json.dumps(results)
+
+
 def test_a_pass_reads_all_of_a_checkpoint_but_the_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 128, "num_attention_heads": 4, "head_dim": 16}
     monkeypatch.setattr(passes, "SHAPE", {**passes.SHAPE, **small, "num_key_value_heads": 2})

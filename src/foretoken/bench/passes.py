@@ -1,8 +1,9 @@
 """What a model's passes cost beside what memory allows: `python -m foretoken.bench.passes --out results/NAME.json`.
 
 A Llama of the 1b shape with random weights (their values cost nothing): passes of 1 to 32 rows with mapped and with
-copied weights, attention at 8,192 tokens, loading, prefill beside transformers on the same weights. Every share of the
-bandwidth is of a bandwidth measured beside it; what is compared runs in turn.
+copied weights, attention at 8,192 tokens, loading, prefill beside transformers on the same weights; and what a choice
+from a row of logits costs. Every share of the bandwidth is of a bandwidth measured beside it; what is compared runs in
+turn.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -32,6 +34,7 @@ from foretoken.decoder.weights import expected_shapes
 from foretoken.errors import ForetokenError, InputError
 from foretoken.files import expect_place, write_json
 from foretoken.kernels import native
+from foretoken.kernels.choosing import Noise, Warp
 from foretoken.provenance import provenance
 
 # the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
@@ -53,6 +56,14 @@ SHAPE: dict[str, Any] = {
 }
 ROWS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 8192
+VOCABULARIES = (4096, 128_256)
+WARPS = {
+    "temperature": Warp(0.8),
+    "top_k": Warp(0.8, top_k=50),
+    "top_p": Warp(0.8, top_p=0.95),
+    "min_p": Warp(0.8, min_p=0.05),
+    "all": Warp(0.8, 50, 0.95, 0.05),
+}
 
 LOADING = """
 import sys, time, resource
@@ -136,6 +147,25 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
         "milliseconds": round(1e3 * statistics.median(seconds), 2),
         "fraction_of_bandwidth": round(statistics.median(shares), 3),
     }
+
+
+def choices(level: str, rounds: int) -> list[dict[str, Any]]:
+    """Seconds of one choice from a row of logits, and of the best 16, with noise, on one thread."""
+    results = []
+    for vocabulary in VOCABULARIES:
+        logits = (3 * np.random.default_rng(0).standard_normal(vocabulary)).astype(np.float32)
+        for cut, warp in WARPS.items():
+            for count in (1, 16):
+                seconds = []
+                for step in range(20 * rounds):
+                    noise = Noise(0, 0, step)
+                    began = perf_counter()
+                    native.rank(logits, warp, noise, count, level)
+                    seconds.append(perf_counter() - began)
+                took = round(1e6 * statistics.median(seconds), 1)
+                size = {"kernel": "choose", "level": level, "vocabulary": vocabulary}
+                results.append({**size, "cut": cut, "count": count, "microseconds": took})
+    return results
 
 
 def prefill(folder: Path, lengths: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
@@ -280,6 +310,7 @@ def _run(args: argparse.Namespace) -> None:
         ]
         gc.collect()
         record["attention"] = attention(folder, ceiling, args.rounds)
+        record["choices"] = choices(level, args.rounds)
         record["read_bandwidth_gb_per_s"] = round(ceiling.measure() / 1e9, 2)
         del ceiling
         gc.collect()
