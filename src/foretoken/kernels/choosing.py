@@ -151,7 +151,7 @@ def gumbel(noise: Noise, tokens: npt.NDArray[np.int64]) -> Doubles:
 
 def uniform(noise: Noise, token: int) -> float:
     """One number within (0, 1), from the bits that a token's dice have: for rules that need a coin."""
-    return float((float(int(_bits(noise, np.array([token]))[0]) >> 11) + 0.5) * 2.0**-53)
+    return float(((int(_bits(noise, np.array([token]))[0]) >> 12) + 0.5) * 2.0**-52)
 
 
 def _logarithm(x: Doubles) -> Doubles:
