@@ -118,7 +118,7 @@ def test_a_hub_id_becomes_the_folder_of_its_snapshot(elsewhere: Path, monkeypatc
     # the configuration alone, which may be refused; then what loading reads, and no weights in other formats
     assert asked == [
         ("owner/name", "v1", ["config.json"]),
-        ("owner/name", "v1", ["*.json", "*.safetensors", "tokenizer.model"]),
+        ("owner/name", "v1", ["*.json", "*.safetensors", "tokenizer.model", "chat_template.jinja"]),
     ]
 
 

@@ -133,7 +133,7 @@ def test_what_was_sampled_is_recorded_and_verified(cli: Cli, tmp_path: Path) -> 
         (("--top-k", "-1"), "top_k is -1, expected a whole number, 0 to"),
         (("--top-p", "0"), "top_p is 0.0, expected a number, above 0 to 1"),
         (("--min-p", "2"), "min_p is 2.0, expected a number, 0 to 1"),
-        (("--repetition-penalty", "0"), "repetition_penalty is 0.0, expected a number, above 0 to 100"),
+        (("--repetition-penalty", "0"), "repetition_penalty is 0.0, expected a number, 0.01 to 100"),
         (("--presence-penalty", "inf"), "presence_penalty is inf, expected a number, -100 to 100"),
         (("--seed", "-1"), "seed is -1, expected a whole number, 0 to"),
         (("--seed", str(2**64)), f"seed is {2**64}, expected a whole number, 0 to"),

@@ -84,7 +84,7 @@ def test_a_field_that_is_missing_is_named(altered: Altered, name: str) -> None:
         (settings(temperature="warm"), "settings.temperature is 'warm', expected a number"),
         (settings(top_k=-1), "top_k is -1, expected a whole number, 0 to 2147483648"),
         (settings(top_p="all"), "top_p is 'all', expected a number, above 0 to 1"),
-        (settings(repetition_penalty=0), "repetition_penalty is 0, expected a number, above 0 to 100"),
+        (settings(repetition_penalty=0), "repetition_penalty is 0, expected a number, 0.01 to 100"),
         (settings(stop="x"), "settings.stop is 'x', expected texts"),
         (settings(stop=["x", ""]), "stop is ['x', ''], expected a text or several, none of them empty"),
         (settings(stop=[1]), "settings.stop is [1], expected texts"),
