@@ -128,7 +128,7 @@ def untold(model: Model, draft: str) -> Model:
     levels = name_levels(settings)
 
     def load_draft(name: str) -> Any:
-        loaded = load(name, draft="none", dtype=settings.dtype)
+        loaded = load(name, draft="none", dtype=settings.dtype, threads=settings.threads)
         return loaded.target, loaded.tokenizer
 
     drafter = make_ladder(
