@@ -2,7 +2,7 @@
 
 From the root, step to the child whose token is the target's token there, until there is none; the target's token at
 that point is the bonus. Nothing of the draft but its tokens is used, so the result is what plain decoding gives
-whatever the drafter claims (greedy; sampled too, once the target's choice is a function of position and seed).
+whatever the drafter claims; sampled too, because the target's choice is a function of logits, place and seed.
 """
 
 from __future__ import annotations

@@ -53,6 +53,7 @@ class Cache:
         self.readers = 0  # passes that run on this memory by address
         self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
         self._depths: list[int] = []
+        self.linear = True  # whether each slot's parent is the slot before it
         shape = (len(layers), 0, kv_heads, head_dim)
         self._keys = torch.empty(shape, dtype=dtype, device=device)
         self._values = torch.empty(shape, dtype=dtype, device=device)
@@ -74,6 +75,7 @@ class Cache:
             if not -1 <= parent < slot:
                 raise ContractError(f"slot {slot} was given parent {parent}; expected an earlier slot, or -1")
         self._reserve(self.length - self.base + first + len(parents))
+        self.linear = self.linear and all(parent == slot - 1 for slot, parent in enumerate(parents, first))
         for parent in parents:
             self._parents.append(parent)
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
@@ -155,6 +157,7 @@ class Cache:
     def discard(self) -> None:
         """Forget all scratch."""
         self.turn += 1
+        self.linear = True
         self._parents.clear()
         self._depths.clear()
 
@@ -184,10 +187,12 @@ class Cache:
         if not in_order:
             # a commit that is broken off between the moves must not be tried again: these slots are nobody's now
             self._tags[:, start : start + self.scratch] = _UNWRITTEN
-            for to, slot in enumerate(path, start):  # one by one: picking rows by a list would wake PyTorch's threads
-                if to != start + slot:  # a path only moves down, so nothing is written over before it has moved
-                    self._keys[:, to] = self._keys[:, start + slot]
-                    self._values[:, to] = self._values[:, start + slot]
+            for to, slot in enumerate(path, start):  # a path only moves down: nothing is written over before it moved
+                if to == start + slot:
+                    continue
+                for layer in range(len(self.layers)):  # a piece that is too small for PyTorch to wake its threads for
+                    self._keys[layer, to] = self._keys[layer, start + slot]
+                    self._values[layer, to] = self._values[layer, start + slot]
         self.discard()
         self.length += len(path)
 

@@ -78,6 +78,8 @@ class Rows:
 
 
 def _path(cache: Cache, slot: int) -> list[int]:
+    if cache.linear:
+        return []
     path = cache.path(slot)
     return [] if len(path) == slot + 1 else path
 

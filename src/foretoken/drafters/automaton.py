@@ -8,6 +8,8 @@ Sources: Blumer et al. 1985 for the automaton; SAM decoding (Hu et al. 2024, arX
 
 from __future__ import annotations
 
+from foretoken.errors import ContractError
+
 _ABSENT = -2
 _Change = tuple["dict[int, int] | list[int]", int, int]  # where, at which key, and what stood there
 
@@ -49,8 +51,14 @@ class SuffixAutomaton:
             self._link[state] = self._split(at, token)
         self._last = state
 
+    def settle(self) -> None:
+        """What is there stays: how to take it back is forgotten."""
+        self._journal.clear()
+
     def truncate(self, length: int) -> None:
-        """Keep the first tokens of the text: the automaton is as it was when it had only those."""
+        """Keep the first tokens of the text, at least what is settled: the automaton is as when it had only those."""
+        if length < len(self.text) - len(self._journal):
+            raise ContractError(f"{len(self.text) - len(self._journal)} tokens are settled; {length} cannot be kept")
         while len(self.text) > length:
             states, self._last, changes = self._journal.pop()
             self.text.pop()

@@ -34,6 +34,7 @@ class LookupDrafter:
             text = self._texts[request.sequence] = SuffixAutomaton()
             for token in request.prompt:
                 text.append(token)
+            text.settle()
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn the tokens that followed the longest earlier match of the text's end."""

@@ -21,8 +21,8 @@ from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
-from foretoken.drafters.reading import Reading, choose
-from foretoken.sampling.sampler import Samplers
+from foretoken.drafters.reading import Reading, begin, choose
+from foretoken.sampling.sampler import MakeSampler
 from foretoken.trees.tree import clip
 from foretoken.types import TARGET, Distribution, Draft, Drafter, Needs, Request, Turn, Verdict, Views, Work
 
@@ -53,7 +53,7 @@ class ModelDrafter:
     def __init__(
         self,
         model: Decoder,
-        samplers: Samplers,
+        samplers: MakeSampler,
         *,
         name: str,
         vocab_size: int,
@@ -78,10 +78,7 @@ class ModelDrafter:
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Read the prompts."""
-        for request in requests:
-            reading = Reading(self._model, request, self._samplers(request), self._views)
-            self._readings[request.sequence] = reading
-            reading.read()
+        self._readings.update(begin(self._model, requests, self._samplers, self._views))
         if self._inner is not None:
             self._inner.begin(requests)
 
@@ -137,8 +134,10 @@ class ModelDrafter:
         outputs = self._model.run(chain(cache, pending, writer=writer))
         token = self._next(reading, grown, outputs, rows - 1)
         if reading.sampler.plain and self._model.config.valid_vocab_size <= self._vocab_size and token is not None:
-            grown.tokens += self._model.draft_chain(cache, token, count - 1, writer=writer)
-            rows += len(grown.tokens) - 1
+            followed = self._model.draft_chain(cache, token, count - 1, writer=writer)
+            grown.tokens += followed  # fewer at a NaN, which is the chain's end
+            rows += len(followed)
+            token = None
         while token is not None and len(grown.tokens) < count:
             outputs = self._model.run(chain(cache, [token], writer=writer))
             rows += 1

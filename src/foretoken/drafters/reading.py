@@ -13,30 +13,34 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import chain
-from foretoken.sampling.sampler import Sampler
+from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.types import Request, Views
 
 _CHUNK = 256  # rows of a prompt read in one pass
 
 
 class Reading:
-    """One sequence. `readable` turns false for good when a token comes that the drafter's model does not have."""
+    """One sequence. Where its text holds a token that the drafter's model lacks, there is no room for a draft."""
 
     def __init__(self, model: Decoder, request: Request, sampler: Sampler, views: Views | None = None) -> None:
-        self.text = list(request.prompt)
+        self.text: list[int] = []
         self.sampler = sampler
-        self.readable = self._knows(request.prompt, model)
+        self._unknown: list[int] = []  # where tokens stand that the model lacks
         self._model = model
         self._sequence = request.sequence
         self._prompt = len(request.prompt)
         self._views = views
         self._own = model.new_cache() if views is None else None
+        self._extend(request.prompt)
 
-    def read(self) -> None:
-        """Compute the keys and values of all of the text but its last token, in a cache of one's own."""
-        if self._own is None or not self.readable:
+    def read(self, twin: Reading | None = None) -> None:
+        """Compute the keys and values of the prompt but its last token, in a cache of one's own; or copy them from a
+        `twin` that has read the same prompt. Not where no room is left for a draft."""
+        if self._own is None or not self.room():
             return
         stop = len(self.text) - 1
+        if twin is not None and twin._own is not None and twin.text[:stop] == self.text[:stop]:
+            self._own = twin._own.copy(min(stop, twin._own.length))
         while self._own.length < stop:
             rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
             self._model.forward(rows)
@@ -56,17 +60,17 @@ class Reading:
 
     def room(self) -> int:
         """How many tokens may follow in the model's context."""
-        return max(0, self._model.config.context_length - len(self.text)) if self.readable else 0
+        return 0 if self._unknown else max(0, self._model.config.context_length - len(self.text))
 
     def gain(self, tokens: Sequence[int]) -> None:
         """The text goes on with these."""
-        self.text.extend(tokens)
+        self._extend(tokens)
         self.sampler.advance(tokens)
-        self.readable = self.readable and self._knows(tokens, self._model)
 
     def rewind(self, position: int) -> None:
         """Forget the text from a position on."""
         del self.text[position:]
+        self._unknown = [at for at in self._unknown if at < position]
         if self._own is not None:
             self._own.truncate(min(self._own.length, position))
         self.sampler.rewind(position - self._prompt)
@@ -81,9 +85,23 @@ class Reading:
         if self._own is not None:
             self._own.commit(slots, writer)
 
-    @staticmethod
-    def _knows(tokens: Sequence[int], model: Decoder) -> bool:
-        return max(tokens, default=0) < model.config.vocab_size
+    def _extend(self, tokens: Sequence[int]) -> None:
+        size = self._model.config.vocab_size
+        self._unknown += [at for at, token in enumerate(tokens, len(self.text)) if token >= size]
+        self.text.extend(tokens)
+
+
+def begin(
+    model: Decoder, requests: Sequence[Request], samplers: MakeSampler, views: Views | None
+) -> dict[int, Reading]:
+    """New sequences, by number, with their prompts read; one that several have is read once."""
+    readings: dict[int, Reading] = {}
+    by_prompt: dict[tuple[int, ...], Reading] = {}
+    for request in requests:
+        reading = readings[request.sequence] = Reading(model, request, samplers(request), views)
+        reading.read(by_prompt.get(request.prompt))
+        by_prompt.setdefault(request.prompt, reading)
+    return readings
 
 
 def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int | None:

@@ -20,8 +20,8 @@ import torch
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows, chain
-from foretoken.drafters.reading import Reading, log_probs
-from foretoken.sampling.sampler import Sampler, Samplers
+from foretoken.drafters.reading import Reading, begin, log_probs
+from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.trees.grow import Growth
 from foretoken.types import Distribution, Draft, Needs, Request, Turn, Verdict, Views, Work
 
@@ -46,7 +46,7 @@ class TreeDrafter:
     def __init__(
         self,
         model: Decoder,
-        samplers: Samplers,
+        samplers: MakeSampler,
         *,
         name: str,
         vocab_size: int,
@@ -71,10 +71,7 @@ class TreeDrafter:
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Read the prompts."""
-        for request in requests:
-            reading = Reading(self._model, request, self._samplers(request), self._views)
-            self._readings[request.sequence] = reading
-            reading.read()
+        self._readings.update(begin(self._model, requests, self._samplers, self._views))
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn a tree."""

@@ -40,7 +40,7 @@ class Constraint(Protocol):
         ...
 
     def advance(self, token: int) -> None:
-        """One more token, which must be allowed."""
+        """One more token. One that is not allowed ends what may follow, until it is taken back."""
         ...
 
     def rewind(self, count: int) -> None:
@@ -102,14 +102,15 @@ class Sampler:
                 self._history.remove(token)
 
     def choose(self, logits: torch.Tensor) -> int | None:
-        """The next token, from its row of logits, float32 [V]. None if one of them is NaN."""
+        """The next token, from its row of logits, float32 [V]. None if one of them is NaN or +inf."""
         ranked = self.rank(logits, 1)
         if ranked is not None and not ranked[0]:
             raise _nothing_left()
         return None if ranked is None else ranked[0][0]
 
     def rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
-        """The likeliest next tokens and their scores, best first: the first is the choice. None at a NaN.
+        """The likeliest next tokens and their scores, best first: the first is the choice. None if a logit is NaN
+        or +inf.
 
         Sampling, the scores hold the dice, and `count` tokens are a sample without replacement.
         """
@@ -167,4 +168,4 @@ def _nothing_left() -> GrammarError:
     return GrammarError("no token may come next: constraint, bias and penalties together leave none")
 
 
-Samplers = Callable[[Request], Sampler]  # makes a request's sampler, for whoever chooses its tokens or guesses them
+MakeSampler = Callable[[Request], Sampler]  # for whoever chooses a request's tokens, or guesses them

@@ -64,7 +64,8 @@ class Growth:
         self._reached = deepest
         last = [i for i in range(len(self.tokens)) if self.depths[i] == deepest]
         if self.shape == "full":
-            return last if deepest < self.depth and len(self.tokens) < self.nodes else []
+            wanted = -(-max(0, self.nodes - len(self.tokens)) // self.width)  # no more than can still be sent
+            return last[:wanted] if deepest < self.depth else []
         beam = sorted(self._by_score(last)[: self.width])
         self._beams += beam
         return beam if deepest < self.depth else []

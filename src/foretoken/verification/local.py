@@ -23,7 +23,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
-from foretoken.sampling.sampler import Sampler, Samplers
+from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.settings import LoadSettings
 from foretoken.types import TARGET, Distribution, Draft, Features, Needs, Request, Verdict
 
@@ -68,7 +68,7 @@ class LocalVerifier:
         *,
         needs: Needs = Needs(),  # noqa: B008 (frozen)
         prefill_chunk: int = LoadSettings.prefill_chunk,
-        samplers: Samplers = Sampler,
+        samplers: MakeSampler = Sampler,
         rule: str = "walk",
     ) -> None:
         self.caches = Caches() if caches is None else caches
@@ -99,7 +99,7 @@ class LocalVerifier:
                 self.caches.open(request.sequence, cache)
                 read[request.prompt] = cache
                 begun.append(request.sequence)
-                if request.conversation is not None:
+                if request.conversation is not None and not self._needs.hidden:  # else all is read anew each turn
                     self._talks[request.sequence] = _Talk(request.conversation, list(request.prompt))
                 verdicts.append(self._read_prompt(request, sampler))
         except BaseException:
@@ -334,6 +334,8 @@ class LocalVerifier:
 
 
 def _rows(tensor: torch.Tensor, path: list[int]) -> torch.Tensor:
-    """Some rows, in memory of their own. To pick them by index would wake PyTorch's threads, which then spin on the
-    cores that the next pass wants."""
-    return torch.cat([tensor[i : i + 1] for i in path])
+    """Some rows, in memory of their own. PyTorch would share the copying out to its threads, which then spin on the
+    cores that the next pass wants; numpy does not."""
+    if tensor.device.type != "cpu":
+        return tensor[path]
+    return torch.from_numpy(tensor.numpy()[path])

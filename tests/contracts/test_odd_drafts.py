@@ -1,0 +1,162 @@
+"""Drafts that fit the target badly: other vocabularies and contexts, prompts with tokens that they lack, NaN among
+their weights, ladders and trees of all forms. What comes out is what plain decoding gives, and nothing is raised."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from functools import cache
+
+import pytest
+import torch
+
+from foretoken.decoder.caches import Caches
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.weights import assemble
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.tree import TreeDrafter
+from foretoken.sampling.sampler import Sampler
+from foretoken.trees.grow import SHAPES
+from foretoken.types import Drafter, Request, SamplingParams
+from tests.tiny import random_tensors, tiny_config
+from tests.world import Run
+
+TOKENS = 97
+_LAYERS = 2
+
+
+@cache
+def target() -> Decoder:
+    config = tiny_config(num_hidden_layers=_LAYERS, max_position_embeddings=64)
+    return Decoder(config, assemble(random_tensors(config, 1), config), threads=1)
+
+
+@cache
+def draft_model(noise: float, vocabulary: int, context: int, window: int | None, poisoned: int | None) -> Decoder:
+    """A copy of the target with noise in it, as far as it has the same tokens."""
+    windowed = {"model_type": "mistral", "sliding_window": window} if window else {}
+    config = tiny_config(num_hidden_layers=_LAYERS, max_position_embeddings=context, vocab_size=vocabulary, **windowed)
+    right = random_tensors(tiny_config(num_hidden_layers=_LAYERS), 1)
+    tensors, dice = random_tensors(config, 2), torch.Generator().manual_seed(3)
+    for name, tensor in tensors.items():
+        same = right[name][: len(tensor)]
+        tensor[: len(same)] = same + noise * same.std() * torch.randn(same.shape, generator=dice)
+    if poisoned is not None:
+        tensors["model.embed_tokens.weight"][poisoned] = torch.nan
+    return Decoder(config, assemble(tensors, config), threads=1)
+
+
+def some_drafter(dice: random.Random, poison: bool, depth: int = 0) -> Drafter:
+    """A ladder of up to three levels."""
+    if depth and dice.random() < 0.3:
+        return LookupDrafter(1)
+    model = draft_model(
+        dice.choice([0.0, 0.1, 0.3]),
+        dice.choice([60, TOKENS, TOKENS, 130]),
+        dice.choice([8, 20, 40, 64]),
+        dice.choice([None, None, 2]),
+        dice.randrange(60) if poison else None,
+    )
+    if dice.random() < 0.4:
+        return TreeDrafter(
+            model,
+            Sampler,
+            name=f"tree {depth}",
+            vocab_size=TOKENS,
+            shape=dice.choice(SHAPES),
+            width=dice.randint(1, 4),
+            depth=dice.randint(1, 6),
+            nodes=dice.randint(1, 20),
+            sharpness=dice.choice([0.1, 1.0]),
+        )
+    return ModelDrafter(
+        model,
+        Sampler,
+        name=f"model {depth}",
+        vocab_size=TOKENS,
+        tokens=dice.randint(1, 9),
+        inner=some_drafter(dice, poison, depth + 1) if depth < 2 and dice.random() < 0.7 else None,
+        inner_tokens=dice.randint(1, 6),
+    )
+
+
+def some_requests(dice: random.Random) -> list[Request]:
+    requests = []
+    for sequence in range(dice.randint(1, 3)):
+        known = TOKENS if dice.random() < 0.3 else 60
+        sampling = SamplingParams(
+            temperature=dice.choice([0.0, 0.0, 0.7, 1.5]),
+            top_k=dice.choice([0, 0, 5]),
+            repetition_penalty=dice.choice([1.0, 1.0, 1.3]),
+            seed=dice.randrange(99),
+        )
+        prompt = tuple(dice.randrange(known) for _ in range(dice.randint(1, 30)))
+        ends = frozenset(dice.sample(range(TOKENS), dice.choice([0, 1, 3])))
+        requests.append(Request(sequence, prompt, dice.randint(1, 40), ends, sampling=sampling, completion=sequence))
+    return requests
+
+
+@pytest.mark.parametrize("poison", [False, True], ids=["sound", "with NaN"])
+def test_drafts_that_fit_badly_change_nothing(poison: bool) -> None:
+    events: Counter[str] = Counter()
+    for seed in range(120):
+        dice = random.Random(seed)
+        requests, drafter = some_requests(dice), some_drafter(dice, poison)
+        plain = Run(target(), NothingDrafter(), requests, prefill_chunk=5)
+        run = Run(
+            target(),
+            drafter,
+            requests,
+            num_speculative_tokens=dice.randint(1, 20),
+            caches=Caches(),
+            prefill_chunk=5,
+        )
+        for request in requests:
+            mine, right = run.sequences[request.sequence], plain.sequences[request.sequence]
+            assert (mine.tokens, mine.finish_reason) == (right.tokens, right.finish_reason), f"case {seed}"
+            length = len(request.prompt) + len(mine.tokens) - 1
+            assert run.final_caches[request.sequence].digest_at(length) == plain.final_caches[
+                request.sequence
+            ].digest_at(length), f"case {seed}"
+        events["drafted"] += sum(sum(record.drafted.values()) for record in run.records)
+        events["accepted"] += sum(sum(record.accepted.values()) for record in run.records)
+    assert events["accepted"] > 100, events
+    assert events["drafted"] > events["accepted"] + 100, events
+
+
+def test_a_greedy_chain_ends_where_the_draft_meets_a_nan() -> None:
+    # the draft itself chooses the token whose embedding is NaN, and its window forgets the row that held it
+    died = drafted = 0
+    for poisoned in range(TOKENS):
+        model = draft_model(0.0, TOKENS, 64, 2, poisoned)
+        drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS, tokens=8)
+        request = Request(0, (5, 6, 7), 24)
+        run = Run(target(), drafter, [request], num_speculative_tokens=8)
+        assert run.sequences[0].tokens == Run(target(), NothingDrafter(), [request]).sequences[0].tokens
+        lengths = [record.drafted[0] for record in run.records[1:]]
+        drafted += sum(lengths)
+        died += any(0 < length < 8 for length in lengths[:-3])
+    assert drafted > 100
+    assert died > 0, "no chain met the NaN"
+
+
+def test_a_draft_reads_no_prompt_for_which_it_has_no_room() -> None:
+    model = draft_model(0.0, TOKENS, 8, None, None)
+    drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS, tokens=8)
+    drafter.begin([Request(0, tuple(range(30)), 5)])
+    own = drafter._readings[0]._own
+    assert own is not None
+    assert own.length == 0
+
+
+def test_what_a_level_above_guessed_wrongly_does_not_silence_a_draft() -> None:
+    drafter = ModelDrafter(draft_model(0.0, 60, 64, None, None), Sampler, name="model", vocab_size=TOKENS, tokens=8)
+    request = Request(0, (5, 6, 7), 20)
+    drafter.begin([request])
+    reading = drafter._readings[0]
+    reading.gain([8, 90])
+    assert reading.room() == 0, "token 90 is not the draft's"
+    drafter.rewind(0, 4)
+    assert reading.room() > 0
