@@ -171,9 +171,25 @@ def test_one_turn_at_a_time(model: Model) -> None:
     exhausted(first)
     late = chat.send(SAID[1], max_new_tokens=5)
     exhausted(chat.send(SAID[2], max_new_tokens=5))
-    with pytest.raises(InputError, match="another turn was taken since this one was sent; send it again"):
+    with pytest.raises(InputError, match="another turn was taken since this one was sent, or"):
         next(late)
     assert len(chat.messages) == 4
+
+
+@pytest.mark.parametrize("turns", [0, 1])
+def test_what_was_sent_before_a_reset_does_not_come_into_the_new_talk(model: Model, turns: int) -> None:
+    chat = model.chat("Speak Python.")
+    for text in SAID[:turns]:
+        exhausted(chat.send(text, max_new_tokens=5))
+    late = chat.send(SAID[1], max_new_tokens=5)
+    chat.reset()
+    for text in SAID[2 : 2 + turns]:  # as many messages as when it was sent
+        exhausted(chat.send(text, max_new_tokens=5))
+    before = chat.messages
+    with pytest.raises(InputError, match="or the talk was reset; send it again"):
+        next(late)
+    assert chat.messages == before
+    assert exhausted(chat.send(SAID[1], max_new_tokens=5)).tokens
 
 
 def test_talks_do_not_hear_each_other_nor_what_is_generated_between(model: Model) -> None:

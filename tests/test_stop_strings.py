@@ -33,6 +33,9 @@ class Bytes:
     def decode(self, tokens: Sequence[int]) -> str:
         return b"".join(self.tokens[token % len(self.tokens)] for token in tokens).decode("utf-8", errors="replace")
 
+    def leaves_out(self, token: int) -> bool:
+        return False
+
 
 def text_stream(pieces: Sequence[bytes], stops: Sequence[str]) -> TextStream:
     return TextStream(cast("Tokenizer", Bytes(pieces)), (), stops)

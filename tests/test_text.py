@@ -3,6 +3,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NoReturn
 
 import pytest
@@ -208,6 +209,43 @@ def test_what_comes_piece_by_piece_is_the_text(byte_level: Tokenizer, text: str,
 def test_any_tokens_give_what_decoding_them_at_once_gives(byte_level: Tokenizer, tokens: list[int]) -> None:
     # bytes that are no text, halves of characters with special tokens between them
     assert "".join(streamed(byte_level, tokens)) == byte_level.decode(tokens)
+
+
+@pytest.mark.parametrize("silent", [262, 263, 10**6], ids=["end", "of no text", "far beyond"])
+def test_tokens_without_text_cost_nothing(byte_level: Tokenizer, silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # which a generation that ignores end tokens may bring, or a model whose logits are more than its tokens
+    lengths: list[int] = []
+    decode = Tokenizer.decode
+
+    def counted(self: Tokenizer, tokens: Sequence[int]) -> str:
+        lengths.append(len(tokens))
+        return decode(self, tokens)
+
+    a, *smile = byte_level.encode("a😀")
+    tokens = [a, *[silent] * 2000, *smile[:1], *[silent] * 2000, *smile[1:], *[silent] * 2000, a]
+    whole = byte_level.decode(tokens)
+    monkeypatch.setattr(Tokenizer, "decode", counted)
+    pieces = streamed(byte_level, tokens)
+    assert "".join(pieces) == whole == "a😀a"
+    assert [(at, piece) for at, piece in enumerate(pieces) if piece] == [(0, "a"), (4003, "😀"), (6004, "a")]
+    assert sum(lengths) < 50
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=100)
+def test_what_decoding_leaves_out_changes_nothing_wherever_it_stands(
+    byte_level: Tokenizer, metaspace: Tokenizer, data: st.DataObject
+) -> None:
+    tokenizer, ends = data.draw(st.sampled_from([(byte_level, [261, 262, 300]), (metaspace, [0, 1, 2, 300])]))
+    tokens = data.draw(st.lists(st.one_of(st.integers(0, tokenizer.size - 1), st.sampled_from(ends)), max_size=20))
+    kept = [token for token in tokens if not tokenizer.leaves_out(token)]
+    assert all(tokenizer.leaves_out(token) for token in ends)
+    assert tokenizer.decode(kept) == tokenizer.decode(tokens)
+
+
+def test_of_a_tokenizer_written_in_python_special_tokens_are_left_out() -> None:
+    written = SimpleNamespace(all_special_ids=[0, 7])
+    assert [token for token in range(9) if Tokenizer(written).leaves_out(token)] == [0, 7]
 
 
 # -- spaces that belong to words --------------------------------------------------------------------------------------

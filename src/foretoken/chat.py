@@ -50,6 +50,7 @@ class Chat:
         self._tokenizer = tokenizer
         self._beginning = [] if system is None else [_message("system", system)]
         self._messages = list(self._beginning)
+        self._changes = 0  # how often a turn or a reset has changed what was said
         self._under_way = False
         weakref.finalize(self, forget)
 
@@ -75,18 +76,19 @@ class Chat:
             raise SettingError(f"n is {chosen.n}, and a talk goes on with one reply; leave n out")
         said = _message("user", text)
         prompt = self.text + text if self.plain else self._tokenizer.encode_chat([*self._messages, said])
-        return Stream(self._turn(said, len(self._messages), self._start(prompt, chosen)))
+        return Stream(self._turn(said, self._changes, self._start(prompt, chosen)))
 
     def reset(self) -> None:
         """Begin anew: nothing was said, but for the system message."""
         self._expect_idle()
         self._messages = list(self._beginning)
+        self._changes += 1
         self._forget()
 
     def _turn(self, said: dict[str, str], at: int, run: Generation) -> Generation:
         self._expect_idle()
-        if len(self._messages) != at:
-            raise InputError("another turn was taken since this one was sent; send it again")
+        if self._changes != at:
+            raise InputError("another turn was taken since this one was sent, or the talk was reset; send it again")
         self._under_way = True
         reply = ""
         try:
@@ -94,17 +96,21 @@ class Chat:
                 try:
                     index, piece = next(run)
                 except StopIteration as end:
-                    self._messages += [said, _message("assistant", reply)]
+                    self._add(said, reply)
                     return end.value  # type: ignore[no-any-return]
                 reply += piece.text
                 yield index, piece
         except GeneratorExit:
             if reply:
-                self._messages += [said, _message("assistant", reply)]
+                self._add(said, reply)
             raise
         finally:
             run.close()
             self._under_way = False
+
+    def _add(self, said: dict[str, str], reply: str) -> None:
+        self._messages += [said, _message("assistant", reply)]
+        self._changes += 1
 
     def _expect_idle(self) -> None:
         if self._under_way:

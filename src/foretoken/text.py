@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ class Tokenizer:
             list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
 
+    def leaves_out(self, token: int) -> bool:
+        """Whether decoding passes this token over, whatever stands around it: a special one, or one of no text."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        return token in self._special or (rust is not None and rust.id_to_token(token) is None)
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        if rust is None:
+            return frozenset(self._tokenizer.all_special_ids)
+        return frozenset(token for token, added in rust.get_added_tokens_decoder().items() if added.special)
+
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -93,6 +106,7 @@ class StreamDecoder:
 
     New tokens are decoded together with those before them, from the last place but one at which a character was
     complete: spaces and bytes may join over a token's border. Half a character is held back until the rest of it comes.
+    Tokens that decoding leaves out do not stand in the window: any number of them may come, and none begins a window.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
@@ -103,6 +117,8 @@ class StreamDecoder:
 
     def feed(self, token: int) -> str:
         """The text that this token completes: without the character at its end, while that is incomplete."""
+        if self._tokenizer.leaves_out(token):
+            return ""
         self._window.append(token)
         text = self._tokenizer.decode(self._window)
         if not text.endswith(_INCOMPLETE):
@@ -119,7 +135,7 @@ class StreamDecoder:
 
     def _say(self, text: str) -> str:
         new = text[len(self._said_of(text)) :]
-        if new:  # a token without text, such as a special one, is no place to begin a window
+        if new:  # a token without text, such as a first space, is no place to begin a window
             self._window = self._window[self._told :]
             self._told = len(self._window)
             self._said = self._tokenizer.decode(self._window)

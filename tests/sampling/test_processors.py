@@ -144,6 +144,31 @@ def test_what_is_removed_was_never_there(kept: list[int], removed: list[int]) ->
     np.testing.assert_array_equal(logits, expected)
 
 
+tokens = st.integers(0, 300)  # more than stand in the arrays without their growing
+
+
+@given(st.lists(tokens, max_size=30), st.lists(st.one_of(st.lists(tokens, max_size=150), st.integers(1, 120))))
+@settings(deadline=None, max_examples=60)
+def test_edits_between_what_comes_and_goes_are_those_of_the_text(
+    prompt: list[int], steps: list[list[int] | int]
+) -> None:
+    params = SamplingParams(repetition_penalty=1.3, frequency_penalty=-0.3, presence_penalty=0.25)
+    history, output = History(prompt), list[int]()
+    logits = np.linspace(-2, 2, 251, dtype=np.float32)
+    for step in steps:
+        if isinstance(step, int):
+            for _ in range(min(step, len(output))):
+                history.remove(output.pop())
+        else:
+            for token in step:
+                history.add(token)
+            output += step
+        got = logits.copy()
+        history.edit(got, params)
+        assert got.tobytes() == edit(logits, prompt, output, params).tobytes()
+        np.testing.assert_array_equal(got, edited_logits(logits.tolist(), prompt, output, params))
+
+
 # temperature, top-k, top-p, min-p
 
 

@@ -5,7 +5,6 @@ A token's logit is edited by that token's own counts alone, in float32, so the r
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,33 +14,56 @@ from foretoken.types import SamplingParams
 
 
 class History:
-    """How often each token stands in the output, and which stand in the prompt."""
+    """How often each token stands in the output, and which stand in the prompt.
+
+    The distinct tokens stand in arrays in no order, those of the prompt first: a token more or less changes one place,
+    and no edit goes through what was said.
+    """
 
     def __init__(self, prompt: Iterable[int]) -> None:
-        self._prompt = np.unique(np.fromiter(prompt, dtype=np.int64))
-        self._output: Counter[int] = Counter()
+        self._tokens = np.unique(np.fromiter(prompt, dtype=np.int64))
+        self._prompt = self._used = len(self._tokens)
+        self._counts = np.zeros(self._used, dtype=np.int64)
+        self._place = {token: place for place, token in enumerate(self._tokens.tolist())}
 
     def add(self, token: int) -> None:
         """One more token of the output."""
-        self._output[token] += 1
+        place = self._place.get(token)
+        if place is None:
+            place = self._place[token] = self._used
+            if place == len(self._tokens):
+                more = np.zeros(place + 64, dtype=np.int64)
+                self._tokens = np.concatenate((self._tokens, more))
+                self._counts = np.concatenate((self._counts, more))
+            self._tokens[place] = token
+            self._used += 1
+        self._counts[place] += 1
 
     def remove(self, token: int) -> None:
         """One token less."""
-        self._output[token] -= 1
-        if not self._output[token]:
-            del self._output[token]
+        place = self._place[token]
+        self._counts[place] -= 1
+        if place < self._prompt or self._counts[place]:
+            return
+        self._used -= 1
+        last = int(self._tokens[self._used])  # it takes the place that is free now
+        self._tokens[place], self._counts[place], self._counts[self._used] = last, self._counts[self._used], 0
+        self._place[last] = place
+        del self._place[token]
 
     def edit(self, logits: Floats, params: SamplingParams) -> None:
         """Penalties, then bias, in place. Tokens that the row of logits does not have are left out."""
         size = len(logits)
-        output = np.fromiter((t for t in self._output if t < size), dtype=np.int64)
+        seen, counts = self._tokens[: self._used], self._counts[: self._used]
+        if len(seen) and seen.max() >= size:
+            seen, counts = seen[seen < size], counts[seen < size]
         if params.repetition_penalty != 1.0:
-            seen = np.union1d(self._prompt[self._prompt < size], output)
             penalty, at = np.float32(params.repetition_penalty), logits[seen]
             logits[seen] = np.where(at > 0, at / penalty, at * penalty)
+        said = counts > 0
+        output, counts = seen[said], counts[said]
         if params.frequency_penalty != 0.0:
-            counts = np.array([self._output[int(t)] for t in output], dtype=np.float32)
-            logits[output] -= counts * np.float32(params.frequency_penalty)
+            logits[output] -= counts.astype(np.float32) * np.float32(params.frequency_penalty)
         if params.presence_penalty != 0.0:
             logits[output] -= np.float32(params.presence_penalty)
         for token, bias in params.logit_bias:
