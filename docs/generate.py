@@ -54,7 +54,8 @@ def _drafts() -> Iterator[str]:
         yield f"| {name} | {entry.summary} | {options} |"
     yield from (
         "",
-        "`tokens` is the most draft tokens a round (num_speculative_tokens, for the first level). Examples: `lookup`; "
+        "`tokens` is the most draft tokens a round, and of a tree `nodes` is (num_speculative_tokens, for the first "
+        "level); a tree has at most 4096 nodes, and `k` times `depth` is no more. Examples: `lookup`; "
         "`lookup:min_match=3:tokens=6`; `stdlib-1m:tokens=4`, a checkpoint that drafts a chain; `stdlib-1m,lookup`, "
         "the same, sped up by lookup; `PATH:k=4:depth=6`, a tree; `PATH:k=4:depth=6:shape=best-first:nodes=16`.",
     )
@@ -101,8 +102,8 @@ def command_line() -> Iterator[str]:
         "draft, so it can neither be audited nor recorded.",
         "",
         "`--n` completions share the passes of the model. Each is printed under a line `== 1 of 3`, when all are "
-        "there. `--json` prints one object a completion, each on a line of its own: the same object whatever `--n` "
-        "is, so that who reads lines reads both.",
+        "there; its summary, on standard error, begins with `1 of 3`. `--json` prints one object a "
+        "completion, each on a line of its own: the same object whatever `--n` is, so that who reads lines reads both.",
         "",
         "`--stop` takes its text as it is, and is looked for in the output only. The text ends before the stop string "
         "that is complete first, wherever tokens divide it, and nothing that is cut was printed before. The tokens "
@@ -139,6 +140,11 @@ def command_line() -> Iterator[str]:
         "of the native engine needs the native engine and the same architecture (x86-64, say), not the same "
         "instruction level; one of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor "
         "if its bits are to be equal. A model that moved is named with `--model`.",
+        "",
+        "With `--json` neither line is printed. The audit is `audit` in the object (null without `--audit`): "
+        "`identical`, `compared_tokens`, and where the two part: `position`, `token` and `plain_token`, their `logit` "
+        "and `plain_logit`, and the `gap` between these; the exit code is 1 then, as ever. Of the record there is "
+        "nothing in the object: it is in its file.",
         "",
         "A prompt that begins with a dash comes after `--`: `foretoken generate -- '-x = 3'`.",
     )

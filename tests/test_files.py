@@ -14,7 +14,7 @@ import pytest
 
 from foretoken.bench import identical, passes
 from foretoken.errors import InputError, TranscriptError
-from foretoken.files import expect_place, write_json
+from foretoken.files import beginning, expect_place, write_json
 from tests.prove import __main__ as prove
 
 RECORD = {"number": 1, "name": "é"}
@@ -110,6 +110,16 @@ def test_a_place_that_can_hold_no_record_is_refused(name: str, message: str, tmp
         assert type(error.value) is kind
         assert str(error.value) == message.format(folder=tmp_path)
     assert left_in(tmp_path) == before
+
+
+def test_the_beginning_of_what_is_there_is_told_or_why_it_cannot_be(tmp_path: Path) -> None:
+    place = tmp_path / "there"
+    assert beginning(place) == b""
+    place.write_bytes(b"x" * 5000)
+    assert beginning(place) == b"x" * 1000
+    with pytest.raises(TranscriptError) as error:
+        beginning(tmp_path, TranscriptError, "picture")
+    assert str(error.value) == f"{tmp_path} cannot hold the picture (Is a directory); name another file"
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,26 +84,80 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
     assert str(error.value) == (
         "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: min_match, tokens)"
     )
-    with pytest.raises(DraftSpecError, match=r"^draft 'none' has no option 'min_match' \(known: none\)$"):
-        drafter_of("none:min_match=3")
+    with pytest.raises(DraftSpecError, match=r"^draft 'none' takes no options; leave 'k' out$"):
+        drafter_of("none:k=4")
+    for spec in ("stdlib-1m:dept=3", "stdlib-1m:k=2:dept=3", "stdlib-1m:tokens=2:dept=3"):
+        with pytest.raises(DraftSpecError) as error:  # of chains and of trees, whichever it would be
+            drafter_of(spec)
+        assert str(error.value) == (
+            "draft 'stdlib-1m' has no option 'dept'; did you mean 'depth'? "
+            "(known: depth, k, nodes, shape, sharpness, tokens)"
+        )
 
 
 @pytest.mark.parametrize(
-    ("spec", "refused"),
+    ("spec", "message"),
     [
-        ("lookup,none", ("lookup", "none")),
-        ("stdlib-1m,none", ("stdlib-1m", "none")),
-        ("stdlib-1m:k=2,lookup", ("stdlib-1m", "lookup")),
-        ("stdlib-1m,lookup,stdlib-1m", ("lookup", "stdlib-1m")),
+        ("lookup,none", "'none' speeds nothing up; leave it out"),
+        ("stdlib-1m,none", "'none' speeds nothing up; leave it out"),
+        (
+            "stdlib-1m:k=2,lookup",
+            "'k' makes 'stdlib-1m' draft a tree, and trees cannot be sped up; leave 'k' out, or 'lookup'",
+        ),
+        (
+            "stdlib-1m,lookup,stdlib-1m",
+            "'lookup' cannot be sped up by 'stdlib-1m'; only a checkpoint that drafts a chain can be sped up",
+        ),
     ],
 )
-def test_what_cannot_be_sped_up_is_refused_before_anything_is_loaded(spec: str, refused: tuple[str, str]) -> None:
+def test_what_cannot_be_sped_up_is_refused_before_anything_is_loaded(spec: str, message: str) -> None:
     with pytest.raises(DraftSpecError) as error:
         name_levels(LoadSettings(draft=spec))
-    assert str(error.value) == (
-        f"draft {spec!r}: {refused[0]!r} cannot be sped up by {refused[1]!r}; only a checkpoint that drafts a chain "
-        "can be sped up, by anything but 'none'"
-    )
+    assert str(error.value) == f"draft {spec!r}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "message"),
+    [
+        ("lookup:tokens=4097", None, "asks for 4097 tokens a round, expected at most 4096"),
+        ("stdlib-1m:nodes=4097:shape=full", None, "is a tree of 4097 nodes; expected at most 4096"),
+        ("stdlib-1m:k=64:depth=65", None, "is a tree of 4160 nodes, k = 64 times depth = 65; expected at most 4096"),
+        (
+            "stdlib-1m:k=9999:nodes=4:shape=best-first",
+            None,
+            "is a tree of 59994 nodes, k = 9999 times depth = 6; expected at most 4096",
+        ),
+        (
+            "stdlib-1m:k=2:depth=3:nodes=7",
+            None,
+            "is to send 7 nodes, but a beam has 6, k = 2 times depth = 3; give fewer nodes, or another shape",
+        ),
+        (
+            "stdlib-1m:k=2:depth=3",
+            7,
+            "is to send 7 nodes, but a beam has 6, k = 2 times depth = 3; give fewer nodes, or another shape",
+        ),
+        ("stdlib-1m:k=4:depth=6:nodes=8", 5, "asks for 8 nodes, num_speculative_tokens for 5; give one of them"),
+    ],
+)
+def test_more_than_a_round_may_have_or_a_tree_can_send_is_refused(spec: str, asked: int | None, message: str) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        name_levels(LoadSettings(draft=spec, num_speculative_tokens=asked))
+    assert str(error.value) == f"draft {spec!r} {message}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked", "tokens"),
+    [
+        ("stdlib-1m:k=64:depth=64", None, 4096),
+        ("stdlib-1m:k=4:depth=6:nodes=8", 8, 8),  # the same number twice is no contradiction
+        ("stdlib-1m:k=4:depth=6", 8, 8),
+        ("stdlib-1m:k=2:depth=3:nodes=12:shape=rerank", None, 12),
+    ],
+)
+def test_a_tree_sends_as_many_nodes_as_it_is_told(spec: str, asked: int | None, tokens: int) -> None:
+    (level,) = name_levels(LoadSettings(draft=spec, num_speculative_tokens=asked))
+    assert level.tokens == tokens
 
 
 def test_a_checkpoint_drafts_a_chain_or_with_an_option_of_trees_a_tree() -> None:
@@ -115,7 +169,7 @@ def test_a_checkpoint_drafts_a_chain_or_with_an_option_of_trees_a_tree() -> None
     assert named("stdlib-1m:tokens=9") == (CHAIN, 9)
     assert named("somebody/something:k=3:depth=5") == (TREE, 15)
     assert named("./folder:nodes=7") == (TREE, 7)
-    with pytest.raises(DraftSpecError, match="has no option 'tokens'"):
+    with pytest.raises(DraftSpecError, match=r"^draft 'stdlib-1m': 'tokens' is an option of a chain, and 'k'"):
         named("stdlib-1m:k=2:tokens=9")
 
 

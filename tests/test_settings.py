@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.errors import DraftSpecError, SettingError
+from foretoken.errors import DraftSpecError, SettingError, quoted
 from foretoken.settings import DraftLevel, GenerateSettings, LoadSettings, parse_draft
 
 ABSURD_NUMBERS = [0, -1, True, False, 1.0, 2.5, "8", float("nan")]
@@ -124,6 +124,27 @@ def test_a_draft_that_is_not_text_is_refused(value: Any) -> None:
 def test_a_switch_that_is_neither_true_nor_false_is_refused(name: str) -> None:
     with pytest.raises(SettingError):
         GenerateSettings.of({name: "no"})
+
+
+def test_the_rejection_rule_with_exactness_is_refused() -> None:
+    with pytest.raises(SettingError) as error:
+        LoadSettings(rule="rejection", promise="exact")
+    assert str(error.value) == (
+        "promise is 'exact', but rule is 'rejection', which keeps the distribution of what is sampled, not its tokens; "
+        "use rule 'walk', or promise 'auto'"
+    )
+    for promise in ("auto", "algorithmic"):
+        assert LoadSettings(rule="rejection", promise=promise).promise == promise
+
+
+def test_what_is_cut_in_a_message_ends_within_its_quotes() -> None:
+    assert quoted("x" * 58) == f"'{'x' * 58}'"
+    assert quoted("x" * 59) == f"'{'x' * 57}…'"
+    assert quoted("it's" * 30, 10) == "\"it'sit'…\""
+    assert quoted(10**80, 5) == "1000…"
+    with pytest.raises(SettingError) as error:
+        GenerateSettings.of({"json_schema": b"{" * 80})
+    assert str(error.value) == f"json_schema is b'{'{' * 56}…', expected text"
 
 
 # -- what drafts ------------------------------------------------------------------------------------------------------

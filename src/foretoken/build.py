@@ -1,4 +1,4 @@
-"""The only place where settings become objects."""
+"""Settings become objects here, and in `foretoken.ladder`, which makes the drafters; nowhere else."""
 
 from __future__ import annotations
 

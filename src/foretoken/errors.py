@@ -82,6 +82,15 @@ class NativeError(ForetokenError, RuntimeError):
     """The native module is required or forced, and cannot be had."""
 
 
+def quoted(value: object, most: int = 60) -> str:
+    """A value in a message, as Python writes it; one that is long is cut, and says so, within its quotes."""
+    text = repr(value)
+    if len(text) <= most:
+        return text
+    close = text[-1] if text[-1] in "'\"" else ""
+    return f"{text[: most - 1 - len(close)]}…{close}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: `; did you mean 'x'?` if one is near, and all that are known."""
     known = sorted(known)

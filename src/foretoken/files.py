@@ -31,6 +31,17 @@ def expect_place(path: str | Path, error: type[InputError] = InputError, what: s
         raise error(f"the folder {folder} cannot be written to; name a file elsewhere for the {what}")
 
 
+def beginning(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> bytes:
+    """The first bytes of what lies at the place of a record (or `what`), to see what would be replaced."""
+    try:
+        with open(path, "rb") as there:
+            return there.read(1000)
+    except FileNotFoundError:
+        return b""
+    except OSError as reason:
+        raise error(f"{path} cannot hold the {what} ({_words(reason)}); name another file") from None
+
+
 def write_json(path: str | Path, record: dict[str, Any], error: type[InputError] = InputError) -> None:
     """Write a record, as `write_bytes` does."""
     write_bytes(path, (json.dumps(record, indent=1) + "\n").encode(), error)

@@ -13,9 +13,9 @@ from typing import Any
 
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters import CHAIN, DRAFTERS, TREE, DrafterEntry
-from foretoken.errors import DraftSpecError, nearest
+from foretoken.errors import DraftSpecError, nearest, quoted
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings import DraftLevel, LoadSettings, parse_draft
+from foretoken.settings import MOST_DRAFT_TOKENS, DraftLevel, LoadSettings, parse_draft
 from foretoken.source import EMBEDDED
 from foretoken.text import Tokenizer
 from foretoken.types import TARGET, Drafter
@@ -47,18 +47,17 @@ def name_levels(settings: LoadSettings) -> list[Level]:
     spec, asked = settings.draft, settings.num_speculative_tokens
     levels = [_name(level) for level in parse_draft(spec)]
     for level, below in itertools.pairwise(levels):
-        if not level.entry.ladder or below.name == "none":
-            raise DraftSpecError(
-                f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a checkpoint that drafts a "
-                "chain can be sped up, by anything but 'none'"
-            )
+        _expect_sped_up(spec, level, below)
     if asked is not None:
-        if "tokens" in levels[0].options and levels[0].tokens != asked:
-            raise DraftSpecError(
-                f"draft {spec!r} asks for {levels[0].tokens} tokens, num_speculative_tokens for {asked}; "
-                "give one of them"
-            )
+        for option in ("tokens", "nodes"):
+            if levels[0].options.get(option, asked) != asked:
+                raise DraftSpecError(
+                    f"draft {spec!r} asks for {levels[0].tokens} {option}, num_speculative_tokens for {asked}; "
+                    "give one of them"
+                )
         levels[0] = replace(levels[0], tokens=asked)
+    for level in levels:
+        _expect_size(spec, level)
     if settings.rule == "rejection" and any(
         level.entry is TREE and level.options.get("shape") != "full" for level in levels
     ):
@@ -67,6 +66,42 @@ def name_levels(settings: LoadSettings) -> list[Level]:
             "judge; use shape=full, or rule 'walk'"
         )
     return _called(levels)
+
+
+def _expect_sped_up(spec: str, level: Level, below: Level) -> None:
+    if below.name == "none":
+        raise DraftSpecError(f"draft {spec!r}: 'none' speeds nothing up; leave it out")
+    if level.entry is TREE:
+        option = next(name for name in level.options if name in TREE.options)
+        raise DraftSpecError(
+            f"draft {spec!r}: {option!r} makes {level.name!r} draft a tree, and trees cannot be sped up; leave "
+            f"{option!r} out, or {below.name!r}"
+        )
+    if not level.entry.ladder:
+        raise DraftSpecError(
+            f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a checkpoint that drafts a "
+            "chain can be sped up"
+        )
+
+
+def _expect_size(spec: str, level: Level) -> None:
+    """Refuse more draft tokens than a round may have, and more than a beam can ever send."""
+    if level.entry is not TREE:
+        if level.tokens > MOST_DRAFT_TOKENS:
+            raise DraftSpecError(
+                f"draft {spec!r} asks for {level.tokens} tokens a round, expected at most {MOST_DRAFT_TOKENS}"
+            )
+        return
+    width, depth = level.options.get("k", _WIDTH), level.options.get("depth", _DEPTH)
+    size = max(level.tokens, width * depth)
+    if size > MOST_DRAFT_TOKENS:
+        what = "nodes" if size == level.tokens != width * depth else f"nodes, k = {width} times depth = {depth}"
+        raise DraftSpecError(f"draft {spec!r} is a tree of {size} {what}; expected at most {MOST_DRAFT_TOKENS}")
+    if level.options.get("shape", "beam") == "beam" and level.tokens > width * depth:
+        raise DraftSpecError(
+            f"draft {spec!r} is to send {level.tokens} nodes, but a beam has {width * depth}, k = {width} times depth "
+            f"= {depth}; give fewer nodes, or another shape"
+        )
 
 
 def _called(levels: list[Level]) -> list[Level]:
@@ -88,10 +123,18 @@ def _name(level: DraftLevel) -> Level:
         if level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
             known = [*DRAFTERS, *EMBEDDED]
             raise DraftSpecError(
-                f"there is no draft {level.name!r:.80}{nearest(level.name, known)}; a checkpoint is named by its "
+                f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; a checkpoint is named by its "
                 "folder or hub id"
             )
+        level.values({**CHAIN.options, **TREE.options})  # whichever it is, a message names them all
         entry = TREE if set(level.options) & set(TREE.options) else CHAIN
+        chains = [option for option in level.options if option not in entry.options]
+        if chains:
+            trees = next(option for option in level.options if option in TREE.options)
+            raise DraftSpecError(
+                f"draft {level.name!r}: {chains[0]!r} is an option of a chain, and {trees!r} makes it a tree; a tree "
+                "has 'nodes'"
+            )
     options = level.values(entry.options)
     if entry is TREE:
         width, depth = options.get("k", _WIDTH), options.get("depth", _DEPTH)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from foretoken.errors import DraftSpecError, InputError, SettingError, nearest
+from foretoken.errors import DraftSpecError, InputError, SettingError, nearest, quoted
 
 
 def _count(name: str, value: object, most: int | None = None, why: str = "") -> None:
@@ -40,7 +40,7 @@ def _json(name: str, value: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise SettingError(f"{name} is {value!r:.60}, which JSON cannot hold ({error}); give plain dicts") from None
+        raise SettingError(f"{name} is {quoted(value)}, which JSON cannot hold ({error}); give plain dicts") from None
 
 
 def expect_threads(threads: object) -> None:
@@ -56,6 +56,9 @@ def expect_threads(threads: object) -> None:
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise SettingError(f"{name} is {value!r}{nearest(str(value), known)}")
+
+
+MOST_DRAFT_TOKENS = 4096  # in a round
 
 
 class _Settings:
@@ -105,11 +108,16 @@ class LoadSettings(_Settings):
             )
         _one_of("weights", self.weights, ("mapped", "copied"))
         _one_of("rule", self.rule, ("walk", "rejection"))
+        if self.promise == "exact" and self.rule == "rejection":
+            raise SettingError(
+                "promise is 'exact', but rule is 'rejection', which keeps the distribution of what is sampled, not its "
+                "tokens; use rule 'walk', or promise 'auto'"
+            )
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {self.draft!r}, expected text, such as 'lookup' or 'none'")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
         if self.num_speculative_tokens is not None:
-            _count("num_speculative_tokens", self.num_speculative_tokens, 4096)
+            _count("num_speculative_tokens", self.num_speculative_tokens, MOST_DRAFT_TOKENS)
         expect_threads(self.threads)
 
 
@@ -158,13 +166,14 @@ class GenerateSettings(_Settings):
             _whole("logprobs", self.logprobs, 0, 100)
         self._expect_bias()
         several = isinstance(self.stop, Sequence) and not isinstance(self.stop, bytes | bytearray)
-        if not several or not all(_is_text(text) and text for text in self.stops):
-            raise SettingError(f"stop is {self.stop!r:.60}, expected a text or several, none of them empty")
+        wrong = [text for text in self.stops if not _is_text(text) or not text] if several else [self.stop]
+        if wrong:
+            raise SettingError(f"stop is {quoted(wrong[0])}, expected a text or several, none of them empty")
         if isinstance(self.json_schema, Mapping):
             object.__setattr__(self, "json_schema", _json("json_schema", self.json_schema))  # text from here on
         for name in ("regex", "json_schema"):
             if getattr(self, name) is not None and not _is_text(getattr(self, name)):
-                raise SettingError(f"{name} is {getattr(self, name)!r:.60}, expected text")
+                raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected text")
         if self.regex is not None and self.json_schema is not None:
             raise SettingError("regex and json_schema were both given; give one of them")
 
@@ -184,7 +193,7 @@ class GenerateSettings(_Settings):
         if self.logit_bias is None:
             return
         if not isinstance(self.logit_bias, Mapping):
-            raise SettingError(f"logit_bias is {self.logit_bias!r:.60}, expected token ids with a number each")
+            raise SettingError(f"logit_bias is {quoted(self.logit_bias)}, expected token ids with a number each")
         for token, bias in self.logit_bias.items():
             _whole("a token of logit_bias", token, 0, 2**31)
             _number(f"the logit_bias of token {token}", bias, -1000.0, 1000.0)
@@ -213,6 +222,8 @@ class DraftLevel:
         """The options as what they are; an unknown one is refused."""
         values: dict[str, Any] = {}
         for key, text in self.options.items():
+            if not known:
+                raise DraftSpecError(f"draft {self.name!r} takes no options; leave {quoted(key, 30)} out")
             if key not in known:
                 raise DraftSpecError(f"draft {self.name!r} has no option {key!r}{nearest(key, known)}")
             values[key] = self._value(key, text, known[key])
@@ -221,21 +232,27 @@ class DraftLevel:
     def _value(self, key: str, text: str, kind: OptionKind) -> int | float | str:
         if isinstance(kind, tuple):
             if text not in kind:
-                raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}{nearest(text, kind)}")
+                raise DraftSpecError(f"draft {self.name!r}: {key} is {quoted(text, 30)}{nearest(text, kind)}")
             return text
         if kind is int:
             if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-                raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}, expected a whole number, 1 to 9999")
+                raise DraftSpecError(
+                    f"draft {self.name!r}: {key} is {quoted(text, 30)}, expected a whole number, 1 to 9999"
+                )
             return int(text)
         if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not float(text) > 0:
-            raise DraftSpecError(f"draft {self.name!r}: {key} is {text!r:.30}, expected a number above 0, such as 0.2")
+            raise DraftSpecError(
+                f"draft {self.name!r}: {key} is {quoted(text, 30)}, expected a number above 0, such as 0.2"
+            )
         return float(text)
 
 
 def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
     """Levels of a draft, nearest to the target first: commas between levels, colons between options."""
     if not spec.strip():
-        raise DraftSpecError(f"draft is {spec!r:.30}, expected a name, such as 'lookup', or 'none' for plain decoding")
+        raise DraftSpecError(
+            f"draft is {quoted(spec, 30)}, expected a name, such as 'lookup', or 'none' for plain decoding"
+        )
     levels = []
     for part in spec.split(","):
         name, *pairs = part.strip().split(":")

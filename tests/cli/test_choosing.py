@@ -75,7 +75,9 @@ def test_several_completions_come_one_after_the_other(cli: Cli) -> None:
     texts = [done.text if done.text.endswith("\n") else f"{done.text}\n" for done in completions]
     assert ran.out == "".join(f"== {i} of 3\n{text}" for i, text in enumerate(texts, 1))
     assert ran.err.count("; seed 3\n") == 3
-    assert ran.err.count("-- audit: identical, 9 tokens\n") == 3
+    told = ran.err.splitlines()
+    assert [line[: line.index("tokens")] for line in told[::2]] == [f"-- {i} of 3: 9 " for i in (1, 2, 3)]
+    assert told[1::2] == [f"-- {i} of 3: audit: identical, 9 tokens" for i in (1, 2, 3)]
     lines = [json.loads(line) for line in cli(*asked, "--json").out.splitlines()]
     assert [line["tokens"] for line in lines] == [list(done.tokens) for done in completions]
     assert all(line.keys() == lines[0].keys() and line["audit"]["identical"] for line in lines)
@@ -113,6 +115,16 @@ def test_what_changes_nothing_is_told(cli: Cli) -> None:
     assert cli("generate", PROMPT, *MODEL, "--max-new-tokens", 2, "--temperature", 1, "--seed", 3).err.count("\n") == 1
 
 
+def test_a_number_of_draft_tokens_without_a_draft_changes_nothing_and_that_is_told(cli: Cli) -> None:
+    asked = ("generate", PROMPT, *MODEL, "--max-new-tokens", 2, "--num-speculative-tokens", 3)
+    told = "-- nothing drafts, so --num-speculative-tokens changed nothing; give --draft\n"
+    ran = cli(*asked, "--draft", "none")
+    assert (ran.code, ran.err.count("\n")) == (0, 2)
+    assert ran.err.endswith(told)
+    assert cli(*asked).err.count("\n") == 1
+    assert cli(*asked, "--draft", "none", "--json").err == ""
+
+
 def test_what_was_sampled_is_recorded_and_verified(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     chosen = ("--temperature", 0.8, "--repetition-penalty", 1.1, "--logit-bias", "5=1", "--stop", "\n\n")
@@ -140,23 +152,29 @@ def test_what_was_sampled_is_recorded_and_verified(cli: Cli, tmp_path: Path) -> 
         (("--n", "0"), "n is 0, expected a whole number, 1 or more"),
         (("--n", "257"), "n is 257, expected at most 256"),
         (("--logprobs", "101"), "logprobs is 101, expected a whole number, 0 to 100"),
-        (("--stop", ""), "stop is ('',), expected a text or several, none of them empty"),
+        (("--stop", ""), "foretoken: stop is '', expected a text or several, none of them empty\n"),
+        (("--stop", "x", "--stop", ""), "foretoken: stop is '', expected a text or several, none of them empty\n"),
         (("--logit-bias", "5"), "--logit-bias is '5', expected ID=NUMBER, such as 198=-5"),
         (("--logit-bias", "x=1"), "--logit-bias is 'x=1', expected ID=NUMBER"),
         (("--logit-bias", "5=e"), "--logit-bias is '5=e', expected ID=NUMBER"),
         (("--logit-bias", "5=1", "--logit-bias", "5=2"), "--logit-bias names token 5 twice; name it once"),
         (("--logit-bias", "5=1e9"), "the logit_bias of token 5 is 1000000000.0, expected a number, -1000 to 1000"),
         (("--logit-bias", "99999=1"), "logit_bias names token 99999; the model has tokens 0 to 4095"),
+        (("--rule", "rejection", "--promise", "exact"), "promise is 'exact', but rule is 'rejection', which keeps"),
         (("--rule", "luck"), "rule is 'luck' (known: rejection, walk)"),
         (("--regex", "("), "regex"),
         (("--regex", "a", "--json-schema", "{}"), "regex and json_schema were both given; give one of them"),
         (("--json-schema", "/nowhere"), "the schema '/nowhere' cannot be read (No such file or directory); name"),
         (("--json-schema", "/"), "the schema '/' cannot be read (Is a directory); name a file"),
-        (("--json-schema", "x" * 300), "cannot be read (File name too long); name a file"),
+        (("--json-schema", "x" * 300), f"the schema '{'x' * 77}…' cannot be read (File name too long); name a file"),
         (("--json-schema", '{"type": "nonsense"}'), "nonsense"),
         (("--json-schema", "{"), "json_schema"),
         (("--n", "2", "--show-origins"), "--show-origins is for one completion, and --n is 2; leave one of them out"),
         (("--n", "2", "--record", "x.json"), "--record is for one completion, and --n is 2; leave one of them out"),
+        (
+            ("--plot", "x.svg", "--record", "./x.svg"),
+            "--record and --plot both name x.svg; give each a file of its own",
+        ),
         (
             ("--rule", "rejection", "--temperature", "1", "--audit"),
             "an audit needs tokens that come again, and rule 'rejection' keeps their distribution only",

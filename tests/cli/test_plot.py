@@ -44,6 +44,28 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_loaded(cli: Cli, tmp
         assert len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_a_picture_replaces_a_picture_and_no_other_file(cli: Cli, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"rounds.{ending}"
+    for content in (b"notes", b"<?xml version='1.0'?><html/>", b"<p><svg/></p>"):
+        path.write_bytes(content)
+        ran = cli("generate", "def add(", "--model", "/no/such/model", "--plot", path)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err == f"foretoken: {path} is there, and is no picture; name another file, or remove it\n"
+        assert path.read_bytes() == content
+    path.write_bytes(b"")
+    for tokens in (4, 6):
+        assert cli("generate", "def add(", "--max-new-tokens", tokens, "--plot", path).code == 0
+
+
+def test_a_record_and_a_picture_are_two_files(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    path, same = tmp_path / "both.svg", tmp_path / "link" / "both.svg"
+    ran = cli("generate", "x", "--model", "/no/such/model", "--record", path, "--plot", same)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == f"foretoken: --record and --plot both name {same}; give each a file of its own\n"
+
+
 def test_the_table_has_a_line_for_each_level(cli: Cli) -> None:
     ran = cli("generate", "def add(", *LADDER, "--stats")
     lines = {line[:12].strip(): line.split() for line in ran.err.splitlines() if not line.startswith("--")}

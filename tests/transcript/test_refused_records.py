@@ -86,7 +86,7 @@ def test_a_field_that_is_missing_is_named(altered: Altered, name: str) -> None:
         (settings(top_p="all"), "top_p is 'all', expected a number, above 0 to 1"),
         (settings(repetition_penalty=0), "repetition_penalty is 0, expected a number, 0.01 to 100"),
         (settings(stop="x"), "settings.stop is 'x', expected texts"),
-        (settings(stop=["x", ""]), "stop is ['x', ''], expected a text or several, none of them empty"),
+        (settings(stop=["x", ""]), "stop is '', expected a text or several, none of them empty"),
         (settings(stop=[1]), "settings.stop is [1], expected texts"),
         (settings(logit_bias=[1]), "settings.logit_bias is [1], expected null, or token ids with a number each"),
         (settings(logit_bias={"x": 1}), "settings.logit_bias is {'x': 1}, expected null, or token ids with a number"),

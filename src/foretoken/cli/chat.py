@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import options
-from foretoken.errors import InputError, PromptError
+from foretoken.errors import InputError, PromptError, quoted
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import DEFAULT_MODEL
 
@@ -47,8 +47,8 @@ def chat(
     """Talk with a model: a line is what you say, the reply streams to standard output.
 
     What earlier turns have read is kept, so a turn reads only what is new. Ctrl-C ends a reply, and the talk goes on;
-    Ctrl-D or /exit ends the talk; /help tells the commands. Lines may come from a pipe: then nothing but replies is
-    printed, and Ctrl-C ends all of it.
+    Ctrl-D or /exit ends the talk; /help tells the commands. Lines may come from a pipe: then there is nothing but
+    replies on standard output, and Ctrl-C ends all of it.
     """
     from foretoken.build import load
 
@@ -124,7 +124,7 @@ def _obey(command: str, talk: Chat, model: Model, last: Completion | None) -> Co
             _say(f"the prompt had {last.prompt_tokens} tokens, {last.cached_tokens} of them kept from earlier turns")
         return last
     if command != "/help":
-        _say(f"there is no command {command!r:.40}")
+        _say(f"there is no command {quoted(command, 40)}")
     for name, meaning in _COMMANDS.items():
         _say(f"{name:<7} {meaning}")
     return last

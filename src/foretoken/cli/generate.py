@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -45,7 +46,10 @@ def generate(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw the rounds into this file, .png or .svg: where the time went, and why."),
+        typer.Option(
+            help="Draw the rounds into this file, .png or .svg: where the time went, and why. Replaces a "
+            "picture, no other file."
+        ),
     ] = None,
     stats: Annotated[
         bool,
@@ -65,6 +69,8 @@ def generate(
     for option, given in (("--show-origins", show_origins), ("--plot", plot), ("--record", record)):
         if given and generating.n > 1:
             raise SettingError(f"{option} is for one completion, and --n is {generating.n}; leave one of them out")
+    if record is not None and plot is not None and os.path.realpath(record) == os.path.realpath(plot):
+        raise SettingError(f"--record and --plot both name {plot}; give each a file of its own")
     text = _read_prompt(prompt, prompt_file)
     generating = replace(generating, hash_logits=record is not None, keep_rounds=plot is not None, audit=audit)
     if audit:
@@ -89,11 +95,13 @@ def generate(
         if as_json:
             print(json.dumps(show.as_json(done)), flush=True)
         else:
-            _tell(done, loaded, generating)
+            _tell(done, loaded, generating, len(completions))
         if stats:
             print_stats(done)
     if not as_json and (idle := options.without_effect(generating)):
         _say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
+    if not as_json and loading.draft.strip() == "none" and loading.num_speculative_tokens is not None:
+        _say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")
     if record is not None:
         transcript.write(record, loaded, text, generating, completions[0])
     if plot is not None:
@@ -129,14 +137,15 @@ def _completions(
     yield stream.completion
 
 
-def _tell(done: Completion, model: Model, generating: GenerateSettings) -> None:
-    """What there is to say of a completion, on standard error."""
+def _tell(done: Completion, model: Model, generating: GenerateSettings, number: int) -> None:
+    """What there is to say of a completion, on standard error; of several, which it is."""
     from foretoken.cli import show
 
     full = done.finish_reason == "length" and len(done.tokens) < generating.max_new_tokens
-    _say(show.summary(done, model.context_length if full else None))
+    which = f"{number} of {generating.n}: " if generating.n > 1 else ""
+    _say(f"{which}{show.summary(done, model.context_length if full else None)}")
     if done.audit is not None:
-        _say(show.audit(done.audit, model.describe))
+        _say(f"{which}{show.audit(done.audit, model.describe)}")
     for line in show.log_probabilities(done, model.describe):
         _say(line)
 

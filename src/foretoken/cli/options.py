@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from foretoken.errors import SettingError
+from foretoken.errors import SettingError, quoted
 from foretoken.settings import GenerateSettings, LoadSettings
 
 _LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Sampling", "Form of the output"
@@ -157,7 +157,7 @@ def _bias(texts: list[str]) -> dict[int, float] | None:
         except ValueError:
             given = None
         if not given:
-            raise SettingError(f"--logit-bias is {text!r:.60}, expected ID=NUMBER, such as 198=-5")
+            raise SettingError(f"--logit-bias is {quoted(text)}, expected ID=NUMBER, such as 198=-5")
         if token in bias:
             raise SettingError(f"--logit-bias names token {token} twice; name it once")
         bias[token] = number
@@ -174,5 +174,6 @@ def _schema(given: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise SettingError(
-            f"the schema {given!r:.80} cannot be read ({reason}); name a file, or give a schema, which begins with {{"
+            f"the schema {quoted(given, 80)} cannot be read ({reason}); name a file, or give a schema, which begins "
+            "with {"
         ) from None

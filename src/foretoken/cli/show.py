@@ -9,6 +9,7 @@ from dataclasses import asdict
 from itertools import cycle
 from typing import Any
 
+from foretoken.errors import quoted
 from foretoken.output import Piece
 from foretoken.types import TARGET, Audit, Completion
 
@@ -31,7 +32,7 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
         line += "nothing drafted, "
     why = "" if full_context is None else f" (the context of {full_context} tokens is full)"
     if completion.stop_string is not None:
-        why = f" ({completion.stop_string!r:.40})"
+        why = f" ({quoted(completion.stop_string, 40)})"
     line += f"ended by {completion.finish_reason}{why}; promise: {completion.promise}; {completion.arithmetic}, "
     line += f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
     return line if completion.seed is None else f"{line}; seed {completion.seed}"
