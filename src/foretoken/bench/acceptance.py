@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=160, help="of each prompt (%(default)s)")
     parser.add_argument("--temperature", type=float, action="append", help="may come again (0 and 0.8)")
     parser.add_argument("--tokens", type=int, default=8, help="of a chain (%(default)s)")
-    parser.add_argument("--beam", default="4x8", help="width and depth of a tree (%(default)s)")
+    parser.add_argument("--beam", default="6x8", help="width and depth of a tree (%(default)s)")
     parser.add_argument("--sharpness", type=float, action="append", help="of trees; may come again (0.5)")
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()
