@@ -37,9 +37,10 @@ check: $(INSTALLED) ## style, types, layers, and that generated documents are fr
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py
 	$(BIN)/python docs/generate.py --check
 
-prove: $(INSTALLED) ## every contract in full, a million tokens, the kernels under sanitizers: slow; a record in results/
+prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, sanitizers: slow; records in results/
 	$(BIN)/python -m pytest -q -m prove tests
 	$(BIN)/python -m tests.prove --seed $(SEED) --tokens $(TOKENS) --models "$(MODELS)" --out results/$(TODAY)-prove.json
+	$(BIN)/python -m foretoken.bench.constrained --out results/$(TODAY)-constrained.json
 	$(BIN)/python -m tests.prove.sanitized
 
 bench: $(INSTALLED) ## kernels and passes beside what memory allows, minutes, on an idle machine; records in results/

@@ -18,7 +18,7 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
-from foretoken.sampling.sampler import Sampler
+from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.types import Draft, Needs, Request, Turn, Verdict, Verifier, Work
 
 Shape = str  # "chain" or "tree"
@@ -237,9 +237,10 @@ class LastLayer(KeysValues):
 
     name = "last-layer"
 
-    def __init__(self, target: Decoder, shape: Shape = "chain") -> None:
+    def __init__(self, target: Decoder, shape: Shape = "chain", samplers: MakeSampler = Sampler) -> None:
         last = target.config.num_layers - 1
         super().__init__(target, shape, range(last, last + 1))
+        self.make_sampler = samplers
         self.samplers: dict[int, Sampler] = {}
         self.needs = Needs(hidden=True, extractor=self.extract)
 
@@ -257,7 +258,7 @@ class LastLayer(KeysValues):
 
     def begin(self, requests: Sequence[Request]) -> None:
         super().begin(requests)
-        self.samplers.update((request.sequence, Sampler(request)) for request in requests)
+        self.samplers.update((request.sequence, self.make_sampler(request)) for request in requests)
 
     def guess(self, turn: Turn) -> list[int]:
         view, token = self.replicas[turn.sequence].view(), self.texts[turn.sequence][-1]

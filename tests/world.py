@@ -19,6 +19,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.engine import Engine
+from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.types import Drafter, Request, RoundRecord, SamplingParams, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
 from tests.tiny import random_tensors, tiny_config
@@ -122,9 +123,12 @@ class Run:
         prefill_chunk: int = 256,
         wrap: type | None = None,
         stops_after: Callable[[int, int], bool] = lambda sequence, token: False,
+        samplers: MakeSampler = Sampler,
     ) -> None:
         caches = Caches() if caches is None else caches
-        verifier: Verifier = LocalVerifier(target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk)
+        verifier: Verifier = LocalVerifier(
+            target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk, samplers=samplers
+        )
         if wrap is not None:
             verifier = wrap(verifier)
         self.records: list[RoundRecord] = []

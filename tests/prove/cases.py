@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from foretoken.decoder.caches import Caches
@@ -55,7 +56,7 @@ def _model(stage: Stage, noise: float, inner: Drafter | None = None, views: Cach
     model = stage.copy(noise)
     return ModelDrafter(
         model,
-        Sampler,
+        sampler,
         name="model",
         vocab_size=model.config.valid_vocab_size,
         tokens=stage.dice.choice([1, 4, 17]),
@@ -70,7 +71,7 @@ def _tree(stage: Stage, views: Caches | None = None) -> Drafter:
     width, depth = stage.dice.choice([(1, 3), (2, 4), (4, 4)])
     return TreeDrafter(
         model,
-        Sampler,
+        sampler,
         name="tree",
         vocab_size=model.config.valid_vocab_size,
         shape=stage.dice.choice(SHAPES),
@@ -82,7 +83,33 @@ def _tree(stage: Stage, views: Caches | None = None) -> Drafter:
     )
 
 
+class Thirds:
+    """A grammar of sorts: after each token, by what it is and where it stands, a third of all tokens must not come."""
+
+    complete = False
+
+    def __init__(self) -> None:
+        self._tokens: list[int] = []
+
+    def allowed(self, size: int) -> np.ndarray:
+        last = self._tokens[-1] if self._tokens else 0
+        return (np.arange(size) + 7 * last + len(self._tokens)) % 3 > 0
+
+    def advance(self, token: int) -> None:
+        self._tokens.append(token)
+
+    def rewind(self, count: int) -> None:
+        del self._tokens[len(self._tokens) - count :]
+
+
+def sampler(request: Request) -> Sampler:
+    """With the grammar, if the request names one."""
+    return Sampler(request, None if request.sampling.constraint is None else Thirds())
+
+
 SAMPLING = {
+    "greedy, grammar": SamplingParams(constraint=("thirds", "")),
+    "0.8, grammar": SamplingParams(temperature=0.8, seed=3, constraint=("thirds", "")),
     "greedy": SamplingParams(),
     "0.8": SamplingParams(temperature=0.8, top_p=0.95, seed=1),
     "1.3, penalties": SamplingParams(temperature=1.3, top_k=50, repetition_penalty=1.1, presence_penalty=0.2, seed=2),
@@ -106,7 +133,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "delayed": lambda s: Delayed(Scripted(s.truth, s.shape)),
     "ladder": lambda s: Ladder(s.copy(0.1), s.copy(0.3), s.caches, s.shape),
     "keys-values": lambda s: KeysValues(s.copy(0.1), s.shape),
-    "last-layer": lambda s: LastLayer(s.target, s.shape),
+    "last-layer": lambda s: LastLayer(s.target, s.shape, sampler),
     "halves": lambda s: Halves(s.target, s.caches, s.shape),
 }
 
@@ -133,9 +160,13 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
         Request(i, prompt, size.tokens, keep_logits=True, sampling=SAMPLING[sampling], completion=i)
         for i, prompt in enumerate(prompts)
     ]
-    plain = Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), requests[:1])  # warm, alone
+    plain = Run(
+        subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), requests[:1], samplers=sampler
+    )  # warm, alone
     plains = [
-        Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), [request]).sequences[request.sequence]
+        Run(subject.decoder(f"native {levels[-1]}", 1), NothingDrafter(), [request], samplers=sampler).sequences[
+            request.sequence
+        ]
         for request in requests
     ]
     _compare(f"{subject.name} {subject.dtype}: twice", plain, requests[:1], plains, events, "plain")
@@ -145,7 +176,11 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
         # plain C++ takes most of the time: with one of the numbers of threads
         for threads in [dice.choice(size.threads)] if level in SLOW else size.threads:
             run = Run(
-                subject.decoder(f"native {level}", threads), NothingDrafter(), requests, prefill_chunk=_chunk(dice)
+                subject.decoder(f"native {level}", threads),
+                NothingDrafter(),
+                requests,
+                prefill_chunk=_chunk(dice),
+                samplers=sampler,
             )
             what = f"{subject.name} {subject.dtype}, plainly at {level} with {threads} threads"
             _compare(what, run, requests, plains, events, "level")
@@ -173,6 +208,7 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
             caches=caches,
             prefill_chunk=_chunk(dice),
             wrap=FarVerifier if dice.random() < 0.2 else None,
+            samplers=sampler,
         )
         what = (
             f"{subject.name} {subject.dtype}, {name} ({shape}, {count} tokens) at {arithmetic}, "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from foretoken.errors import GrammarError
+from foretoken.errors import GrammarError, quoted
 from foretoken.text import Tokenizer
 from foretoken.types import Request
 
@@ -168,7 +168,7 @@ def _compile(kind: str, text: str, tokens: LLTokenizer) -> LLMatcher:
 
 
 def _called(kind: str, text: str) -> str:
-    return f"{kind} {text!r:.80}"
+    return f"{kind} {quoted(text, 80)}"
 
 
 def _reason(message: str) -> str:
