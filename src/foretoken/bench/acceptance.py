@@ -170,6 +170,7 @@ def main() -> None:
 def _run(args: argparse.Namespace) -> None:
     if args.out is not None:
         expect_place(args.out)
+    origin = provenance()  # of what is running, whatever is committed until it ends
     width, depth = (int(number) for number in args.beam.split("x"))
     model = load(args.model, draft="none")
     if model.tokenizer is None:
@@ -193,7 +194,7 @@ def _run(args: argparse.Namespace) -> None:
             rows.append({"draft": name, **row})
             progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
     record = {
-        **provenance(),
+        **origin,
         "model": Path(args.model).name,
         "arithmetic": model.target.arithmetic,
         "promise": model.promise,
