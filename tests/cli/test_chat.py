@@ -167,10 +167,19 @@ def test_on_a_terminal_ctrl_c_ends_a_reply_and_ctrl_d_the_talk(terminals: list[T
     terminal.type("/stats\n")
     terminal.expect("-- there is no whole reply to tell of")
     terminal.expect("> ")
-    terminal.type("x " * 1990 + "\n")
-    terminal.expect("-- the context of 2048 tokens is full; /reset begins a new talk")
+    terminal.type("\x04")
+    assert terminal.running.wait(timeout=30) == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no terminals to make")
+def test_a_talk_that_fills_the_context_says_so(terminals: list[Terminal]) -> None:
+    terminal = Terminal("chat", "--plain", "--model", "stdlib-1m", "--draft", "none", "--ignore-eos")
+    terminals.append(terminal)
     terminal.expect("> ")
-    terminal.type("x\n")
+    terminal.type("x " * 1990 + "\n")
+    terminal.expect("-- the context of 2048 tokens is full; /reset begins a new talk", seconds=240)  # read in PyTorch
+    terminal.expect("> ")
+    terminal.type("x " * 100 + "\n")
     terminal.expect("shorten the prompt; /reset begins a new talk")
     terminal.expect("> ")
     terminal.type("\x04")

@@ -33,6 +33,7 @@ def run(
     tokens: int, seed: int, models: list[str], progress: Progress | None = None, small: Size = SMALL
 ) -> dict[str, object]:
     """The record of a proof of so many tokens."""
+    origin = provenance()  # of what is running, whatever is committed until it ends
     rows, absent = makers(models)
     levels = [native.EMULATED, *native.supported()]
     dice = random.Random(seed)
@@ -68,7 +69,7 @@ def run(
         if difference:
             break
     return {
-        **provenance(),
+        **origin,
         "seed": seed,
         "tokens": done,
         "tokens_asked": asked,
