@@ -165,7 +165,7 @@ def make_ladder(
         inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer)
     options = {name: value for name, value in level.options.items() if name != "tokens"}
     if not level.is_model:
-        return level.entry.load()(**options)  # type: ignore[no-any-return]
+        return level.entry.make(**options)
     model, its_tokenizer = load(level.name)
     _expect_same_tokens(level.name, tokenizer, its_tokenizer)
     independent = rule == "rejection"
@@ -176,10 +176,10 @@ def make_ladder(
     }
     make = samplers.independent if independent else samplers.target
     if level.entry is CHAIN:
-        return level.entry.load()(  # type: ignore[no-any-return]
+        return level.entry.make(
             model, make, tokens=level.tokens, inner=inner, inner_tokens=below[0].tokens if below else 0, **common
         )
-    return level.entry.load()(  # type: ignore[no-any-return]
+    return level.entry.make(
         model,
         make,
         shape=options.get("shape", "beam"),

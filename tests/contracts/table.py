@@ -74,7 +74,7 @@ def _tree(stage: Stage, shape: str, *, shared: bool = False) -> Drafter:
 
 
 def _shipped(name: str) -> Callable[[Stage], Drafter]:
-    return lambda stage: DRAFTERS[name].load()()  # type: ignore[no-any-return]
+    return lambda stage: DRAFTERS[name].make()
 
 
 TABLE: dict[str, Entry] = {

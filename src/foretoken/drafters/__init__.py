@@ -13,6 +13,7 @@ from typing import Any
 
 from foretoken.settings import OptionKind
 from foretoken.trees.grow import SHAPES
+from foretoken.types import Drafter
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,10 @@ class DrafterEntry:
     num_speculative_tokens: int = 8  # most draft tokens a round, where the user names no number
     ladder: bool = False  # whether another draft may speed it up
 
-    def load(self) -> Any:
-        """The class itself."""
-        return getattr(import_module(self.module), self.cls)
+    def make(self, *arguments: Any, **named: Any) -> Drafter:
+        """A drafter of this class, from the arguments of its constructor."""
+        drafter: Drafter = getattr(import_module(self.module), self.cls)(*arguments, **named)
+        return drafter
 
 
 DRAFTERS: dict[str, DrafterEntry] = {
