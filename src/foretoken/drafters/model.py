@@ -18,13 +18,11 @@ from dataclasses import dataclass, field
 
 from foretoken.acceptance.walk import walk
 from foretoken.decoder.cache import Cache, new_writer
-from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
-from foretoken.drafters.reading import Reading, begin, choose
-from foretoken.sampling.sampler import MakeSampler
+from foretoken.drafters.reading import DecoderDrafter, Reading, choose
 from foretoken.trees.tree import clip
-from foretoken.types import TARGET, Distribution, Draft, Drafter, Needs, Request, Turn, Verdict, Views, Work
+from foretoken.types import TARGET, Distribution, Draft, Drafter, Request, Turn, Verdict, Work
 
 _NO_TOKEN = -1
 
@@ -40,47 +38,22 @@ class _Chain:
     distributions: dict[int, Distribution] = field(default_factory=dict)
 
 
-class ModelDrafter:
-    """model: a decoder whose tokens are the target's. samplers: makes what chooses its tokens, for each request.
+@dataclass(eq=False, kw_only=True)
+class ModelDrafter(DecoderDrafter):
+    """A decoder that drafts a chain. tokens: the most of a draft, however many a turn allows. inner: what drafts for it
+    in turn, if anything does; inner_tokens: the most that is asked of that at once."""
 
-    tokens: the most of a draft, however many a turn allows. views: where it drafts on views of the target's cache; else
-    it has caches of its own. vocab_size: the target's, beyond which nothing is drafted. independent: it throws dice of
-    its own, and says what its tokens were drawn from, for the rejection rule.
-    """
-
-    needs = Needs()
-
-    def __init__(
-        self,
-        model: Decoder,
-        samplers: MakeSampler,
-        *,
-        name: str,
-        vocab_size: int,
-        tokens: int,
-        inner: Drafter | None = None,
-        inner_tokens: int = 0,
-        views: Views | None = None,
-        independent: bool = False,
-    ) -> None:
-        self.name = name
-        self._model = model
-        self._samplers = samplers
-        self._vocab_size = vocab_size
-        self._tokens = tokens
-        self._inner = inner
-        self._inner_tokens = inner_tokens
-        self._views = views
-        self._independent = independent
-        self._readings: dict[int, Reading] = {}
-        self._chains: dict[int, _Chain] = {}
-        self._checks = 0  # rounds between this level and the one below it
+    tokens: int
+    inner: Drafter | None = None
+    inner_tokens: int = 0
+    _chains: dict[int, _Chain] = field(init=False, default_factory=dict)  # by sequence
+    _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Read the prompts."""
-        self._readings.update(begin(self._model, requests, self._samplers, self._views))
-        if self._inner is not None:
-            self._inner.begin(requests)
+        super().begin(requests)
+        if self.inner is not None:
+            self.inner.begin(requests)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn a chain."""
@@ -94,34 +67,34 @@ class ModelDrafter:
             right = _agreeing(guessed, verdict.tokens)
             reading.gain(verdict.tokens)
             reading.keep(verdict.position + right)
-            if self._inner is not None:
-                self._tell(self._inner, verdict, guessed, right)
+            if self.inner is not None:
+                self._tell(self.inner, verdict, guessed, right)
 
     def rewind(self, sequence: int, position: int) -> None:
         """Forget tokens that the level above had guessed wrongly."""
         self._chains.pop(sequence, None)
         self._readings[sequence].rewind(position)
-        if self._inner is not None:
-            self._inner.rewind(sequence, position)
+        if self.inner is not None:
+            self.inner.rewind(sequence, position)
 
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
         self._readings.pop(sequence, None)
         self._chains.pop(sequence, None)
-        if self._inner is not None:
-            self._inner.end(sequence)
+        if self.inner is not None:
+            self.inner.end(sequence)
 
     def _propose(self, turn: Turn) -> Draft:
         reading = self._readings[turn.sequence]
         grown = self._chains[turn.sequence] = _Chain(turn.position)
-        count = min(turn.rows, turn.depth, self._tokens, reading.room())
+        count = min(turn.rows, turn.depth, self.tokens, reading.room())
         if count > 0:
             step = reading.sampler.step
             try:
-                if self._inner is None:
+                if self.inner is None:
                     self._alone(reading, grown, count)
                 else:
-                    self._checking(self._inner, turn.sequence, reading, grown, count)
+                    self._checking(self.inner, turn.sequence, reading, grown, count)
             finally:
                 reading.sampler.rewind(step)
         return turn.chain(grown.tokens, grown.origins, tuple(grown.work), grown.distributions or None)
@@ -131,15 +104,15 @@ class ModelDrafter:
         cache, writer = reading.open(), new_writer()
         pending = reading.pending(cache)
         rows = len(pending)
-        outputs = self._model.run(chain(cache, pending, writer=writer))
+        outputs = self.model.run(chain(cache, pending, writer=writer))
         token = self._next(reading, grown, outputs, rows - 1)
-        if reading.sampler.plain and self._model.config.valid_vocab_size <= self._vocab_size and token is not None:
-            followed = self._model.draft_chain(cache, token, count - 1, writer=writer)
+        if reading.sampler.plain and self.model.config.valid_vocab_size <= self.vocab_size and token is not None:
+            followed = self.model.draft_chain(cache, token, count - 1, writer=writer)
             grown.tokens += followed  # fewer at a NaN, which is the chain's end
             rows += len(followed)
             token = None
         while token is not None and len(grown.tokens) < count:
-            outputs = self._model.run(chain(cache, [token], writer=writer))
+            outputs = self.model.run(chain(cache, [token], writer=writer))
             rows += 1
             token = self._next(reading, grown, outputs, 0)
         cache.commit(range(rows), writer)
@@ -154,7 +127,7 @@ class ModelDrafter:
         if len(pending) > 1:  # all but the last, which is the root of what the level below drafts
             began = time.perf_counter()
             rows = chain(cache, pending[:-1])
-            self._model.forward(rows)
+            self.model.forward(rows)
             cache.commit(range(len(rows)), rows.writer)
             grown.work.append(Work(self.name, len(rows), began, time.perf_counter() - began, passes=1))
         while len(grown.tokens) < count:
@@ -167,13 +140,13 @@ class ModelDrafter:
     def _below(self, inner: Drafter, sequence: int, grown: _Chain, count: int) -> Draft:
         """What the level below guesses next, within its own number of tokens and what is left."""
         self._checks += 1
-        depth = min(self._inner_tokens, count - len(grown.tokens) - 1)  # the last is this level's own
+        depth = min(self.inner_tokens, count - len(grown.tokens) - 1)  # the last is this level's own
         turn = Turn(
-            sequence, self._checks, grown.position + len(grown.tokens), self._inner_tokens if depth else 0, depth
+            sequence, self._checks, grown.position + len(grown.tokens), self.inner_tokens if depth else 0, depth
         )
         for draft in inner.propose([turn]) if depth else ():
             if (draft.sequence, draft.round, draft.position) == (sequence, turn.round, turn.position):
-                return clip(draft, turn.rows, depth, min(self._vocab_size, self._model.config.vocab_size))
+                return clip(draft, turn.rows, depth, min(self.vocab_size, self.model.config.vocab_size))
         return turn.chain((), "")
 
     def _check(self, reading: Reading, cache: Cache, grown: _Chain, draft: Draft) -> Verdict:
@@ -181,7 +154,7 @@ class ModelDrafter:
         first = len(grown.tokens)
         root = (grown.tokens or reading.text)[-1]
         rows = Rows([(cache, (root, *draft.tokens), (-1, *(parent + 1 for parent in draft.parents)))])
-        outputs = self._model.run(rows)
+        outputs = self.model.run(rows)
 
         def choose_next(i: int) -> int:
             token = self._next(reading, grown, outputs, i + 1)
@@ -201,13 +174,12 @@ class ModelDrafter:
     def _next(self, reading: Reading, grown: _Chain, outputs: Outputs, row: int) -> int | None:
         """The chain's next token; None at a NaN."""
         sampler = reading.sampler
-        token = choose(sampler, outputs, row, self._vocab_size)
+        token = choose(sampler, outputs, row, self.vocab_size)
         if token is None:
             return None
-        if self._independent and not sampler.greedy:
-            probs = sampler.probabilities(outputs.logits[row, : self._vocab_size])
-            assert probs is not None
-            grown.distributions[len(grown.tokens) - 1] = probs
+        drawn = self.drawn_from(sampler, outputs.logits[row])
+        if drawn is not None:
+            grown.distributions[len(grown.tokens) - 1] = drawn
         sampler.advance([token])
         grown.tokens.append(token)
         return token

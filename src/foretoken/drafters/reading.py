@@ -1,4 +1,5 @@
-"""A sequence as a drafting decoder has read it: its text, its keys and values, and what chooses its tokens.
+"""What drafters with a decoder have in common, and a sequence as such a one has read it: its text, its keys and values,
+and what chooses its tokens.
 
 The keys and values lie in a cache of the drafter's own, which reads what the target has accepted and forgets what it
 has not; or, where the drafter is a copy of the target, on a view of the target's cache, made anew each round.
@@ -8,13 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+
+import torch
 
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import chain
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.types import Request, Views
+from foretoken.types import Distribution, Needs, Request, Views
 
 _CHUNK = 256  # rows of a prompt read in one pass
 
@@ -91,17 +95,44 @@ class Reading:
         self.text.extend(tokens)
 
 
-def begin(
-    model: Decoder, requests: Sequence[Request], samplers: MakeSampler, views: Views | None
-) -> dict[int, Reading]:
-    """New sequences, by number, with their prompts read; one that several have is read once."""
-    readings: dict[int, Reading] = {}
-    by_prompt: dict[tuple[int, ...], Reading] = {}
-    for request in requests:
-        reading = readings[request.sequence] = Reading(model, request, samplers(request), views)
-        reading.read(by_prompt.get(request.prompt))
-        by_prompt.setdefault(request.prompt, reading)
-    return readings
+@dataclass(eq=False)
+class DecoderDrafter:
+    """model: a decoder whose tokens are the target's. samplers: makes what chooses its tokens, for each request.
+
+    views: where it drafts on views of the target's cache; else it has caches of its own. vocab_size: the target's,
+    beyond which nothing is drafted. independent: it throws dice of its own, and says what its tokens were drawn from,
+    for the rejection rule.
+    """
+
+    needs = Needs()
+
+    model: Decoder
+    samplers: MakeSampler
+    _: KW_ONLY
+    name: str
+    vocab_size: int
+    views: Views | None = None
+    independent: bool = False
+    _readings: dict[int, Reading] = field(init=False, default_factory=dict)  # by sequence
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Read the prompts; one that several sequences have is read once."""
+        begun: dict[int, Reading] = {}
+        by_prompt: dict[tuple[int, ...], Reading] = {}
+        for request in requests:
+            reading = begun[request.sequence] = Reading(self.model, request, self.samplers(request), self.views)
+            reading.read(by_prompt.get(request.prompt))
+            by_prompt.setdefault(request.prompt, reading)
+        self._readings.update(begun)
+
+    def drawn_from(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
+        """What a token is drawn from, at a row of the model's logits, float32 [V] without a NaN: float64, cut to the
+        target's vocabulary. None where nobody asks: only the rejection rule does, and only when sampling."""
+        if not self.independent or sampler.greedy:
+            return None
+        probs = sampler.probabilities(logits[: self.vocab_size])
+        assert probs is not None
+        return probs
 
 
 def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int | None:

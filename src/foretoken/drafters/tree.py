@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from foretoken.decoder.cache import new_writer
-from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows, chain
-from foretoken.drafters.reading import Reading, begin, log_probs
-from foretoken.sampling.sampler import MakeSampler, Sampler
+from foretoken.drafters.reading import DecoderDrafter, Reading, log_probs
+from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import Growth
-from foretoken.types import Distribution, Draft, Needs, Request, Turn, Verdict, Views, Work
+from foretoken.types import Distribution, Draft, Turn, Verdict, Work
 
 _CANDIDATES = 16  # children that a node is given before the shape chooses, if its width is not more
 
@@ -38,40 +37,16 @@ class _Grown:
     writer: int
 
 
-class TreeDrafter:
-    """As `ModelDrafter`, with the tree's shape: see `foretoken.trees.grow`."""
+@dataclass(eq=False, kw_only=True)
+class TreeDrafter(DecoderDrafter):
+    """A decoder that drafts a tree. shape, width, depth: see `foretoken.trees.grow`. nodes: the most that are sent."""
 
-    needs = Needs()
-
-    def __init__(
-        self,
-        model: Decoder,
-        samplers: MakeSampler,
-        *,
-        name: str,
-        vocab_size: int,
-        shape: str,
-        width: int,
-        depth: int,
-        nodes: int,
-        sharpness: float,
-        views: Views | None = None,
-        independent: bool = False,
-    ) -> None:
-        self.name = name
-        self._model = model
-        self._samplers = samplers
-        self._vocab_size = vocab_size
-        self._shape, self._width, self._depth, self._nodes = shape, width, depth, nodes
-        self._sharpness = sharpness
-        self._views = views
-        self._independent = independent
-        self._readings: dict[int, Reading] = {}
-        self._grown: dict[int, _Grown] = {}
-
-    def begin(self, requests: Sequence[Request]) -> None:
-        """Read the prompts."""
-        self._readings.update(begin(self._model, requests, self._samplers, self._views))
+    shape: str
+    width: int
+    depth: int
+    nodes: int
+    sharpness: float
+    _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn a tree."""
@@ -98,12 +73,12 @@ class TreeDrafter:
 
     def _propose(self, turn: Turn) -> Draft:
         reading = self._readings[turn.sequence]
-        depth, nodes = min(turn.depth, self._depth, reading.room()), min(turn.rows, self._nodes)
+        depth, nodes = min(turn.depth, self.depth, reading.room()), min(turn.rows, self.nodes)
         if depth < 1 or nodes < 1:
             return turn.chain((), self.name)
         step = reading.sampler.step
         try:
-            return self._grow(turn, reading, Growth(self._shape, self._width, depth, nodes))
+            return self._grow(turn, reading, Growth(self.shape, self.width, depth, nodes))
         finally:
             reading.sampler.rewind(step)
 
@@ -111,7 +86,7 @@ class TreeDrafter:
         began = time.perf_counter()
         cache, writer = reading.open(), new_writer()
         pending = chain(cache, reading.pending(cache), writer=writer)
-        outputs = self._model.run(pending)
+        outputs = self.model.run(pending)
         cache.commit(range(len(pending)), writer)
         computed, passes = len(pending), 1
         distributions: dict[int, Distribution] = {}
@@ -121,7 +96,7 @@ class TreeDrafter:
             parents = [slots[growth.parents[i]] if growth.parents[i] >= 0 else -1 for i in frontier]
             rows = Rows([(cache, [growth.tokens[i] for i in frontier], parents)], writer=writer)
             slots.update(zip(frontier, rows.segments[0].slots, strict=True))
-            outputs = self._model.run(rows)
+            outputs = self.model.run(rows)
             computed, passes = computed + len(rows), passes + 1
             for at, node in enumerate(frontier):
                 self._look_behind(node, outputs.logits[at], growth, reading.sampler, distributions)
@@ -146,16 +121,15 @@ class TreeDrafter:
             at = growth.parents[at]
         step = sampler.step
         sampler.advance(reversed(path))
-        logits = logits[: self._vocab_size]
+        logits = logits[: self.vocab_size]
         count = growth.width if growth.shape == "full" else max(growth.width, _CANDIDATES)
         ranked = sampler.rank(logits, count)
         if ranked is not None and ranked[0]:
             tokens, scores = ranked
-            growth.add(node, tokens[: growth.width], log_probs(scores, self._sharpness)[: growth.width])
-            if self._independent and not sampler.greedy:
-                probs = sampler.probabilities(logits)
-                assert probs is not None
-                distributions[node] = probs
+            growth.add(node, tokens[: growth.width], log_probs(scores, self.sharpness)[: growth.width])
+            drawn = self.drawn_from(sampler, logits)
+            if drawn is not None:
+                distributions[node] = drawn
         sampler.rewind(step)
 
 
