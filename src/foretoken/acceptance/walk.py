@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+NOTHING = -1  # what follows where no token does: equal to none of a draft
+
 
 def walk(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], int]) -> tuple[list[int], int]:
     """(accepted, bonus): indices of the accepted tokens from the root down, and the token that follows them.
 
     `choose(i)` is the target's token after draft token i, -1 for the root; it is asked only along the path, and in
-    order, because what it does may depend on what was chosen before (penalties, grammars).
+    order, because what it does may depend on what was chosen before (penalties, grammars). It is `NOTHING` where no
+    token follows, which ends the walk.
     """
     children: dict[tuple[int, int], int] = {}
     for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):

@@ -16,15 +16,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foretoken.acceptance.walk import walk
+from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.reading import DecoderDrafter, Reading, choose
 from foretoken.trees.tree import clip
 from foretoken.types import TARGET, Distribution, Draft, Drafter, Request, Turn, Verdict, Work
-
-_NO_TOKEN = -1
 
 
 @dataclass
@@ -158,7 +156,7 @@ class ModelDrafter(DecoderDrafter):
 
         def choose_next(i: int) -> int:
             token = self._next(reading, grown, outputs, i + 1)
-            return _NO_TOKEN if token is None else token
+            return NOTHING if token is None else token
 
         accepted, _ = walk(draft.tokens, draft.parents, choose_next)
         gained = tuple(grown.tokens[first:])

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.reading import DecoderDrafter, Reading, log_probs
@@ -135,13 +136,7 @@ class TreeDrafter(DecoderDrafter):
 
 def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
     """The slots of the branch that a text followed, as far as the model has run it."""
-    children = {(parent, token): i for i, (parent, token) in enumerate(zip(grown.parents, grown.tokens, strict=True))}
-    slots: list[int] = []
-    at = -1
-    for token in tokens:
-        at = children.get((at, token), -2)
-        slot = None if at < 0 else grown.slots[at]
-        if slot is None:
-            break
-        slots.append(slot)
-    return slots
+    text = iter(tokens)
+    accepted, _ = walk(grown.tokens, grown.parents, lambda _: next(text, NOTHING))
+    slots = [grown.slots[i] for i in accepted]
+    return [slot for slot in slots if slot is not None]  # of a branch, only the leaf may have none

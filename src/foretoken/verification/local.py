@@ -16,7 +16,7 @@ import torch
 
 from foretoken import kernels
 from foretoken.acceptance.rejection import reject
-from foretoken.acceptance.walk import walk
+from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
@@ -26,8 +26,6 @@ from foretoken.errors import ContractError
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.settings import LoadSettings
 from foretoken.types import TARGET, Distribution, Draft, Features, Needs, Request, Verdict
-
-_NOTHING = -1  # what follows a text that is whole: equal to no token of a draft
 
 
 @dataclass(frozen=True)
@@ -268,12 +266,12 @@ class LocalVerifier:
         judge = self._reject if self._rule == "rejection" and not sampler.greedy else self._walk
         accepted, bonus = judge(draft, outputs, root, sampler)
         tokens = [draft.tokens[i] for i in accepted]
-        return accepted, (*tokens, *(() if bonus == _NOTHING else (bonus,)))
+        return accepted, (*tokens, *(() if bonus == NOTHING else (bonus,)))
 
     def _walk(self, draft: Draft, outputs: Outputs, root: int, sampler: Sampler) -> tuple[list[int], int]:
         def choose(i: int) -> int:
             if sampler.complete:
-                return _NOTHING
+                return NOTHING
             row = root + 1 + i
             choice = outputs.choice(row) if sampler.plain else sampler.choose(outputs.logits[row])
             token = self._expect_number(choice)
@@ -297,10 +295,10 @@ class LocalVerifier:
             draft.draft_probs or {},
             target_probs,
             coin=sampler.coin,
-            pick=lambda probs: _NOTHING if sampler.complete else sampler.pick(probs),
+            pick=lambda probs: NOTHING if sampler.complete else sampler.pick(probs),
             accept=lambda token: sampler.advance([token]),
         )
-        if bonus != _NOTHING:
+        if bonus != NOTHING:
             sampler.advance([bonus])
         return accepted, bonus
 
