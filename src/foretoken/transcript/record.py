@@ -45,13 +45,7 @@ def expect_provable(rule: str, settings: GenerateSettings) -> None:
 def expect_place(path: str | Path) -> None:
     """Refuse what a record cannot be written to, and a file that holds something else."""
     files.expect_place(path, TranscriptError)
-    try:
-        with open(path, "rb") as there:
-            start = there.read(1000)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise TranscriptError(f"{path} cannot hold the record ({error.strerror}); name another file") from None
+    start = files.beginning(path, TranscriptError)
     if start and FORMAT.encode() not in start:
         raise TranscriptError(f"{path} is there, and is no record; name another file, or remove it")
 
