@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from foretoken.acceptance.walk import walk
+from foretoken.acceptance.walk import agreeing, walk
 from tests.oracles import NextToken, longest_path_of_the_target, path_to, plain_decoding
 
 #   root ┬─ 0: 5 ┬─ 2: 6 ── 4: 7
@@ -103,3 +103,18 @@ def test_no_longer_path_of_the_tree_could_be_accepted(case: tuple[list[int], lis
     assume(len(set(zip(parents, tokens, strict=True))) == len(tokens))
     accepted, _, _ = run(tokens, parents, target)
     assert accepted == longest_path_of_the_target(tokens, parents, target)
+
+
+@pytest.mark.parametrize(
+    ("some", "others", "count"),
+    [
+        ((), (), 0),
+        ((), (1,), 0),
+        ((1,), (2,), 0),
+        ((1, 2, 3), (1, 2), 2),
+        ((1, 2, 3), (1, 5, 3), 1),
+        ((1, 2), (1, 2), 2),
+    ],
+)
+def test_what_two_runs_begin_with_in_common(some: tuple[int, ...], others: tuple[int, ...], count: int) -> None:
+    assert agreeing(some, others) == agreeing(others, some) == count

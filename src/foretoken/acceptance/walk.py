@@ -31,3 +31,9 @@ def walk(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], 
             return accepted, token
         accepted.append(child)
         at = child
+
+
+def agreeing(some: Sequence[int], others: Sequence[int]) -> int:
+    """How many tokens two runs begin with in common."""
+    differing = (at for at, (one, other) in enumerate(zip(some, others, strict=False)) if one != other)
+    return next(differing, min(len(some), len(others)))

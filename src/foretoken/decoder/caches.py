@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.cache import Cache
 from foretoken.errors import ContractError
 
@@ -64,12 +65,7 @@ class KeptCaches:
         kept = self._kept.pop(conversation, None)
         if kept is None:
             return None
-        common = 0
-        for ours, theirs in zip(kept.tokens, prompt[:-1], strict=False):
-            if ours != theirs:
-                break
-            common += 1
-        kept.cache.truncate(common)
+        kept.cache.truncate(agreeing(kept.tokens, prompt[:-1]))
         return kept.cache
 
     def forget(self, conversation: int) -> None:

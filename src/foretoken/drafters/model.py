@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from foretoken.acceptance.walk import NOTHING, walk
+from foretoken.acceptance.walk import NOTHING, agreeing, walk
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
@@ -62,7 +62,7 @@ class ModelDrafter(DecoderDrafter):
         for verdict in verdicts:
             reading = self._readings[verdict.sequence]
             guessed = self._chains.pop(verdict.sequence, _Chain(verdict.position)).tokens
-            right = _agreeing(guessed, verdict.tokens)
+            right = agreeing(guessed, verdict.tokens)
             reading.gain(verdict.tokens)
             reading.keep(verdict.position + right)
             if self.inner is not None:
@@ -190,11 +190,3 @@ class ModelDrafter(DecoderDrafter):
             self._checks += 1
             tokens, origins = verdict.tokens[right:], verdict.origins[right:]
             inner.observe([Verdict(verdict.sequence, self._checks, verdict.position + right, (), tokens, origins)])
-
-
-def _agreeing(guessed: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many tokens two runs begin with in common."""
-    for count, (guess, token) in enumerate(zip(guessed, tokens, strict=False)):
-        if guess != token:
-            return count
-    return min(len(guessed), len(tokens))
