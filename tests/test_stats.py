@@ -16,6 +16,7 @@ def record(drafted: int, accepted: int, propose_seconds: float = 0.25, check_sec
 
 def test_counts_and_rates_are_those_of_the_fields_terms() -> None:
     assert summarise([PROMPT, record(4, 3), record(0, 0), record(4, 1), record(2, 0)], 0) == Stats(
+        passes=4,
         drafts=3,  # rounds in which something was drafted
         draft_tokens=10,
         accepted_tokens=4,
@@ -34,12 +35,13 @@ def test_counts_and_rates_are_those_of_the_fields_terms() -> None:
 def test_a_verdict_that_was_cut_counts_what_was_kept() -> None:
     # four drafted and accepted, of which two were kept, without a bonus
     stats = summarise([PROMPT, RoundRecord(1, {0: 4}, {0: 2}, {0: 2}, 0.0, 1.0)], 0)
-    assert (stats.draft_tokens, stats.accepted_tokens, stats.mean_acceptance_length) == (4, 2, 2.0)
+    assert (stats.passes, stats.draft_tokens, stats.accepted_tokens, stats.mean_acceptance_length) == (1, 4, 2, 2.0)
     assert stats.accepted_per_position == (1, 1)
 
 
 def test_plain_decoding_gains_one_token_a_pass() -> None:
     assert summarise([PROMPT, record(0, 0), record(0, 0)], 0) == Stats(
+        passes=2,
         mean_acceptance_length=1.0,
         tokens_per_second=1.0,
         tokens_per_second_with_prefill=1.2,
@@ -76,6 +78,7 @@ TWO = [
 
 def test_each_of_several_sequences_counts_its_own_tokens_and_passes() -> None:
     first, second = summarise(TWO, 0), summarise(TWO, 1)
+    assert (first.passes, second.passes) == (1, 3)
     assert (first.drafts, first.draft_tokens, first.accepted_tokens) == (1, 4, 4)
     assert (first.draft_acceptance_rate, first.mean_acceptance_length) == (1.0, 5.0)
     assert first.accepted_per_position == (1, 1, 1, 1)

@@ -36,12 +36,14 @@ class LevelStats:
 class Stats:
     """Counts and rates of one generation, in the field's terms.
 
-    `mean_acceptance_length` is tokens per target pass, the bonus token counted, the prompt's pass not; plain decoding
-    has 1. `accepted_per_position[i]` counts drafts whose token i+1 was accepted. `tokens_per_second` is decoding
-    alone: the first token, which the prompt's pass gives, is left out of it. `decode_seconds` are those of drafting and
-    of checking together; `levels`, nearest to the target first, say what each had of the former.
+    `passes` are the target's, the prompt's not counted. `mean_acceptance_length` is tokens per pass, the bonus token
+    counted; plain decoding has 1. `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
+    `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
+    `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
+    each had of the former.
     """
 
+    passes: int = 0
     drafts: int = 0
     draft_tokens: int = 0
     accepted_tokens: int = 0
@@ -74,6 +76,7 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
     check_seconds = sum(r.check_seconds for r in rounds)
     decode_seconds = draft_seconds + check_seconds
     return Stats(
+        passes=len(checks),
         **_counts(checks),
         tokens_per_second=_per(new_tokens, decode_seconds),
         tokens_per_second_with_prefill=_per(

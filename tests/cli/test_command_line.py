@@ -47,6 +47,7 @@ def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
         "audit",
     ]
     assert list(result["stats"]) == [
+        "passes",
         "drafts",
         "draft_tokens",
         "accepted_tokens",

@@ -133,7 +133,7 @@ def measure(
         for name in totals:
             totals[name] += getattr(stats, name)
         gained += sum(record.new_tokens[0] for record in records[1:])
-        passes += len(records) - 1
+        passes += stats.passes
         positions += [0] * (len(stats.accepted_per_position) - len(positions))
         for at, count in enumerate(stats.accepted_per_position):
             positions[at] += count

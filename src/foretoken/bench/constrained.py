@@ -169,8 +169,8 @@ def _cases(prompts: Sequence[Prompt], temperature: float, max_new_tokens: int) -
 def _row(draft: str, told: bool, cases: list[_Case], plain: list[Completion], done: list[Completion]) -> dict[str, Any]:
     pairs = list(zip(plain, done, strict=True))
     stats = [completion.stats for completion in done]
-    decoded = [len(a.tokens) - 1 for a in done]  # the first token is that of the prompt's pass
-    passes = sum(round(n / s.mean_acceptance_length) for n, s in zip(decoded, stats, strict=True) if n)
+    decoded = sum(len(a.tokens) - 1 for a in done)  # the first token is that of the prompt's pass
+    passes = sum(s.passes for s in stats)
     drafted, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
     return {
         "draft": draft,
@@ -186,7 +186,7 @@ def _row(draft: str, told: bool, cases: list[_Case], plain: list[Completion], do
         "accepted_tokens": accepted,
         "rejected_tokens": drafted - accepted,
         "draft_acceptance_rate": round(accepted / drafted, 4) if drafted else None,
-        "mean_acceptance_length": round(sum(decoded) / passes, 3),
+        "mean_acceptance_length": round(decoded / passes, 3),
     }
 
 

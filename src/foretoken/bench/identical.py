@@ -50,7 +50,7 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
     stats = [completion.stats for completion in drafted]
     pairs = list(zip(plain, drafted, strict=True))
     decoded = sum(len(a.tokens) - 1 for a in drafted)  # the first token is that of the prompt's pass
-    passes = decoded - sum(s.accepted_tokens for s in stats)  # each gives one token that nobody drafted
+    passes = sum(s.passes for s in stats)
     draft_tokens, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
     return {
         "draft": draft,

@@ -13,13 +13,12 @@ def print_stats(completion: Completion) -> None:
     from rich.table import Table
 
     stats = completion.stats
-    rounds = round((len(completion.tokens) - 1) / stats.mean_acceptance_length) if stats.mean_acceptance_length else 0
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("", no_wrap=True)
     for title in ("ms", "%", "passes", "rows", "drafted", "accepted", "%", "length"):  # mean acceptance length
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("by position")  # the only one that may wrap
-    checked = (str(rounds), str(rounds + stats.draft_tokens))
+    checked = (str(stats.passes), str(stats.passes + stats.draft_tokens))
     table.add_row("target", *_time(stats.check_seconds, stats.decode_seconds), *checked)
     for level in stats.levels:
         positions = [str(count) for count in level.accepted_per_position[:_POSITIONS]]
