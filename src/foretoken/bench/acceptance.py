@@ -9,7 +9,6 @@ pass do not depend on the machine.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,16 +19,14 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from foretoken.bench.suites import load_suite, suite_hash
+from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
+from foretoken.bench.suites import suite_hash
 from foretoken.build import load
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
-from foretoken.errors import ForetokenError, ModelError
-from foretoken.files import expect_place, write_json
-from foretoken.provenance import provenance
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.stats import summarise
 from foretoken.types import Drafter, Request, RoundRecord, SamplingParams
@@ -150,32 +147,20 @@ def measure(
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="How much of a draft is accepted, greedily and sampled?")
-    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
+    add_model_and_suite(parser, new_tokens=160)
     parser.add_argument("--draft", default="stdlib-1m", help="a checkpoint that drafts (%(default)s)")
-    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
     parser.add_argument("--prompts", type=int, default=20, help="how many of them (%(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=160, help="of each prompt (%(default)s)")
     parser.add_argument("--temperature", type=float, action="append", help="may come again (0 and 0.8)")
     parser.add_argument("--tokens", type=int, default=8, help="of a chain (%(default)s)")
     parser.add_argument("--beam", default="6x8", help="width and depth of a tree (%(default)s)")
     parser.add_argument("--sharpness", type=float, action="append", help="of trees; may come again (0.5)")
-    parser.add_argument("--out", type=Path, help="write the record here")
-    args = parser.parse_args()
-    try:
-        _run(args)
-    except ForetokenError as error:
-        raise SystemExit(f"acceptance: {error}") from None
+    carry_out("acceptance", parser, _measure)
 
 
-def _run(args: argparse.Namespace) -> None:
-    if args.out is not None:
-        expect_place(args.out)
-    origin = provenance()  # of what is running, whatever is committed until it ends
+def _measure(args: argparse.Namespace) -> dict[str, Any]:
     width, depth = (int(number) for number in args.beam.split("x"))
     model = load(args.model, draft="none")
-    if model.tokenizer is None:
-        raise ModelError(f"{args.model} has no tokenizer; the suite's prompts are text")
-    prompts = [prompt.tokens for prompt in load_suite(args.suite, model.tokenizer)][: args.prompts]
+    prompts = [prompt.tokens for prompt in prompts_for(model, args.suite)][: args.prompts]
     drafts = {
         Path(args.draft).name: load(args.draft, draft="none").target,
         "its own weights in 4 bits": rounded(model.target),
@@ -193,8 +178,7 @@ def _run(args: argparse.Namespace) -> None:
             row = measure(model.target, draft, way, prompts, args.max_new_tokens, temperature)
             rows.append({"draft": name, **row})
             progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
-    record = {
-        **origin,
+    return {
         "model": Path(args.model).name,
         "arithmetic": model.target.arithmetic,
         "promise": model.promise,
@@ -203,9 +187,6 @@ def _run(args: argparse.Namespace) -> None:
         "max_new_tokens": args.max_new_tokens,
         "results": rows,
     }
-    print(json.dumps(record, indent=1))
-    if args.out is not None:
-        write_json(args.out, record)
 
 
 if __name__ == "__main__":

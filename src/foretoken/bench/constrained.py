@@ -20,14 +20,12 @@ from typing import Any
 
 from rich.progress import track
 
-from foretoken.bench.suites import Prompt, load_suite, suite_hash
+from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
+from foretoken.bench.suites import Prompt, suite_hash
 from foretoken.build import load
-from foretoken.errors import ForetokenError, ModelError
-from foretoken.files import expect_place, write_json
 from foretoken.kernels import explain
 from foretoken.ladder import make_ladder, name_levels
 from foretoken.model import Model
-from foretoken.provenance import provenance
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.types import Completion, Request
@@ -193,9 +191,7 @@ def _row(draft: str, told: bool, cases: list[_Case], plain: list[Completion], do
 def compare(model: str, suite: str, drafts: Sequence[str], max_new_tokens: int) -> list[dict[str, Any]]:
     """One row a draft and temperature, plain decoding first."""
     plain_model = load(model, draft="none")
-    if plain_model.tokenizer is None:
-        raise ModelError(f"{model} has no tokenizer; the suite's prompts are text")
-    prompts = load_suite(suite, plain_model.tokenizer)
+    prompts = prompts_for(plain_model, suite)
     ways = [("none", True, plain_model), *((draft, True, load(model, draft=draft)) for draft in drafts)]
     ways += [(draft, False, untold(plain_model, draft)) for draft in drafts if draft != "lookup"]
     rows = []
@@ -216,36 +212,22 @@ def compare(model: str, suite: str, drafts: Sequence[str], max_new_tokens: int) 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Does drafting change what a grammar allows?")
-    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
-    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
+    add_model_and_suite(parser, new_tokens=400, each="output")
     parser.add_argument("--draft", action="append", help=f"may come again ({'; '.join(DRAFTS)})")
-    parser.add_argument("--max-new-tokens", type=int, default=400, help="of each output (%(default)s)")
-    parser.add_argument("--out", type=Path, help="write the record here")
-    args = parser.parse_args()
-    try:
-        _run(args)
-    except ForetokenError as error:
-        raise SystemExit(f"constrained: {error}") from None
+    rows = carry_out("constrained", parser, _measure)["results"]
+    faults = [name for name in rows[0] if name.startswith("outputs_")]
+    if any(row[name] for row in rows for name in faults):
+        raise SystemExit("constrained: an output does not match, was cut short, or drafting changed it")
 
 
-def _run(args: argparse.Namespace) -> None:
-    if args.out is not None:
-        expect_place(args.out)
-    rows = compare(args.model, args.suite, args.draft or DRAFTS, args.max_new_tokens)
-    record = {
-        **provenance(),
+def _measure(args: argparse.Namespace) -> dict[str, Any]:
+    return {
         "kernels": explain().splitlines(),
         "model": Path(args.model).name,
         "suite": {"name": args.suite, "sha256": suite_hash(args.suite)},
         "grammars": {grammar.name: grammar.regex or grammar.schema for grammar in GRAMMARS},
-        "results": rows,
+        "results": compare(args.model, args.suite, args.draft or DRAFTS, args.max_new_tokens),
     }
-    print(json.dumps(record, indent=1))
-    if args.out is not None:
-        write_json(args.out, record)
-    faults = [name for name in rows[0] if name.startswith("outputs_")]
-    if any(row[name] for row in rows for name in faults):
-        raise SystemExit("constrained: an output does not match, was cut short, or drafting changed it")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ times are in it to be looked at, not quoted.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from pathlib import Path
@@ -17,21 +16,17 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from foretoken.bench.suites import load_suite, suite_hash
+from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
+from foretoken.bench.suites import suite_hash
 from foretoken.build import load
-from foretoken.errors import ForetokenError, ModelError
-from foretoken.files import expect_place, write_json
 from foretoken.kernels import explain
-from foretoken.provenance import provenance
 from foretoken.types import Completion
 
 
 def compare(model: str, suite: str, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
     """One row a draft: how many completions and logits differ from plain decoding, and what drafting did."""
     plain_model = load(model, draft="none", dtype=dtype)
-    if plain_model.tokenizer is None:
-        raise ModelError(f"{model} has no tokenizer; the suite's prompts are text")
-    prompts = load_suite(suite, plain_model.tokenizer)
+    prompts = prompts_for(plain_model, suite)
     loaded = {draft: load(model, draft=draft, dtype=dtype) for draft in drafts}
     done: dict[str, list[Completion]] = {draft: [] for draft in drafts}
     plain: list[Completion] = []
@@ -75,30 +70,22 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Does drafting change a token?")
-    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
-    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
+    add_model_and_suite(parser, new_tokens=200)
     parser.add_argument("--draft", action="append", help="a draft to compare with plain decoding; may come again")
     parser.add_argument("--dtype", action="append", help="bfloat16, float16 or float32; may come again")
-    parser.add_argument("--max-new-tokens", type=int, default=200, help="of each prompt (%(default)s)")
-    parser.add_argument("--out", type=Path, help="write the record here")
-    args = parser.parse_args()
-    try:
-        _run(args)
-    except ForetokenError as error:
-        raise SystemExit(f"identical: {error}") from None
+    rows = carry_out("identical", parser, _measure)["results"]
+    if any(row["completions_with_other_tokens"] or row["completions_with_other_logits"] for row in rows):
+        raise SystemExit("identical: drafting changed the output")
 
 
-def _run(args: argparse.Namespace) -> None:
-    if args.out is not None:
-        expect_place(args.out)
+def _measure(args: argparse.Namespace) -> dict[str, Any]:
     drafts = args.draft or ["lookup", "lookup:min_match=1:tokens=15"]
     rows = [
         row
         for dtype in args.dtype or ["bfloat16", "float32"]
         for row in compare(args.model, args.suite, drafts, dtype, args.max_new_tokens)
     ]
-    record = {
-        **provenance(),
+    return {
         "kernels": explain().splitlines(),
         "threads": torch.get_num_threads(),
         "model": Path(args.model).name,
@@ -106,11 +93,6 @@ def _run(args: argparse.Namespace) -> None:
         "temperature": 0,
         "results": rows,
     }
-    print(json.dumps(record, indent=1))
-    if args.out is not None:
-        write_json(args.out, record)
-    if any(row["completions_with_other_tokens"] or row["completions_with_other_logits"] for row in rows):
-        raise SystemExit("identical: drafting changed the output")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def bench(
     level = native.level() if level is None else level
     native.level_number(level)  # refuses one that is unknown, or that this machine lacks
     threads = threads or torch.get_num_threads()
+    origin = provenance()  # of what is running, whatever is committed until it ends
     ceiling = Ceiling(threads, level)
     cases = list(_cases(ceiling, formats, shapes, rows, level, threads))
     measured: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(cases))}
@@ -67,10 +68,9 @@ def bench(
             progress((number * len(cases) + i + 1) / (rounds * len(cases)))
     results = [_result(case, measured[i]) for i, case in enumerate(cases)]
     every = [bandwidth for pairs in measured.values() for _, bandwidth in pairs]
-    record = provenance()
-    record["machine"] |= {"threads": threads, "level": level}
+    origin["machine"] |= {"threads": threads, "level": level}
     return {
-        **record,
+        **origin,
         "read_bandwidth_gb_per_s": round(statistics.median(every) / 1e9, 2),
         "read_bandwidth_range_gb_per_s": [round(min(every) / 1e9, 2), round(max(every) / 1e9, 2)],
         "rounds": rounds,

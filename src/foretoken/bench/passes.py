@@ -25,17 +25,16 @@ import torch
 from safetensors.torch import save_file
 
 from foretoken.bench.ceilings import Ceiling
+from foretoken.bench.script import carry_out
 from foretoken.build import load
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import expected_shapes
-from foretoken.errors import ForetokenError, InputError
-from foretoken.files import expect_place, write_json
+from foretoken.errors import InputError
 from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp
-from foretoken.provenance import provenance
 
 # the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
 SHAPE: dict[str, Any] = {
@@ -279,25 +278,17 @@ def main() -> None:
         metavar="TOKENS",
         help="lengths of prompts, read beside transformers (512 4096); none leaves it out",
     )
-    parser.add_argument("--out", type=Path, help="write the record here")
-    args = parser.parse_args()
-    try:
-        _run(args)
-    except ForetokenError as error:
-        raise SystemExit(f"passes: {error}") from None
+    carry_out("passes", parser, _measure)
 
 
-def _run(args: argparse.Namespace) -> None:
+def _measure(args: argparse.Namespace) -> dict[str, Any]:
     if min(args.layers, args.rounds, *args.prefill) < 1:
         raise InputError("--layers, --rounds or --prefill has a number below 1; expected 1 or more")
-    if args.out is not None:
-        expect_place(args.out)
     threads, level = torch.get_num_threads(), native.level()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = write_checkpoint(folder, args.layers)
         record: dict[str, Any] = {
-            **provenance(),
             "model": {**SHAPE, "num_hidden_layers": args.layers, "bytes": size},
             "promise": "exact",
             "threads": threads,
@@ -316,9 +307,7 @@ def _run(args: argparse.Namespace) -> None:
         gc.collect()
         record["plain_decoding"] = one_token(folder, 3)
         record["prefill"] = prefill(folder, tuple(args.prefill), 3) if args.prefill else []
-    print(json.dumps(record, indent=1))
-    if args.out is not None:
-        write_json(args.out, record)
+    return record
 
 
 if __name__ == "__main__":

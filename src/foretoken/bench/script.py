@@ -1,0 +1,52 @@
+"""What the measurements that are modules to run have in common: options, prompts, and a record."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.suites import Prompt, load_suite
+from foretoken.errors import ForetokenError, ModelError
+from foretoken.files import expect_place, write_json
+from foretoken.model import Model
+from foretoken.provenance import provenance
+
+
+def add_model_and_suite(parser: argparse.ArgumentParser, new_tokens: int, *, each: str = "prompt") -> None:
+    """The options of what lets a model go on with the prompts of a suite, at most `new_tokens` each if left open."""
+    parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
+    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
+    parser.add_argument("--max-new-tokens", type=int, default=new_tokens, help=f"of each {each} (%(default)s)")
+
+
+def prompts_for(model: Model, suite: str) -> list[Prompt]:
+    """The prompts of a suite, as a model's tokenizer divides them. Raises ModelError where it has none."""
+    if model.tokenizer is None:
+        raise ModelError(f"{model.name} has no tokenizer; the suite's prompts are text")
+    return load_suite(suite, model.tokenizer)
+
+
+def carry_out(
+    name: str, parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], dict[str, Any]]
+) -> dict[str, Any]:
+    """Measure, print the record and write it where `--out` says, an option that is added here; returns the record.
+
+    Where its numbers come from is looked up before: that is what is running, whatever is committed until it ends. What
+    is refused ends the program, with its `name`.
+    """
+    parser.add_argument("--out", type=Path, help="write the record here")
+    args = parser.parse_args()
+    try:
+        if args.out is not None:
+            expect_place(args.out)
+        origin = provenance()
+        record = {**origin, **measure(args)}
+        print(json.dumps(record, indent=1))
+        if args.out is not None:
+            write_json(args.out, record)
+    except ForetokenError as error:
+        raise SystemExit(f"{name}: {error}") from None
+    return record
