@@ -150,6 +150,15 @@ def test_a_new_decoder_used_from_many_threads_at_once() -> None:
 
 # -- processes --------------------------------------------------------------------------------------------------------
 
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+
+def expect_to_print(script: str, line: str, seconds: int = 60) -> None:
+    """A program of its own, because a fork of this one would have whatever threads other tests have left."""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=seconds, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{line}\n"), done.stderr
+
+
 FORK = """
 import os, sys, warnings
 import torch
@@ -186,10 +195,9 @@ print("the same")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@needs_fork
 def test_a_process_that_forks_after_a_pass_computes_the_same_as_its_child() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
+    expect_to_print(FORK, "the same")
 
 
 FORK_WITHIN_A_PASS = """
@@ -223,12 +231,9 @@ print("the same")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@needs_fork
 def test_a_process_may_fork_while_another_thread_of_it_is_in_a_pass() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_WITHIN_A_PASS], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "the same\n"), done.stderr
+    expect_to_print(FORK_WITHIN_A_PASS, "the same", seconds=120)
 
 
 FORK_WHILE_THREADS_ARE_MADE = """
@@ -253,12 +258,9 @@ print("none hangs")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@needs_fork
 def test_a_process_may_fork_while_another_thread_of_it_makes_threads() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORK_WHILE_THREADS_ARE_MADE], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "none hangs\n"), done.stderr
+    expect_to_print(FORK_WHILE_THREADS_ARE_MADE, "none hangs")
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
