@@ -9,7 +9,7 @@ from typing import Any
 from foretoken.errors import InputError, PromptError, SettingError
 from foretoken.output import Generation, Stream
 from foretoken.settings import GenerateSettings
-from foretoken.text import Tokenizer
+from foretoken.text import Tokenizer, expect_whole
 
 Start = Callable[[str | Sequence[int], GenerateSettings], Generation]
 
@@ -120,8 +120,5 @@ class Chat:
 def _message(role: str, content: str) -> dict[str, str]:
     if not isinstance(content, str):
         raise PromptError(f"what is said is {content!r:.60}, expected text")
-    try:
-        content.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise PromptError(f"what is said is not text: character {error.start} is half a character") from None
+    expect_whole(content, "what is said")
     return {"role": role, "content": content}

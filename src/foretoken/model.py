@@ -21,7 +21,7 @@ from foretoken.errors import PromptError, SettingError
 from foretoken.output import Generation, Output, Stream
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
-from foretoken.text import Tokenizer
+from foretoken.text import Tokenizer, expect_whole
 from foretoken.types import Completion, Drafter, Request, RoundRecord, SamplingParams, Verifier
 
 
@@ -210,10 +210,7 @@ class Model:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
-            try:
-                prompt.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise PromptError(f"the prompt is not text: character {error.start} is half a character") from None
+            expect_whole(prompt, "the prompt")
             tokens = tuple(self.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
         else:
             ids = _token_ids(prompt)

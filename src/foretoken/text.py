@@ -97,6 +97,14 @@ class Tokenizer:
         return frozenset(token for token, added in rust.get_added_tokens_decoder().items() if added.special)
 
 
+def expect_whole(text: str, what: str) -> None:
+    """Refuse, as a PromptError, text that could never be written down: half of a pair of surrogates is in it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"{what} is not text: character {error.start} is half a character") from None
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
