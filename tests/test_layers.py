@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
     {"types", "errors", "settings", "provenance", "progress", "files"},
-    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "timeline"},
+    {"trees", "acceptance", "kernels", "formats", "stopping", "stats", "text", "source", "timeline"},
     {"decoder", "sampling", "output"},
     {"verification"},
     {"drafters"},

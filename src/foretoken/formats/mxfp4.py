@@ -1,0 +1,39 @@
+"""MXFP4: blocks of 32 E2M1 numbers with an E8M0 power of two (OCP Microscaling Formats v1.0).
+
+The cast is the direct one: the power of two is that of the block's largest number, divided by that of the largest E2M1
+number (6, so 4); numbers are rounded to the nearest, ties to the even code, and those beyond 6 are 6.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from foretoken.formats.weight import EXPONENT
+
+_HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E2M1 = torch.tensor(_HALF + tuple(-value for value in _HALF))  # by code, 0 .. 15; code 8 is -0
+E8M0 = torch.tensor([*(2.0 ** (byte - 127) for byte in range(255)), torch.nan])  # by byte
+
+
+def values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Codes [..., 32] and E8M0 bytes [...] as float32 [..., 32]: exact for every byte with which they are finite."""
+    return E2M1[codes.int()] * E8M0[scales.int()][..., None]
+
+
+def cast(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float32 [..., 32], finite: codes uint8 [..., 32], and E8M0 bytes uint8 [...] from 67 to 187.
+
+    A block that rounds to nothing but zeros has the byte 127. There is no -0: what rounds to 0 has code 0.
+    """
+    largest = numbers.abs().amax(-1)
+    exponents = ((largest.view(torch.int32) >> 23) - (127 + 2)).clamp_(-EXPONENT, EXPONENT)
+    exponents.masked_fill_(largest <= 2.0 ** (-EXPONENT - 2), 0)  # a quarter of the smallest scale: ties go to 0
+    inverse = ((127 - exponents) << 23).view(torch.float32)
+    scaled = numbers * inverse[..., None]
+    size = scaled.abs()
+    # how many of the numbers half way between neighbours lie below; a tie goes up where the code above is even
+    codes = (size > 0.25).view(torch.uint8)
+    for edge, even_above in ((0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)):
+        codes += ((size >= edge) if even_above else (size > edge)).view(torch.uint8)
+    codes += (scaled < -0.25).view(torch.uint8) << 3
+    return codes, (exponents + 127).to(torch.uint8)

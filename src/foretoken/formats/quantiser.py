@@ -1,0 +1,97 @@
+"""From a weight to a quantised one, a few rows at a time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from foretoken.errors import CheckpointError, ContractError, SettingError, nearest, quoted
+from foretoken.formats import hqq, integers, mxfp4, tiles
+from foretoken.formats.table import BLOCK, TILE, Format
+from foretoken.formats.weight import QuantisedWeight, parts
+
+Quantiser = Literal["direct", "hqq"]
+QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq")
+
+_TOGETHER = 1 << 18  # numbers cast together: what is made of them on the way stays in the cache
+
+
+def quantise(weight: torch.Tensor, format: Format, *, name: str, quantiser: Quantiser = "direct") -> QuantisedWeight:
+    """A weight [outputs, inputs], float16, bfloat16 or float32, in a format.
+
+    name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, where the
+    format has them. The result depends on nothing else, not on the number of threads either. Memory on the way: some
+    megabytes, or about thirty times sixteen rows where those are more.
+
+    Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is not known or cannot do
+    the format, and ContractError for what is no weight.
+    """
+    if quantiser not in QUANTISERS:
+        raise SettingError(f"the quantiser {quoted(quantiser)} is not known{nearest(str(quantiser), QUANTISERS)}")
+    if quantiser == "hqq" and not format.has_zeros:
+        raise SettingError(f"hqq looks for zero points, and {format.name} has none; quantise it with 'direct'")
+    if weight.ndim != 2 or weight.numel() == 0 or weight.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        raise ContractError(
+            f"{name} is {str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}; expected float16, bfloat16 or "
+            "float32 [outputs, inputs], neither of them 0"
+        )
+    weight = weight.detach()
+    outputs, inputs = weight.shape
+    made = {part: torch.empty(p.shape, dtype=p.dtype) for part, p in parts(format, outputs, inputs).items()}
+    codes, scales = made["codes"], made["scales"]
+    step = max(_TOGETHER // inputs // TILE, 1)  # tiles
+    for first in range(0, len(codes), step):
+        rows = weight[first * TILE : (first + step) * TILE]
+        low, high = rows.aminmax()  # NaN if there is one
+        if not bool(low.isfinite() & high.isfinite()):
+            raise CheckpointError(_refusal(weight, name))
+        span = slice(first, first + step)
+        codes[span], kept = _cast(rows, format, quantiser)
+        if format.name == "int8":
+            scales[first * TILE : (first + step) * TILE] = kept
+        else:
+            scales[span] = kept.view(-1, TILE, *kept.shape[1:]).transpose(1, 2)
+    return QuantisedWeight(format, (outputs, inputs), codes, scales)
+
+
+def _cast(rows: torch.Tensor, format: Format, quantiser: Quantiser) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows as tiles of codes [tiles, blocks, bytes], and scales by row: [rows, ...], as the format has them."""
+    inputs = rows.shape[1]
+    width = -(-inputs // BLOCK) * BLOCK
+    numbers = _padded(rows, TILE, format.group or BLOCK)
+    if format.name == "mxfp4":
+        grouped, scales = mxfp4.cast(numbers.view(len(numbers), -1, BLOCK))
+        codes = grouped.flatten(1)
+    elif format.name == "int8":
+        codes, scales = integers.cast_rows(numbers)
+    else:
+        groups = numbers.view(len(numbers), -1, format.group)
+        grouped, scale, zero = integers.cast_groups(groups, format.bits)
+        if quantiser == "hqq":
+            zero = hqq.zero_points(groups, inputs, scale, zero, format.bits)
+            grouped = integers.group_codes(groups, scale, zero, format.bits)
+        codes, scales = grouped.flatten(1), torch.stack((scale, zero), -1)
+        codes[:, inputs:] = 0
+    return tiles.pack(codes[:, :width], format.bits), scales
+
+
+def _padded(rows: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
+    """Rows as float32, with zeros up to multiples of these."""
+    more = (-len(rows) % outputs, -rows.shape[1] % inputs)
+    if more == (0, 0):
+        return rows.float().contiguous()
+    padded = torch.zeros(len(rows) + more[0], rows.shape[1] + more[1])
+    padded[: len(rows), : rows.shape[1]] = rows
+    return padded
+
+
+def _refusal(weight: torch.Tensor, name: str) -> str:
+    nans = infinite = 0
+    for row in weight:
+        nans += int(row.isnan().sum())
+        infinite += int(row.isinf().sum())
+    return (
+        f"{name} holds {nans} NaN and {infinite} infinite numbers among {weight.numel()}, which no low-bit format can "
+        "stand for; the checkpoint is damaged: download it again, or leave this weight as it is"
+    )

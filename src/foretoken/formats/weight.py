@@ -1,0 +1,106 @@
+"""A quantised weight, and what a file must hold to be one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from foretoken.errors import CheckpointError, ContractError
+from foretoken.formats.table import BLOCK, TILE, Format
+
+EXPONENT = 60  # of two; the scales of mxfp4 that kernels take go from -60 to 60
+BYTES = (127 - EXPONENT, 127 + EXPONENT)  # the same as E8M0
+SMALLEST_SCALE = 2.0**-100  # of integers, but for 0: values are then 0 or no smaller than 2**-120
+SMALLEST_ZERO = 2.0**-20  # zero points, but for 0
+
+
+@dataclass(frozen=True)
+class QuantisedWeight:
+    """A weight [outputs, inputs] in a low-bit format: see docs/formats.md.
+
+    codes: uint8 [tiles, blocks, bytes of a block]: 16 outputs by 32 inputs
+    scales: mxfp4: uint8 [tiles, blocks, 16], E8M0; int8: float32 [tiles * 16]; int4, int3, int2: bfloat16
+    [tiles, groups, 16, 2], scale and zero point
+    """
+
+    format: Format
+    shape: tuple[int, int]
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes and scales together, with what pads them."""
+        return self.codes.nbytes + self.scales.nbytes
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one tensor of a quantised weight looks like."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')} {list(self.shape)}"
+
+
+def parts(format: Format, outputs: int, inputs: int) -> dict[str, Part]:
+    """The tensors of a weight [outputs, inputs] in a format, by their name in `QuantisedWeight`."""
+    if outputs < 1 or inputs < 1:
+        raise ContractError(f"a weight of {outputs} outputs and {inputs} inputs; expected at least one of each")
+    tiles, blocks = -(-outputs // TILE), -(-inputs // BLOCK)
+    if format.name == "mxfp4":
+        scales = Part((tiles, blocks, TILE), torch.uint8)
+    elif format.name == "int8":
+        scales = Part((tiles * TILE,), torch.float32)
+    else:
+        scales = Part((tiles, -(-blocks * BLOCK // format.group), TILE, 2), torch.bfloat16)
+    return {"codes": Part((tiles, blocks, format.block_bytes), torch.uint8), "scales": scales}
+
+
+def expect_valid(q: QuantisedWeight, name: str) -> None:
+    """Refuse a weight whose tensors do not fit its shape, or whose values are no finite numbers of the format.
+
+    name: the weight's, for the message. Raises CheckpointError. Reads every scale, and the codes of int8.
+    """
+    for part, expected in parts(q.format, *q.shape).items():
+        got: torch.Tensor = getattr(q, part)
+        if tuple(got.shape) != expected.shape or got.dtype != expected.dtype:
+            raise CheckpointError(
+                f"the {part} of {name} are {Part(tuple(got.shape), got.dtype)}; {q.format.label} of {list(q.shape)} "
+                f"has {expected}: the file is damaged, or of another format"
+            )
+        if not got.is_contiguous():
+            raise ContractError(f"the {part} of {name} do not lie in one piece; make them contiguous first")
+    bad, what = _bad(q)
+    if bad:
+        raise CheckpointError(f"{name} ({q.format.label}) has {bad} {what}; quantise the weights again")
+
+
+def _bad(q: QuantisedWeight) -> tuple[int, str]:
+    if q.format.name == "mxfp4":
+        wrong = (q.scales < BYTES[0]) | (q.scales > BYTES[1])
+        return int(wrong.sum()), f"scales outside 2**-{EXPONENT} .. 2**{EXPONENT} (bytes {BYTES[0]} .. {BYTES[1]})"
+    if q.format.name == "int8":
+        wrong = _no_scale(q.scales, (q.scales * 127).bfloat16())
+        if not bool(wrong.any()):
+            return int((q.codes == 128).sum()), "codes of -128, where -127 is the least"
+        return int(wrong.sum()), "scales that are no finite number, negative, below 2**-100, or too large for bf16"
+    scale, zero = q.scales.float().unbind(-1)
+    last = (1 << q.format.bits) - 1
+    ends = ((0 - zero) * scale).bfloat16(), ((last - zero) * scale).bfloat16()
+    wrong = _no_scale(scale, *ends) | ((zero.abs() < SMALLEST_ZERO) & (zero != 0))
+    return int(wrong.sum()), (
+        "groups with a scale that is no finite number, negative, or below 2**-100, with a zero point of such a kind "
+        "or below 2**-20, or with values too large for bf16"
+    )
+
+
+def _no_scale(scale: torch.Tensor, *ends: torch.Tensor) -> torch.Tensor:
+    """Whether a scale cannot be one; what lies between its largest and its smallest value is finite if they are."""
+    wrong = ~(scale >= SMALLEST_SCALE) & (scale != 0)
+    for end in ends:
+        wrong = wrong | ~end.isfinite()
+    return wrong
