@@ -10,6 +10,7 @@ from foretoken.errors import InputError, PromptError, SettingError
 from foretoken.output import Generation, Stream
 from foretoken.settings import GenerateSettings
 from foretoken.text import Tokenizer, expect_whole
+from foretoken.types import Completion
 
 Start = Callable[[str | Sequence[int], GenerateSettings], Generation]
 
@@ -97,7 +98,8 @@ class Chat:
                     index, piece = next(run)
                 except StopIteration as end:
                     self._add(said, reply)
-                    return end.value  # type: ignore[no-any-return]
+                    completions: list[Completion] = end.value
+                    return completions
                 reply += piece.text
                 yield index, piece
         except GeneratorExit:

@@ -25,8 +25,12 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
 
 
 def _number(name: str, value: object, least: float, most: float, also: str = "", *, open_below: bool = False) -> None:
-    right = isinstance(value, int | float) and not isinstance(value, bool)
-    if not right or not least <= value <= most or (open_below and value == least):  # type: ignore[operator]
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not least <= value <= most
+        or (open_below and value == least)
+    ):
         span = f"above {least:g} to {most:g}" if open_below else f"{least:g} to {most:g}"
         raise SettingError(f"{name} is {value!r}, expected {also}a number, {span}")
 
@@ -61,11 +65,12 @@ def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 MOST_DRAFT_TOKENS = 4096  # in a round
 
 
+@dataclass(frozen=True)
 class _Settings:
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """Settings from keywords; an unknown one is refused with the nearest known."""
-        known = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
                 raise SettingError(f"there is no setting {name!r}{nearest(name, known)}")

@@ -52,7 +52,7 @@ class Tokenizer:
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Token ids of a talk, up to where the model's reply begins. Messages have a `role` and a `content` each."""
         try:
-            return self._tokenizer.apply_chat_template(  # type: ignore[no-any-return]
+            tokens: list[int] = self._tokenizer.apply_chat_template(
                 list(messages),
                 add_generation_prompt=True,
                 tokenize=True,
@@ -61,6 +61,7 @@ class Tokenizer:
             )
         except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
             raise PromptError(f"the chat template refuses the talk ({_first_line(error)})") from error
+        return tokens
 
     @property
     def json(self) -> str | None:
@@ -71,18 +72,19 @@ class Tokenizer:
     @property
     def end_token(self) -> int | None:
         """The tokenizer's own end token, if it has one."""
-        return self._tokenizer.eos_token_id  # type: ignore[no-any-return]
+        token: int | None = self._tokenizer.eos_token_id
+        return token
 
     def encode(self, text: str) -> list[int]:
         """Token ids, with what the model expects at the beginning."""
         # not verbose: its warning about long prompts would come before our error about them
-        return self._tokenizer.encode(text, verbose=False)  # type: ignore[no-any-return]
+        tokens: list[int] = self._tokenizer.encode(text, verbose=False)
+        return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens."""
-        return self._tokenizer.decode(  # type: ignore[no-any-return]
-            list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
 
     def leaves_out(self, token: int) -> bool:
         """Whether decoding passes this token over, whatever stands around it: a special one, or one of no text."""
