@@ -6,14 +6,21 @@ import json
 import os
 import stat
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from foretoken.errors import InputError
 
 
-def expect_place(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> None:
-    """Refuse, with an `error`, a place where no record (or `what`) can be written. What is there may be replaced."""
+def expect_place(
+    path: str | Path,
+    error: type[InputError] = InputError,
+    what: str = "record",
+    is_one: Callable[[bytes], bool] | None = None,
+) -> None:
+    """Refuse, with an `error`, a place where no record (or `what`) can be written. What is there may be replaced: by
+    default whatever it is, else what `is_one`, which is shown its first 1000 bytes, or is empty."""
     path = Path(path)
     folder = _behind_links(path).parent
     try:
@@ -29,6 +36,8 @@ def expect_place(path: str | Path, error: type[InputError] = InputError, what: s
             raise error(f"{path} is {kind}; expected the name of a file for the {what}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise error(f"the folder {folder} cannot be written to; name a file elsewhere for the {what}")
+    if is_one is not None and (start := beginning(path, error, what)) and not is_one(start):
+        raise error(f"{path} is there, and is no {what}; name another file, or remove it")
 
 
 def beginning(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> bytes:

@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import InputError, SettingError
-from foretoken.files import beginning, expect_place, write_bytes
+from foretoken.files import expect_place, write_bytes
 from foretoken.timeline.lanes import Round, lanes, rows_of
 from foretoken.timeline.worth import Worth, worth
 from foretoken.types import Completion
@@ -42,16 +42,12 @@ def expect_drawable(path: str | Path) -> None:
         raise SettingError(f"{path} is no name for a picture; expected one that ends in {' or '.join(ENDINGS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("pictures need matplotlib, which is not installed; run `pip install matplotlib`")
-    expect_place(path, what="picture")
-    _expect_no_other_file(path)
+    expect_place(path, what="picture", is_one=_begins_a_picture)
 
 
-def _expect_no_other_file(path: str | Path) -> None:
-    """Refuse a file that is there and holds no picture; an earlier picture may be replaced."""
-    start = beginning(path, what="picture")
+def _begins_a_picture(start: bytes) -> bool:
     svg = start.startswith((b"<?xml", b"<svg")) and b"<svg" in start
-    if start and not svg and not start.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise InputError(f"{path} is there, and is no picture; name another file, or remove it")
+    return svg or start.startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def draw(path: str | Path, completion: Completion, model: str) -> None:

@@ -44,10 +44,7 @@ def expect_provable(rule: str, settings: GenerateSettings) -> None:
 
 def expect_place(path: str | Path) -> None:
     """Refuse what a record cannot be written to, and a file that holds something else."""
-    files.expect_place(path, TranscriptError)
-    start = files.beginning(path, TranscriptError)
-    if start and FORMAT.encode() not in start:
-        raise TranscriptError(f"{path} is there, and is no record; name another file, or remove it")
+    files.expect_place(path, TranscriptError, is_one=lambda start: FORMAT.encode() in start)
 
 
 def write(
