@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.common import filled_the_context, load, say
 from foretoken.errors import InputError, PromptError, quoted
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import DEFAULT_MODEL
@@ -50,14 +50,11 @@ def chat(
     Ctrl-D or /exit ends the talk; /help tells the commands. Lines may come from a pipe: then there is nothing but
     replies on standard output, and Ctrl-C ends all of it.
     """
-    from foretoken.build import load
-
     loaded = load(model, **asdict(loading))
-    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     talk = loaded.chat(system, plain=plain)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     if interactive:
-        _say(f"{model}, draft {loaded.draft}; Ctrl-D ends the talk, /help tells more")
+        say(f"{model}, draft {loaded.draft}; Ctrl-D ends the talk, /help tells more")
     last: Completion | None = None
     for line in _typed() if interactive else _piped():
         if not line.strip():
@@ -74,7 +71,7 @@ def chat(
         except InputError as error:
             if not interactive:
                 raise
-            _say(f"{error}; /reset begins a new talk" if isinstance(error, PromptError) else str(error))
+            say(f"{error}; /reset begins a new talk" if isinstance(error, PromptError) else str(error))
         else:
             _tell(last, loaded, generating)
 
@@ -101,11 +98,11 @@ def _turn(talk: Chat, text: str, generating: GenerateSettings, interrupted: Call
 def _tell(done: Completion | None, model: Model, generating: GenerateSettings) -> None:
     """What must be known of a reply: that it is not whole."""
     if done is None:
-        _say("interrupted; the talk goes on")
-    elif done.finish_reason == "length" and len(done.tokens) < generating.max_new_tokens:
-        _say(f"the context of {model.context_length} tokens is full; /reset begins a new talk")
+        say("interrupted; the talk goes on")
+    elif filled_the_context(done, generating):
+        say(f"the context of {model.context_length} tokens is full; /reset begins a new talk")
     elif done.finish_reason == "length":
-        _say(f"cut off after {len(done.tokens)} tokens: --max-new-tokens")
+        say(f"cut off after {len(done.tokens)} tokens: --max-new-tokens")
 
 
 def _obey(command: str, talk: Chat, model: Model, last: Completion | None) -> Completion | None:
@@ -114,19 +111,19 @@ def _obey(command: str, talk: Chat, model: Model, last: Completion | None) -> Co
 
     if command == "/reset":
         talk.reset()
-        _say("a new talk")
+        say("a new talk")
         return None
     if command == "/stats":
         if last is None:
-            _say("there is no whole reply to tell of")
+            say("there is no whole reply to tell of")
         else:
-            _say(show.summary(last))
-            _say(f"the prompt had {last.prompt_tokens} tokens, {last.cached_tokens} of them kept from earlier turns")
+            say(show.summary(last))
+            say(f"the prompt had {last.prompt_tokens} tokens, {last.cached_tokens} of them kept from earlier turns")
         return last
     if command != "/help":
-        _say(f"there is no command {quoted(command, 40)}")
+        say(f"there is no command {quoted(command, 40)}")
     for name, meaning in _COMMANDS.items():
-        _say(f"{name:<7} {meaning}")
+        say(f"{name:<7} {meaning}")
     return last
 
 
@@ -143,10 +140,10 @@ def _typed() -> Iterator[str]:
             return
         except KeyboardInterrupt:
             print(file=sys.stderr)
-            _say("Ctrl-D or /exit ends the talk")
+            say("Ctrl-D or /exit ends the talk")
             continue
         except UnicodeDecodeError as error:
-            _say(f"what was typed is not UTF-8 (byte {error.start}); type text")
+            say(f"what was typed is not UTF-8 (byte {error.start}); type text")
             continue
         finally:
             signal.signal(signal.SIGINT, before)
@@ -195,7 +192,3 @@ def _interruptible(interactive: bool) -> Iterator[Callable[[], bool]]:
         yield lambda: came
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _say(line: str) -> None:
-    print(f"-- {line}", file=sys.stderr, flush=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 
 import typer
+
+from foretoken.cli.common import load
+from foretoken.source import DEFAULT_MODEL
 
 PROMPT = '''class Stack:
     """A last-in, first-out stack."""
@@ -22,13 +24,11 @@ PROMPT = '''class Stack:
 
 def demo() -> None:
     """Complete a few lines of Python with the embedded model: with drafting, plainly, and compare."""
-    import foretoken
     from foretoken.cli.show import summary
 
     completions = []
     for draft, title in (("lookup", "with drafting (lookup)"), ("none", "plainly")):
-        model = foretoken.load(draft=draft)
-        gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+        model = load(DEFAULT_MODEL, draft=draft)
         model.generate(PROMPT, max_new_tokens=8)  # what runs first pays for memory and threads that the next one finds
         print(f"-- {title}\n{PROMPT}", end="", flush=True)
         stream = model.stream(PROMPT, max_new_tokens=160)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.common import filled_the_context, load, say
 from foretoken.errors import PromptError, SettingError
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.source import DEFAULT_MODEL
@@ -76,7 +76,6 @@ def generate(
     if audit:
         expect_repeatable(loading.rule, generating, "an audit")
 
-    from foretoken.build import load
     from foretoken.cli import show
     from foretoken.cli.table import print_stats
     from foretoken.timeline import draw as timeline
@@ -88,7 +87,6 @@ def generate(
     if plot is not None:
         timeline.expect_drawable(plot)
     loaded = load(model, **asdict(loading))
-    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     completions = []
     for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):
         completions.append(done)
@@ -99,16 +97,16 @@ def generate(
         if stats:
             print_stats(done)
     if not as_json and (idle := options.without_effect(generating)):
-        _say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
+        say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
     if not as_json and loading.draft.strip() == "none" and loading.num_speculative_tokens is not None:
-        _say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")
+        say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")
     if record is not None:
         transcript.write(record, loaded, text, generating, completions[0])
     if plot is not None:
         timeline.draw(plot, completions[0], loaded.name)
     for what, place in (("record", record), ("picture", plot)):
         if place is not None and not as_json:
-            _say(f"{what}: {place}")
+            say(f"{what}: {place}")
     if any(done.audit is not None and not done.audit.identical for done in completions):
         raise typer.Exit(1)
 
@@ -141,17 +139,13 @@ def _tell(done: Completion, model: Model, generating: GenerateSettings, number: 
     """What there is to say of a completion, on standard error; of several, which it is."""
     from foretoken.cli import show
 
-    full = done.finish_reason == "length" and len(done.tokens) < generating.max_new_tokens
+    full = model.context_length if filled_the_context(done, generating) else None
     which = f"{number} of {generating.n}: " if generating.n > 1 else ""
-    _say(f"{which}{show.summary(done, model.context_length if full else None)}")
+    say(f"{which}{show.summary(done, full)}")
     if done.audit is not None:
-        _say(f"{which}{show.audit(done.audit, model.describe)}")
+        say(f"{which}{show.audit(done.audit, model.describe)}")
     for line in show.log_probabilities(done, model.describe):
-        _say(line)
-
-
-def _say(line: str) -> None:
-    print(f"-- {line}", file=sys.stderr)
+        say(line)
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

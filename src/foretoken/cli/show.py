@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from itertools import cycle
 from typing import Any
 
+from foretoken.cli.common import say
 from foretoken.errors import quoted
 from foretoken.output import Piece
 from foretoken.types import TARGET, Audit, Completion
@@ -112,4 +112,4 @@ def print_with_origins(pieces: Iterable[Piece], levels: Sequence[str] = ()) -> N
         print(styles[piece.origin].render(piece.text, color_system=system), end="", flush=True)
     print()
     names = (style.render(name, color_system=system) for name, style in styles.items() if name in seen)
-    print(f"-- proposed by: {', '.join(names)}", file=sys.stderr)
+    say(f"proposed by: {', '.join(names)}")

@@ -1,0 +1,31 @@
+"""What the commands that generate have in common."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretoken.model import Model
+    from foretoken.settings import GenerateSettings
+    from foretoken.types import Completion
+
+
+def load(model: str, **settings: Any) -> Model:
+    """As `foretoken.load`, for a process that keeps the model until it ends."""
+    from foretoken.build import load
+
+    loaded = load(model, **settings)
+    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+    return loaded
+
+
+def say(line: str) -> None:
+    """A line beside the text, on standard error."""
+    print(f"-- {line}", file=sys.stderr, flush=True)
+
+
+def filled_the_context(done: Completion, settings: GenerateSettings) -> bool:
+    """Whether a completion ended because the model's context was full."""
+    return done.finish_reason == "length" and len(done.tokens) < settings.max_new_tokens
