@@ -119,7 +119,7 @@ def command_line() -> Iterator[str]:
         "",
         "## Environment and exit codes",
         "",
-        "Environment: `FORETOKEN_LEVEL` forces an instruction level (generic, avx2, avx512, avx512bf16, amx: same "
+        "Environment: `FORETOKEN_LEVEL` forces an instruction level (generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx: same "
         "output, other speed); `FORETOKEN_NATIVE` is auto, off (everything in PyTorch, whose output is another) or "
         "required.",
         "",

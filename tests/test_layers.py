@@ -10,8 +10,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
-    {"types", "errors", "settings", "provenance", "progress", "files"},
-    {"trees", "acceptance", "kernels", "formats", "stopping", "stats", "text", "source", "timeline"},
+    {"types", "errors", "settings", "provenance", "progress", "files", "formats"},
+    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "timeline"},
     {"decoder", "sampling", "output"},
     {"verification"},
     {"drafters"},

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.weights import DTYPES, load_weights
+from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.weights import DTYPES, Weights, load_weights
 from foretoken.errors import CheckpointError, SettingError
-from foretoken.ladder import make_ladder, name_levels
+from foretoken.kernels import native
+from foretoken.ladder import Level, make_ladder, name_levels
 from foretoken.model import Model
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import LoadSettings
@@ -29,6 +33,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     _expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=_read_config)
     target, tokenizer = _load_decoder(folder, chosen)
+    caches = Caches()
     samplers = Samplers(tokenizer)
     drafter = make_ladder(
         levels,
@@ -36,10 +41,12 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         samplers,
         rule=chosen.rule,
         tokenizer=tokenizer,
-        load=lambda name: _load_decoder(resolve(name, accept=_read_config), chosen),
+        load=lambda level: load_level(level, folder, target, chosen),
+        caches=caches,
     )
     verifier = LocalVerifier(
         target,
+        caches,
         needs=drafter.needs,
         prefill_chunk=chosen.prefill_chunk,
         samplers=samplers.target,
@@ -59,7 +66,36 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     )
 
 
+def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:
+    """The decoder of a draft: another checkpoint, or the target's copy; its tokenizer, where it is another's."""
+    if level.is_copy:
+        config, weights, tokenizer = target.config, target.weights, None
+        if weights.layouts != {"rows"}:  # of an instruction level's own layout nobody else can make anything
+            weights = _load_weights(folder, config, replace(settings, weights="mapped"))
+    else:
+        plain = settings if level.format is None else replace(settings, weights="mapped")
+        folder = resolve(level.name, accept=_read_config)
+        config, weights, tokenizer = _load_checkpoint(folder, plain)
+    if level.format is not None:
+        inputs = level.options.get("inputs", _draft_inputs())
+        share = target.weights if level.is_copy else None
+        weights = quantised(weights, config, level.format, inputs=inputs, share=share)
+    return _decoder(config, weights, settings), tokenizer
+
+
+def _draft_inputs() -> str:
+    """What rows are rounded to before they meet a draft's low-bit weights. AMX multiplies bf16 as fast as memory gives
+    weights; other levels need bytes for that."""
+    fast = native.module() is not None and native.level().startswith("amx")
+    return "bf16" if fast else "int8"
+
+
 def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:
+    config, weights, tokenizer = _load_checkpoint(folder, settings)
+    return _decoder(config, weights, settings), tokenizer
+
+
+def _load_checkpoint(folder: Path, settings: LoadSettings) -> tuple[DecoderConfig, Weights, Tokenizer | None]:
     config = _read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
@@ -67,7 +103,11 @@ def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokeni
             f"the tokenizer in {folder} has {tokenizer.size} tokens and the model {config.vocab_size}; "
             "they do not belong together: fetch both from one place"
         )
-    weights = load_weights(
+    return config, _load_weights(folder, config, settings), tokenizer
+
+
+def _load_weights(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Weights:
+    return load_weights(
         folder,
         config,
         dtype=DTYPES.get(settings.dtype),
@@ -75,9 +115,12 @@ def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokeni
         copy=settings.weights == "copied",
         threads=settings.threads,
     )
+
+
+def _decoder(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:
     # "auto" asks for "exact" and takes what there is: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
-    return Decoder(config, weights, threads=settings.threads, promise=asked), tokenizer
+    return Decoder(config, weights, threads=settings.threads, promise=asked)
 
 
 def _read_config(folder: Path) -> DecoderConfig:

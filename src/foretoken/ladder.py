@@ -1,4 +1,4 @@
-"""From what a user calls a draft to a drafter: `lookup`, `stdlib-1m,lookup`, `PATH:k=4:depth=6`.
+"""From what a user calls a draft to a drafter: `lookup`, `mxfp4,lookup`, `PATH:k=4:depth=6`.
 
 The level nearest to the target comes first; each is sped up by the one behind it and checks what that one drafts.
 """
@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.drafters import CHAIN, DRAFTERS, TREE, DrafterEntry
-from foretoken.errors import DraftSpecError, nearest, quoted
+from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE, DrafterEntry
+from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
+from foretoken.formats import FORMATS, Format, format_of
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import MOST_DRAFT_TOKENS, DraftLevel, LoadSettings, parse_draft
 from foretoken.source import EMBEDDED
@@ -27,19 +29,26 @@ _WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # of a tree whose form is left open
 class Level:
     """One level: what is in the table of drafters, its options, and how many tokens it drafts at most.
 
-    `called` is the level's name in origins and statistics, where no other has it.
+    format: the low-bit format of a level that a decoder stands behind, if that has one. is_copy: whether it is the
+    target's own copy in it. `called` is the level's name in origins and statistics, where no other has it.
     """
 
     name: str
     entry: DrafterEntry
     options: dict[str, Any]
     tokens: int
+    format: Format | None = None
     called: str = ""
 
     @property
-    def is_model(self) -> bool:
-        """Whether it is a checkpoint."""
+    def has_decoder(self) -> bool:
+        """Whether it is a checkpoint or a copy of the target."""
         return self.entry in (CHAIN, TREE)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is the target's own copy in a low-bit format."""
+        return self.has_decoder and self.name in FORMATS
 
 
 def name_levels(settings: LoadSettings) -> list[Level]:
@@ -79,7 +88,7 @@ def _expect_sped_up(spec: str, level: Level, below: Level) -> None:
         )
     if not level.entry.ladder:
         raise DraftSpecError(
-            f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a checkpoint that drafts a "
+            f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a decoder that drafts a "
             "chain can be sped up"
         )
 
@@ -109,8 +118,8 @@ def _called(levels: list[Level]) -> list[Level]:
     taken = {TARGET, *DRAFTERS}
     called = []
     for place, level in enumerate(levels, 1):
-        name = Path(level.name).absolute().name if level.is_model else level.name
-        if level.is_model and name in taken:
+        name = Path(level.name).absolute().name if level.has_decoder and not level.is_copy else level.name
+        if level.has_decoder and name in taken:
             name = f"{name}-{place}"
         taken.add(name)
         called.append(replace(level, called=name))
@@ -119,27 +128,45 @@ def _called(levels: list[Level]) -> list[Level]:
 
 def _name(level: DraftLevel) -> Level:
     entry = DRAFTERS.get(level.name)
-    if entry is None:
-        if level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
-            known = [*DRAFTERS, *EMBEDDED]
+    if entry is not None:
+        options = level.values(entry.options)
+        return Level(level.name, entry, options, options.get("tokens", entry.num_speculative_tokens))
+    is_copy = level.name in FORMATS
+    if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
+        known = [*DRAFTERS, *FORMATS, *EMBEDDED]
+        raise DraftSpecError(
+            f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; a checkpoint is named by its "
+            "folder or hub id"
+        )
+    more = COPY_OPTIONS if is_copy else CHECKPOINT_OPTIONS
+    options = level.values({**more, **CHAIN.options, **TREE.options})  # whichever it is, a message names them all
+    trees = [option for option in options if option in TREE.options]
+    chains = [option for option in options if option in CHAIN.options]
+    if trees and chains:
+        raise DraftSpecError(
+            f"draft {level.name!r}: {chains[0]!r} is an option of a chain, and {trees[0]!r} makes it a tree; a tree "
+            "has 'nodes'"
+        )
+    if trees:
+        entry, tokens = TREE, options.get("nodes", options.get("k", _WIDTH) * options.get("depth", _DEPTH))
+    else:
+        entry, tokens = CHAIN, options.get("tokens", CHAIN.num_speculative_tokens)
+    return Level(level.name, entry, options, tokens, _format(level.name, options))
+
+
+def _format(name: str, options: dict[str, Any]) -> Format | None:
+    called = name if name in FORMATS else options.get("format")
+    if called is None:
+        if "group" in options or "inputs" in options:
+            option = "group" if "group" in options else "inputs"
             raise DraftSpecError(
-                f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; a checkpoint is named by its "
-                "folder or hub id"
+                f"draft {name!r}: {option!r} belongs to a low-bit format; add format=int4, or leave {option!r} out"
             )
-        level.values({**CHAIN.options, **TREE.options})  # whichever it is, a message names them all
-        entry = TREE if set(level.options) & set(TREE.options) else CHAIN
-        chains = [option for option in level.options if option not in entry.options]
-        if chains:
-            trees = next(option for option in level.options if option in TREE.options)
-            raise DraftSpecError(
-                f"draft {level.name!r}: {chains[0]!r} is an option of a chain, and {trees!r} makes it a tree; a tree "
-                "has 'nodes'"
-            )
-    options = level.values(entry.options)
-    if entry is TREE:
-        width, depth = options.get("k", _WIDTH), options.get("depth", _DEPTH)
-        return Level(level.name, entry, options, options.get("nodes", width * depth))
-    return Level(level.name, entry, options, options.get("tokens", entry.num_speculative_tokens))
+        return None
+    try:
+        return format_of(called, options.get("group"))
+    except SettingError as error:
+        raise DraftSpecError(f"draft {name!r}: {error}") from None
 
 
 def _exists(name: str) -> bool:
@@ -155,38 +182,43 @@ def make_ladder(
     samplers: Samplers,
     *,
     rule: str,
-    load: Callable[[str], tuple[Decoder, Tokenizer | None]],
+    load: Callable[[Level], tuple[Decoder, Tokenizer | None]],
     tokenizer: Tokenizer | None,
+    caches: Caches | None,
 ) -> Drafter:
-    """The drafter of some levels. `load` gives the decoder and the tokenizer of a checkpoint that a level names."""
+    """The drafter of some levels. `load` gives the decoder and the tokenizer of a level that has one. `caches`: of the
+    target, or of the copy of it that stands above; a copy drafts on views of them, unless it is to have its own."""
     level, *below = levels
+    if not level.has_decoder:
+        return level.entry.make(**{name: value for name, value in level.options.items() if name != "tokens"})
+    opened = Caches() if level.is_copy and below else None
     inner = None
     if below:
-        inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer)
-    options = {name: value for name, value in level.options.items() if name != "tokens"}
-    if not level.is_model:
-        return level.entry.make(**options)
-    model, its_tokenizer = load(level.name)
-    _expect_same_tokens(level.name, tokenizer, its_tokenizer)
+        inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer, caches=opened)
+    model, its_tokenizer = load(level)
+    if not level.is_copy:
+        _expect_same_tokens(level.name, tokenizer, its_tokenizer)
     independent = rule == "rejection"
     common = {
         "name": level.called,
         "vocab_size": target.config.valid_vocab_size,
         "independent": independent,
+        "views": caches if level.is_copy and "own-cache" not in level.options else None,
     }
     make = samplers.independent if independent else samplers.target
     if level.entry is CHAIN:
+        inner_tokens = below[0].tokens if below else 0
         return level.entry.make(
-            model, make, tokens=level.tokens, inner=inner, inner_tokens=below[0].tokens if below else 0, **common
+            model, make, tokens=level.tokens, inner=inner, inner_tokens=inner_tokens, opened=opened, **common
         )
     return level.entry.make(
         model,
         make,
-        shape=options.get("shape", "beam"),
-        width=options.get("k", _WIDTH),
-        depth=options.get("depth", _DEPTH),
+        shape=level.options.get("shape", "beam"),
+        width=level.options.get("k", _WIDTH),
+        depth=level.options.get("depth", _DEPTH),
         nodes=level.tokens,
-        sharpness=options.get("sharpness", _SHARPNESS),
+        sharpness=level.options.get("sharpness", _SHARPNESS),
         **common,
     )
 

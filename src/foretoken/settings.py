@@ -213,12 +213,12 @@ def expect_repeatable(rule: str, settings: GenerateSettings, what: str, error: t
         )
 
 
-OptionKind = type | tuple[str, ...]  # int, float, or the words that an option may be
+OptionKind = type | tuple[str, ...]  # int, float, the words that an option may be, or bool: it is given, or not
 
 
 @dataclass(frozen=True)
 class DraftLevel:
-    """One level of a draft: `NAME` or `NAME:option=value:...`."""
+    """One level of a draft: `NAME` or `NAME:option=value:...`; an option that is a name alone has the value ""."""
 
     name: str
     options: Mapping[str, str]
@@ -235,6 +235,12 @@ class DraftLevel:
         return values
 
     def _value(self, key: str, text: str, kind: OptionKind) -> int | float | str:
+        if kind is bool:
+            if text:
+                raise DraftSpecError(f"draft {self.name!r}: {key} takes no value; leave {quoted(text, 30)} out")
+            return True
+        if not text:
+            raise DraftSpecError(f"draft {self.name!r}: {quoted(key, 30)} has no value; expected {key}=...")
         if isinstance(kind, tuple):
             if text not in kind:
                 raise DraftSpecError(f"draft {self.name!r}: {key} is {quoted(text, 30)}{nearest(text, kind)}")
@@ -264,7 +270,7 @@ def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
         options: dict[str, str] = {}
         for pair in pairs:
             key, equals, value = pair.partition("=")
-            if not equals or not key or not value:
+            if not key or (equals and not value):
                 raise DraftSpecError(f"draft {part.strip()!r}: {pair!r} is not an option; expected name=value")
             if key in options:
                 raise DraftSpecError(f"draft {part.strip()!r} gives {key!r} twice; give it once")

@@ -253,7 +253,7 @@ def test_an_unknown_level_is_refused(
     monkeypatch.setenv("FORETOKEN_LEVEL", level)
     with pytest.raises(NativeError) as error:
         native.level()
-    known = "amx, amx-emulated, avx2, avx512, avx512bf16, generic"
+    known = "amx, amx-emulated, avx2, avx512, avx512bf16, avx512vnni, avxvnni, generic"
     assert str(error.value) == f"FORETOKEN_LEVEL is {level!r}{hint} (known: {known})"
 
 

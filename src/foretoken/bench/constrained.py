@@ -22,7 +22,8 @@ from rich.progress import track
 
 from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
 from foretoken.bench.suites import Prompt, suite_hash
-from foretoken.build import load
+from foretoken.build import load, load_level
+from foretoken.decoder.caches import Caches
 from foretoken.kernels import explain
 from foretoken.ladder import make_ladder, name_levels
 from foretoken.model import Model
@@ -125,17 +126,20 @@ def untold(model: Model, draft: str) -> Model:
     settings = replace(model.settings, draft=draft)
     levels = name_levels(settings)
 
-    def load_draft(name: str) -> Any:
-        loaded = load(name, draft="none", dtype=settings.dtype, threads=settings.threads)
-        return loaded.target, loaded.tokenizer
-
+    caches = Caches()
     drafter = make_ladder(
-        levels, model.target, Untold(None), rule=settings.rule, load=load_draft, tokenizer=model.tokenizer
+        levels,
+        model.target,
+        Untold(None),
+        rule=settings.rule,
+        load=lambda level: load_level(level, model.folder, model.target, settings),
+        tokenizer=model.tokenizer,
+        caches=caches,
     )
     return Model(
         model.target,
         model.tokenizer,
-        LocalVerifier(model.target, needs=drafter.needs, samplers=Samplers(model.tokenizer).target),
+        LocalVerifier(model.target, caches, needs=drafter.needs, samplers=Samplers(model.tokenizer).target),
         drafter,
         num_speculative_tokens=levels[0].tokens,
         end_tokens=model.end_tokens,

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.decoder.families import FAMILIES, Windows
-from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from foretoken.errors import CheckpointError, ModelNotFoundError, SettingError, UnsupportedModelError, quoted
+from foretoken.formats import Format, format_of
 
+QUANT_METHOD = "foretoken"  # in config.json, of the checkpoints that we quantise
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -56,6 +58,7 @@ class DecoderConfig:
     rope: RopeConfig
     windows: Windows  # by layer: how many keys a row sees, itself included; None for all
     dtype: str | None = None  # as the checkpoint names it
+    low_bit: Format | None = None  # of the linear layers, where they are in one
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -86,10 +89,6 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
         )
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
-    if raw.get("quantization_config"):
-        given = raw["quantization_config"]
-        method = given.get("quant_method", "?") if isinstance(given, dict) else given
-        raise UnsupportedModelError(f"the checkpoint is quantised ({method}); use the bf16, fp16 or fp32 original")
 
     def size(key: str, default: int | None = None) -> int:
         value = raw.get(key)
@@ -142,7 +141,24 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
         rope=rope,
         windows=windows,
         dtype=raw.get("dtype") or raw.get("torch_dtype"),
+        low_bit=_parse_low_bit(raw.get("quantization_config")),
     )
+
+
+def _parse_low_bit(given: object) -> Format | None:
+    """The format of a checkpoint that `foretoken quantize` has written; others' are refused."""
+    if not given:
+        return None
+    method = given.get("quant_method", "?") if isinstance(given, dict) else given
+    if not isinstance(given, dict) or method != QUANT_METHOD:
+        raise UnsupportedModelError(
+            f"the checkpoint is quantised ({quoted(method, 40)}); use the bf16, fp16 or fp32 original, which "
+            "`foretoken quantize` can make smaller"
+        )
+    try:
+        return format_of(str(given.get("format")))
+    except SettingError as error:
+        raise CheckpointError(f"config.json: quantization_config: {error}; quantise the model again") from None
 
 
 def _is_positive(value: object) -> bool:

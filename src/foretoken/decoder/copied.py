@@ -7,39 +7,47 @@ and the system cannot drop them as it may drop the pages of a mapped file.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import prod
+from typing import TypeVar
 
 import torch
 
 from foretoken.errors import ModelError
 from foretoken.progress import progress
 
+K = TypeVar("K")
+
 _LINE = 64  # bytes; each tensor begins at a multiple
 _HUGE_PAGE = 2 << 20  # bytes; the whole begins at one
 
 
-def copied(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """The tensors, converted on the way, one behind the other in one allocation that lives as long as any of them.
+def copied(tensors: dict[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+    """The tensors, converted on the way if a type is given, in one allocation that lives as long as any of them.
 
     `tensors` is emptied as it goes: when the last tensor of a mapped file is copied, the file is let go.
     """
-    places: dict[str, int] = {}
-    size = 0
-    for name, tensor in tensors.items():
-        places[name] = size
-        size += -(-tensor.numel() * dtype.itemsize // _LINE) * _LINE
-    memory = allocate(size)
-    copies = {}
-    with progress("copying weights", size) as done:
-        for name, place in places.items():
-            tensor = tensors.pop(name)
-            bytes_ = tensor.numel() * dtype.itemsize
-            copies[name] = memory[place : place + bytes_].view(dtype).view(tensor.shape)
-            copies[name].copy_(tensor)
-            del tensor
-            done(bytes_)
+    copies = together({name: (tensor.shape, dtype or tensor.dtype) for name, tensor in tensors.items()})
+    with progress("copying weights", sum(copy.nbytes for copy in copies.values())) as done:
+        for name, copy in copies.items():
+            copy.copy_(tensors.pop(name))
+            done(copy.nbytes)
     return copies
+
+
+def together(kinds: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, torch.Tensor]:
+    """Tensors of some shapes and types, not filled, one behind the other in one allocation, each from a line on."""
+    places: dict[K, int] = {}
+    size = 0
+    for key, (shape, dtype) in kinds.items():
+        places[key] = size
+        size += -(-prod(shape) * dtype.itemsize // _LINE) * _LINE
+    memory = allocate(size)
+    return {
+        key: memory[places[key] :][: prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
+        for key, (shape, dtype) in kinds.items()
+    }
 
 
 def allocate(size: int, *, huge: bool = True) -> torch.Tensor:

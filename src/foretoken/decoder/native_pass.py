@@ -31,9 +31,11 @@ def why_not(weights: Weights) -> str | None:
     strange = [n for n, tensor in weights.tensors.items() if str(tensor.dtype) not in native.FORMATS]
     if strange:
         return f"{strange[0]} is {weights.tensors[strange[0]].dtype}"
-    dtypes = {str(linear.weight.dtype).removeprefix("torch.") for linear in weights.linears}
-    if len(dtypes) > 1:
-        return f"its linear layers are of several types, {' and '.join(sorted(dtypes))}; give a dtype to convert them"
+    for layer in weights.layers:  # what shares its inputs must want them packed alike
+        for together in ((layer.query, layer.key, layer.value), (layer.gate, layer.up)):
+            kinds = {f"{linear.format} with inputs {linear.inputs}" for linear in together}
+            if len(kinds) > 1:
+                return f"linear layers side by side are {' and '.join(sorted(kinds))}; give a dtype to convert them"
     loose = [name for name, tensor in weights.tensors.items() if not tensor.is_contiguous()]
     if loose:
         return f"{loose[0]} is not contiguous"
@@ -54,9 +56,7 @@ class NativePass:
         module = native.module()
         assert module is not None
         c = config
-        formats = [
-            native.FORMATS[str(d)] for d in (weights.head.weight.dtype, weights.embedding.dtype, self.cache_dtype)
-        ]
+        formats = [native.FORMATS[str(d)] for d in (weights.embedding.dtype, self.cache_dtype)]
         shape = [c.hidden_size, c.intermediate_size, c.num_heads, c.num_kv_heads, c.head_dim, c.valid_vocab_size]
         self._plan = module.Plan(
             [*shape, *formats],
@@ -180,7 +180,7 @@ class NativePass:
         repacked = linear.layout != "rows"
         if repacked and linear.layout != self.level:
             raise ContractError(f"a weight was laid out for {linear.layout}, and {self.level} is to run; load it anew")
-        return [linear.weight.data_ptr(), *linear.weight.shape, self._floats(linear.bias), int(repacked)]
+        return native.numbers(linear.weight, self._floats(linear.bias), repacked=repacked, inputs=linear.inputs)
 
     def _floats(self, tensor: torch.Tensor | None) -> int:
         if tensor is None:

@@ -7,6 +7,7 @@ import torch
 from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.low_bit import dequantised
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rope import RopeTable, rotate
 from foretoken.decoder.rows import Rows, Segment
@@ -23,7 +24,7 @@ class TorchPass:
         self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, *, batched: bool = False
     ) -> None:
         self._config = config
-        self._weights = weights
+        self._weights = dequantised(weights)  # here low-bit weights save no memory
         self._rope = rope
         self._threads = threads
         self._linear = rowwise.linear_batched if batched else rowwise.linear
@@ -55,7 +56,7 @@ class TorchPass:
         with rowwise.pinned_threads(self._threads):
             normed = rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
             head = self._weights.head
-            return self._linear(normed, head.weight, head.bias)[:, : self._config.valid_vocab_size]
+            return self._linear(normed, head.values, head.bias)[:, : self._config.valid_vocab_size]
 
     def run(self, rows: Rows) -> Outputs:
         """A whole pass; a row's choice is computed when it is asked for."""
@@ -80,17 +81,17 @@ class TorchPass:
     ) -> torch.Tensor:
         w, eps = self._weights.layers[index], self._config.norm_eps
         attended = self._attend(index, w, rowwise.rms_norm(hidden, w.input_norm, eps), rows, cos, sin)
-        hidden = hidden + self._linear(attended, w.output.weight, w.output.bias)
+        hidden = hidden + self._linear(attended, w.output.values, w.output.bias)
         normed = rowwise.rms_norm(hidden, w.post_norm, eps)
-        gate, up = (self._linear(normed, part.weight, part.bias) for part in (w.gate, w.up))
-        return hidden + self._linear(rowwise.silu_mul(gate, up), w.down.weight, w.down.bias)
+        gate, up = (self._linear(normed, part.values, part.bias) for part in (w.gate, w.up))
+        return hidden + self._linear(rowwise.silu_mul(gate, up), w.down.values, w.down.bias)
 
     def _attend(
         self, index: int, w: LayerWeights, x: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         c = self._config
         query, key, value = (
-            self._linear(x, part.weight, part.bias).view(len(x), -1, c.head_dim) for part in (w.query, w.key, w.value)
+            self._linear(x, part.values, part.bias).view(len(x), -1, c.head_dim) for part in (w.query, w.key, w.value)
         )
         if w.query_norm is not None and w.key_norm is not None:
             query = rowwise.rms_norm(query, w.query_norm, c.norm_eps)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from foretoken.decoder.config import DecoderConfig, read_json
 from foretoken.decoder.copied import copied
 from foretoken.decoder.linear import Linear
 from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from foretoken.formats.table import Format
+from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
 from foretoken.kernels import native
 
 INDEX = "model.safetensors.index.json"
@@ -42,8 +45,9 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """All weights of a decoder. `tensors` holds them once more by their names in the checkpoint: the same memory, so
-    that the bytes of a linear layer with a layout of its own are in that layout there, too."""
+    """All weights of a decoder. `tensors` holds those that are not in a low-bit format once more by their names in the
+    checkpoint: the same memory, so that the bytes of a linear layer with a layout of its own are in that layout there,
+    too."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
@@ -56,10 +60,25 @@ class Weights:
         """Every linear layer, the output layer first."""
         return [self.head, *(getattr(layer, name) for layer in self.layers for name in LINEARS)]
 
+    def with_linears(self, change: Callable[[Linear], Linear]) -> Weights:
+        """The same with every linear layer changed."""
+
+        def layer(weights: LayerWeights) -> LayerWeights:
+            changed: dict[str, Any] = {name: change(getattr(weights, name)) for name in LINEARS}
+            return replace(weights, **changed)
+
+        return replace(self, layers=tuple(map(layer, self.layers)), head=change(self.head))
+
     @property
     def layouts(self) -> set[str]:
         """The layouts that linear layers lie in."""
         return {linear.layout for linear in self.linears}
+
+    @property
+    def nbytes(self) -> int:
+        """What a pass reads of them: all but the embedding."""
+        others = [tensor.nbytes for name, tensor in self.tensors.items() if tensor.ndim == 1]
+        return sum(linear.nbytes for linear in self.linears) + sum(others)
 
     def first_not_finite(self) -> str | None:
         """The name of the first tensor that holds a NaN or an infinity, and how many."""
@@ -70,35 +89,45 @@ class Weights:
         return None
 
 
-def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The names and shapes that a checkpoint of this configuration must hold."""
+HEAD = "lm_head"
+
+
+def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
+    """The linear layers of a model, [outputs, inputs] by name; the output layer last, tied or not."""
     c = config
-    shapes: dict[str, tuple[int, ...]] = {}
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    shapes: dict[str, tuple[int, int]] = {}
+    for i in range(c.num_layers):
+        attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+        shapes[f"{attention}.q_proj"] = (queries, c.hidden_size)
+        shapes[f"{attention}.k_proj"] = (keys, c.hidden_size)
+        shapes[f"{attention}.v_proj"] = (keys, c.hidden_size)
+        shapes[f"{attention}.o_proj"] = (c.hidden_size, queries)
+        shapes[f"{mlp}.gate_proj"] = (c.intermediate_size, c.hidden_size)
+        shapes[f"{mlp}.up_proj"] = (c.intermediate_size, c.hidden_size)
+        shapes[f"{mlp}.down_proj"] = (c.hidden_size, c.intermediate_size)
+    shapes[HEAD] = (c.vocab_size, c.hidden_size)
+    return shapes
 
-    def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
-        shapes[f"{name}.weight"] = (outputs, inputs)
-        if bias:
-            shapes[f"{name}.bias"] = (outputs,)
 
-    shapes["model.embed_tokens.weight"] = (c.vocab_size, c.hidden_size)
+def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The names and shapes that a checkpoint of this configuration must hold, but for what is in a low-bit format."""
+    c = config
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size)}
     for i in range(c.num_layers):
         layer = f"model.layers.{i}"
         shapes[f"{layer}.input_layernorm.weight"] = (c.hidden_size,)
-        linear(f"{layer}.self_attn.q_proj", queries, c.hidden_size, c.qkv_bias)
-        linear(f"{layer}.self_attn.k_proj", keys, c.hidden_size, c.qkv_bias)
-        linear(f"{layer}.self_attn.v_proj", keys, c.hidden_size, c.qkv_bias)
-        linear(f"{layer}.self_attn.o_proj", c.hidden_size, queries, c.output_bias)
+        shapes[f"{layer}.post_attention_layernorm.weight"] = (c.hidden_size,)
         if c.qk_norm:
             shapes[f"{layer}.self_attn.q_norm.weight"] = (c.head_dim,)
             shapes[f"{layer}.self_attn.k_norm.weight"] = (c.head_dim,)
-        shapes[f"{layer}.post_attention_layernorm.weight"] = (c.hidden_size,)
-        linear(f"{layer}.mlp.gate_proj", c.intermediate_size, c.hidden_size, c.mlp_bias)
-        linear(f"{layer}.mlp.up_proj", c.intermediate_size, c.hidden_size, c.mlp_bias)
-        linear(f"{layer}.mlp.down_proj", c.hidden_size, c.intermediate_size, c.mlp_bias)
     shapes["model.norm.weight"] = (c.hidden_size,)
-    if not c.tied:
-        shapes["lm_head.weight"] = (c.vocab_size, c.hidden_size)
+    biases = {"q_proj": c.qkv_bias, "k_proj": c.qkv_bias, "v_proj": c.qkv_bias, "o_proj": c.output_bias, HEAD: False}
+    for name, shape in linear_shapes(c).items():
+        if c.low_bit is None and not (name == HEAD and c.tied):
+            shapes[f"{name}.weight"] = shape
+        if biases.get(name.rpartition(".")[2], c.mlp_bias):
+            shapes[f"{name}.bias"] = (shape[0],)
     return shapes
 
 
@@ -115,11 +144,12 @@ def load_weights(
     With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Every tensor's presence and
     shape is checked before any is used."""
     shapes = expected_shapes(config)
-    found = dict(_mapped_tensors(folder, shapes))
-    missing = [name for name in shapes if name not in found]
+    low_bit = {} if config.low_bit is None else _coded_parts(config.low_bit, linear_shapes(config))
+    found = dict(_mapped_tensors(folder, {*shapes, *low_bit}))
+    missing = [name for name in (*shapes, *low_bit) if name not in found]
     if missing:
         raise CheckpointError(
-            f"{folder} lacks {len(missing)} of {len(shapes)} tensors, the first is {missing[0]}; "
+            f"{folder} lacks {len(missing)} of {len(shapes) + len(low_bit)} tensors, the first is {missing[0]}; "
             "expected what config.json describes: fetch the checkpoint again"
         )
     for name, shape in shapes.items():
@@ -136,15 +166,45 @@ def load_weights(
     dtype = dtype or found["model.embed_tokens.weight"].dtype
     tensors = {name: found.pop(name) for name in shapes}
     if copy and device == "cpu":
-        return repacked(assemble(copied(tensors, dtype), config), threads=threads)
-    return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config)
+        codes = _coded(copied(found, None), config)
+        return repacked(assemble(copied(tensors, dtype), config, codes), threads=threads)
+    codes = _coded({name: tensor.to(device=device) for name, tensor in found.items()}, config)
+    return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config, codes)
 
 
-def assemble(tensors: dict[str, torch.Tensor], config: DecoderConfig) -> Weights:
-    """Weights from tensors by their names in a checkpoint."""
+def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> set[str]:
+    return {f"{name}.weight.{part}" for name, shape in linears.items() for part in parts(format, *shape)}
+
+
+def _coded(found: dict[str, torch.Tensor], config: DecoderConfig) -> dict[str, QuantisedWeight]:
+    """The weights of a low-bit checkpoint, each checked, by the name of its layer."""
+    if config.low_bit is None:
+        return {}
+    coded = {}
+    for name, shape in linear_shapes(config).items():
+        made = {part: found.pop(f"{name}.weight.{part}") for part in parts(config.low_bit, *shape)}
+        coded[name] = QuantisedWeight(config.low_bit, shape, **made)
+        expect_valid(coded[name], f"{name}.weight")
+    return coded
+
+
+def assemble(
+    tensors: dict[str, torch.Tensor],
+    config: DecoderConfig,
+    coded: Mapping[str, QuantisedWeight] = MappingProxyType({}),
+    *,
+    inputs: str = "bf16",
+) -> Weights:
+    """Weights from tensors by their names in a checkpoint, and from low-bit weights by the names of their layers.
+
+    inputs: what rows are rounded to before they meet a low-bit weight (see `Linear`).
+    """
 
     def linear(name: str) -> Linear:
-        return Linear(tensors[f"{name}.weight"], tensors.get(f"{name}.bias"))
+        bias = tensors.get(f"{name}.bias")
+        if name in coded:
+            return Linear(coded[name], bias, inputs=inputs)
+        return Linear(tensors["model.embed_tokens.weight" if name == HEAD and config.tied else f"{name}.weight"], bias)
 
     def layer(name: str) -> LayerWeights:
         return LayerWeights(
@@ -161,12 +221,11 @@ def assemble(tensors: dict[str, torch.Tensor], config: DecoderConfig) -> Weights
             down=linear(f"{name}.mlp.down_proj"),
         )
 
-    embedding = tensors["model.embed_tokens.weight"]
     return Weights(
-        embedding=embedding,
+        embedding=tensors["model.embed_tokens.weight"],
         layers=tuple(layer(f"model.layers.{i}") for i in range(config.num_layers)),
         norm=tensors["model.norm.weight"],
-        head=Linear(embedding if config.tied else tensors["lm_head.weight"]),
+        head=linear(HEAD),
         tensors=tensors,
     )
 
@@ -182,19 +241,16 @@ def repacked(weights: Weights, level: str | None = None, threads: int | None = N
     level, threads = level or native.level(), threads or torch.get_num_threads()
 
     def put(linear: Linear) -> Linear:
-        if not native.can_repack(linear.weight, level) or linear.weight is weights.embedding:
+        weight = linear.weight
+        if not isinstance(weight, torch.Tensor) or weight is weights.embedding or not native.can_repack(weight, level):
             return linear
-        native.repack(linear.weight, level, threads)
+        native.repack(weight, level, threads)
         return replace(linear, layout=level)
 
-    def layer(w: LayerWeights) -> LayerWeights:
-        placed: dict[str, Any] = {name: put(getattr(w, name)) for name in LINEARS}
-        return replace(w, **placed)
-
-    return replace(weights, layers=tuple(map(layer, weights.layers)), head=put(weights.head))
+    return weights.with_linears(put)
 
 
-def _mapped_tensors(folder: Path, wanted: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, torch.Tensor]]:
+def _mapped_tensors(folder: Path, wanted: Container[str]) -> Iterator[tuple[str, torch.Tensor]]:
     for path in weight_files(folder):
         try:
             with safe_open(path, framework="pt") as file:

@@ -1,5 +1,6 @@
-"""One file per drafting method. `DRAFTERS` is the table of those that a user can name; what is no name of these is a
-checkpoint, which drafts as `CHAIN` or, with an option of `TREE`'s, as a tree.
+"""One file per drafting method. `DRAFTERS` is the table of those that a user can name. A low-bit format is a draft too, a
+copy of the model in it; what is no name at all is a checkpoint. Both draft as `CHAIN` or, with an option of `TREE`'s, as
+a tree.
 
 To add one: write its file, add its row here, and every contract test in `tests/contracts` runs on it.
 """
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from foretoken.formats import FORMATS
 from foretoken.settings import OptionKind
 from foretoken.trees.grow import SHAPES
 from foretoken.types import Drafter
@@ -57,3 +59,6 @@ TREE = DrafterEntry(
     "the same, drafting a tree: `k` nodes wide, `depth` deep, `nodes` sent; `sharpness` is the scale of its errors",
     {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float},
 )
+
+COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool}
+CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16")}

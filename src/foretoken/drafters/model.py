@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from foretoken.acceptance.walk import NOTHING, agreeing, walk
 from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.reading import DecoderDrafter, Reading, choose
@@ -39,11 +40,13 @@ class _Chain:
 @dataclass(eq=False, kw_only=True)
 class ModelDrafter(DecoderDrafter):
     """A decoder that drafts a chain. tokens: the most of a draft, however many a turn allows. inner: what drafts for it
-    in turn, if anything does; inner_tokens: the most that is asked of that at once."""
+    in turn, if anything does; inner_tokens: the most that is asked of that at once. opened: where the caches that it
+    checks on can be found, for an `inner` that drafts on views of them."""
 
     tokens: int
     inner: Drafter | None = None
     inner_tokens: int = 0
+    opened: Caches | None = None
     _chains: dict[int, _Chain] = field(init=False, default_factory=dict)  # by sequence
     _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
 
@@ -81,6 +84,8 @@ class ModelDrafter(DecoderDrafter):
         self._chains.pop(sequence, None)
         if self.inner is not None:
             self.inner.end(sequence)
+        if self.opened is not None:
+            self.opened.close(sequence)
 
     def _propose(self, turn: Turn) -> Draft:
         reading = self._readings[turn.sequence]
@@ -121,6 +126,9 @@ class ModelDrafter(DecoderDrafter):
     def _checking(self, inner: Drafter, sequence: int, reading: Reading, grown: _Chain, count: int) -> None:
         """What the level below guesses is checked as the target checks: a pass, a walk, a commit."""
         cache = reading.open()
+        if self.opened is not None:
+            self.opened.close(sequence)
+            self.opened.open(sequence, cache)
         pending = reading.pending(cache)
         if len(pending) > 1:  # all but the last, which is the root of what the level below drafts
             began = time.perf_counter()

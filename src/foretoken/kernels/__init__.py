@@ -8,7 +8,7 @@ An operation with more than one implementation is chosen from a table, once, whe
 what was chosen and why. Two environment variables steer it:
 
     FORETOKEN_NATIVE   auto (default) | required | off
-    FORETOKEN_LEVEL    force an instruction level: generic, avx2, avx512, avx512bf16 or amx
+    FORETOKEN_LEVEL    force an instruction level: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx
 """
 
 from __future__ import annotations

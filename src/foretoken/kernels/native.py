@@ -18,10 +18,14 @@ from foretoken.kernels.choosing import Floats, Noise, Warp, expect
 if TYPE_CHECKING:
     import torch
 
-LEVELS = ("generic", "avx2", "avx512", "avx512bf16", "amx")  # from slow to fast
+    from foretoken.formats.weight import QuantisedWeight
+
+LEVELS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")  # from slow to fast
 EMULATED = "amx-emulated"  # AMX's arithmetic in plain C++: for tests, never chosen by itself
 _NUMBERS = {name: number for number, name in enumerate((*LEVELS, EMULATED))}
 FORMATS = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2}  # by the name of a type
+CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
+INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # what rows are rounded to before they meet low-bit weights
 
 
 @cache
@@ -131,38 +135,64 @@ def rank(
 
 def linear(
     x: torch.Tensor,
-    weight: torch.Tensor,
+    weight: torch.Tensor | QuantisedWeight,
     bias: torch.Tensor | None,
     at_level: str,
     threads: int = 1,
     *,
     repacked: bool = False,
+    inputs: str = "bf16",
 ) -> torch.Tensor:
-    """x: float32 [N, K]; weight: bf16, fp16 or fp32 [M, K]; bias: float32 [M]. Returns float32 [N, M].
+    """x: float32 [N, K]; weight: bf16, fp16 or fp32 [M, K], or a valid low-bit one; bias: float32 [M]. Returns float32
+    [N, M].
 
-    `repacked` says that the weight is in the level's own layout: see `repack`.
+    `repacked` says that the weight is in the level's own layout: see `repack`. `inputs`: what the rows are rounded to
+    before they meet a low-bit weight: bf16 (the sums are those of its bf16 values), int8, or with mxfp4 fp32, which is
+    not rounded at all; `kernels/coded.py` defines the last two.
     """
     import torch
 
     if threads < 1:
         raise ContractError(f"{threads} threads were asked for; expected 1 or more")
     _expect("x", x, ("N", "K"), float32=True)
-    _expect("weight", weight, ("M", "K"))
-    if weight.shape[1] != x.shape[1]:
-        raise ContractError(f"x has {x.shape[1]} inputs and the weight {weight.shape[1]}; expected as many")
+    if isinstance(weight, torch.Tensor):
+        _expect("weight", weight, ("M", "K"))
+    outputs, size = weight.shape
+    if size != x.shape[1]:
+        raise ContractError(f"x has {x.shape[1]} inputs and the weight {size}; expected as many")
     if bias is not None:
         _expect("bias", bias, ("M",), float32=True)
-        if len(bias) != len(weight):
-            raise ContractError(f"the bias has {len(bias)} numbers for {len(weight)} outputs; expected as many")
-    out = torch.empty((len(x), len(weight)), dtype=torch.float32)
+        if len(bias) != outputs:
+            raise ContractError(f"the bias has {len(bias)} numbers for {outputs} outputs; expected as many")
+    out = torch.empty((len(x), outputs), dtype=torch.float32)
     if repacked:
+        assert isinstance(weight, torch.Tensor)
         _expect_repackable(weight, at_level)
-    matrix = [weight.data_ptr(), *weight.shape, 0 if bias is None else bias.data_ptr(), int(repacked)]
+    matrix = numbers(weight, 0 if bias is None else bias.data_ptr(), repacked=repacked, inputs=inputs)
     if out.numel():
-        _present().linear(
-            _NUMBERS[at_level], threads, FORMATS[str(weight.dtype)], x.data_ptr(), len(x), matrix, out.data_ptr()
-        )
+        _present().linear(_NUMBERS[at_level], threads, x.data_ptr(), len(x), matrix, out.data_ptr())
     return out
+
+
+def numbers(
+    weight: torch.Tensor | QuantisedWeight, bias: int = 0, *, repacked: bool = False, inputs: str = "bf16"
+) -> list[int]:
+    """A linear layer as the native module is told of it. bias: the address of float32 [M], or 0.
+
+    The weight must stay where it is for as long as the numbers are used.
+    """
+    import torch
+
+    if isinstance(weight, torch.Tensor):
+        return [weight.data_ptr(), *weight.shape, bias, FORMATS[str(weight.dtype)], int(repacked), 0, 0, 0]
+    name = weight.format.name
+    if inputs not in INPUTS or (inputs == "fp32" and name != "mxfp4"):
+        raise ContractError(f"{name} with inputs {inputs!r}; expected bf16 or int8, or with mxfp4 fp32")
+    parts = (weight.codes, weight.scales)
+    if any(part.device.type != "cpu" or not part.is_contiguous() for part in parts):
+        raise ContractError(f"a {name} weight on {weight.codes.device} has gaps, or is not on the CPU; copy it there")
+    codes, scales = (part.data_ptr() for part in parts)
+    return [codes, *weight.shape, bias, CODED[name], 0, INPUTS[inputs], scales, weight.format.group]
 
 
 def repacks(at_level: str) -> bool:

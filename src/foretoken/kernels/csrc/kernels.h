@@ -11,11 +11,41 @@
 
 namespace foretoken {
 
-enum class Format : int { bf16 = 0, fp16 = 1, fp32 = 2 };
+enum class Format : int { bf16 = 0, fp16 = 1, fp32 = 2, mxfp4 = 3, int8 = 4, int4 = 5, int3 = 6, int2 = 7 };
 
-inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }
+inline bool is_float(Format format) { return format <= Format::fp32; }
+inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }  // of a number of a float format
+
+// What rows are rounded to before they meet low-bit weights. bf16: the weights are the bf16 numbers that their codes mean,
+// and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare.
+enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2 };
 
 constexpr std::int64_t kTile = 16;  // outputs that a linear kernel computes at a time
+
+// 16 outputs of low-bit weights, in blocks of 32 inputs: docs/formats.md.
+struct Codes {
+  Format format;
+  std::int64_t group;  // inputs that share a scale and a zero point; of no meaning for mxfp4 and int8
+  const std::uint8_t* codes;
+  const void* scales;
+};
+
+// Bytes of a block's codes.
+constexpr std::int64_t block_bytes(Format format) {
+  switch (format) {
+    case Format::int8: return 512;
+    case Format::int3: return 192;
+    case Format::int2: return 128;
+    default: return 256;
+  }
+}
+// Bytes of the scales of 16 outputs.
+inline std::int64_t scale_bytes(Format format, std::int64_t group, std::int64_t k) {
+  const std::int64_t blocks = (k + 31) / 32;
+  if (format == Format::mxfp4) return blocks * kTile;
+  if (format == Format::int8) return kTile * 4;
+  return (blocks * 32 + group - 1) / group * kTile * 4;
+}
 
 // Bytes of a repacked block of bf16.
 inline std::size_t repacked_bytes(std::int64_t k) { return static_cast<std::size_t>((k + 31) / 32 * 32) * 2 * kTile; }
@@ -52,6 +82,12 @@ struct Kernels {
   void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
   void (*linear_repacked)(const void* block, std::int64_t k, const void* packed, std::int64_t n, float* tile);
 
+  // The same three for low-bit weights.
+  std::size_t (*coded_bytes)(Inputs, std::int64_t n, std::int64_t k);
+  void (*pack_coded)(Inputs, Format, const float* x, std::int64_t stride, std::int64_t from, std::int64_t to,
+                     std::int64_t n, std::int64_t k, void* packed);
+  void (*linear_coded)(Inputs, const Codes&, std::int64_t k, const void* packed, std::int64_t n, float* tile);
+
   void (*embed)(Format, const void* row, std::int64_t width, float* out);
   void (*norm)(const float* x, const float* weight, float eps, std::int64_t width, float* out);
   void (*silu_mul)(const float* gate, const float* up, std::int64_t n, float* out);
@@ -81,7 +117,9 @@ struct Kernels {
 // By level, from slow to fast; null where the build has none of it.
 const Kernels* kernels_generic();
 const Kernels* kernels_avx2();
+const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512();
+const Kernels* kernels_avx512vnni();
 const Kernels* kernels_avx512bf16();
 const Kernels* kernels_amx();
 const Kernels* kernels_amx_emulated();  // AMX's documented arithmetic in plain C++: for tests on machines without it

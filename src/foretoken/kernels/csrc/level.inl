@@ -1,5 +1,6 @@
 // The kernels that every level shares: written once over 16 floats (V16), compiled once for each level. A level's file
-// includes its vector header first, and adds `bytes_bf16`, `pack_bf16` and `linear_bf16`, which know the instructions.
+// includes its vector header first, and adds `bytes_bf16`, `pack_bf16` and `linear_bf16`, which know the instructions, and
+// for low-bit weights `bytes_values`, `pack_values` and `linear_values`.
 #include "kernels.h"
 
 namespace {
@@ -323,14 +324,16 @@ int64_t argmax(const float* values, int64_t n) {
 }  // namespace
 
 #include "choosing.inl"
+#include "codes.inl"
 
 namespace {
 
 // `repack` and `linear_repacked`, where the level has them.
 template <class Repack, class Linear>
 foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
-  return {name,   packed_bytes, pack,      linear, repack, linear_repacked, embed,  norm,
-          silu_mul, rotate,     store_row, soften, weigh,  fold,            divide, argmax, rank};
+  return {name,  packed_bytes, pack,     linear, repack,    linear_repacked, coded_bytes, pack_coded, linear_coded,
+          embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
+          argmax, rank};
 }
 
 }  // namespace

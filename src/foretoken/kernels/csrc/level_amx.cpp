@@ -16,14 +16,14 @@ struct Configuration {  // as the instruction reads it
 // What memory holds must be there before a tile is filled from it: gcc 12 declares less of it to be read than is.
 inline void settle() { __asm__ volatile("" : : : "memory"); }
 
-// Tiles 0 to 5 hold sums, 6 rows, 7 weights.
+// Tiles 0 to 5 hold sums, 6 rows, 7 weights. The weights are the left operand, or with `rows_left` the rows are.
 class Tiles {
  public:
-  explicit Tiles(int columns) {
+  explicit Tiles(int columns, bool rows_left = false) : rows_left_(rows_left) {
     Configuration c;
     for (int i = 0; i < 8; ++i) {
-      c.rows[i] = 16;
-      c.bytes[i] = static_cast<std::uint16_t>(i == 7 ? 64 : columns * 4);
+      c.rows[i] = static_cast<std::uint8_t>(rows_left && i < 7 ? columns : 16);
+      c.bytes[i] = static_cast<std::uint16_t>(i == 7 || rows_left ? 64 : columns * 4);
     }
     settle();
     _tile_loadconfig(&c);
@@ -71,6 +71,15 @@ class Tiles {
   template <int I>
   void step(const std::uint16_t* rows, int64_t stride) {
     _tile_loadd(6, rows, stride);
+    if (rows_left_) {
+      if constexpr (I == 0) _tile_dpbf16ps(0, 6, 7);
+      if constexpr (I == 1) _tile_dpbf16ps(1, 6, 7);
+      if constexpr (I == 2) _tile_dpbf16ps(2, 6, 7);
+      if constexpr (I == 3) _tile_dpbf16ps(3, 6, 7);
+      if constexpr (I == 4) _tile_dpbf16ps(4, 6, 7);
+      if constexpr (I == 5) _tile_dpbf16ps(5, 6, 7);
+      return;
+    }
     if constexpr (I == 0) _tile_dpbf16ps(0, 7, 6);
     if constexpr (I == 1) _tile_dpbf16ps(1, 7, 6);
     if constexpr (I == 2) _tile_dpbf16ps(2, 7, 6);
@@ -78,10 +87,16 @@ class Tiles {
     if constexpr (I == 4) _tile_dpbf16ps(4, 7, 6);
     if constexpr (I == 5) _tile_dpbf16ps(5, 7, 6);
   }
+
+  bool rows_left_;
 };
 
 void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
   linear_tiles<Tiles>(weights, k, packed, n, tile);
+}
+
+void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+  values_tiles<Tiles>(w, k, packed, n, tile);
 }
 
 }  // namespace

@@ -55,6 +55,62 @@ void linear_bf16(const void* const* weights, int64_t k, const void* packed, int6
   linear_blocks<Pairs>(weights, k, packed, n, tile);
 }
 
+// -- low-bit weights: their values as columns of pairs --------------------------------------------------------------
+
+std::size_t bytes_values(int64_t n, int64_t k) { return bytes_bf16(n, k); }
+
+void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  pack_bf16(x, stride, from, to, n, k, packed);
+}
+
+// Four bits at a time: a table gives a value times 2^60 with its sign, and the powers of two are taken off its exponent,
+// as far as it goes: zero stays zero.
+inline void mxfp4_columns(const Codes& w, int64_t block, __m512i columns[16]) {
+  alignas(64) constexpr std::uint16_t kValues[32] = {
+      0, 0x5d00, 0x5d80, 0x5dc0, 0x5e00, 0x5e40, 0x5e80, 0x5ec0, 0, 0xdd00, 0xdd80, 0xddc0, 0xde00, 0xde40, 0xde80, 0xdec0,
+      0, 0x5d00, 0x5d80, 0x5dc0, 0x5e00, 0x5e40, 0x5e80, 0x5ec0, 0, 0xdd00, 0xdd80, 0xddc0, 0xde00, 0xde40, 0xde80, 0xdec0};
+  const __m512i table = _mm512_load_si512(kValues);
+  const std::uint8_t* at = w.codes + block * 256;
+  fetch_codes(at, 256);
+  const __m512i power = _mm512_sub_epi32(
+      _mm512_set1_epi32(60 + 127), load_small(static_cast<const std::uint8_t*>(w.scales) + block * kTile).x);
+  const __m512i lower = _mm512_maskz_slli_epi32(kAll, power, 7);
+  const __m512i less = _mm512_or_si512(lower, _mm512_maskz_slli_epi32(kAll, lower, 16));
+  for (int c = 0; c < 4; ++c) {
+    const __m512i codes = _mm512_loadu_si512(at + 64 * c);
+    auto column = [&](__m512i index) { return _mm512_subs_epu16(_mm512_permutexvar_epi16(index, table), less); };
+    columns[4 * c] = column(codes);
+    columns[4 * c + 1] = column(_mm512_srli_epi16(codes, 4));
+    columns[4 * c + 2] = column(_mm512_srli_epi16(codes, 8));
+    columns[4 * c + 3] = column(_mm512_srli_epi16(codes, 12));
+  }
+}
+
+inline void value_columns(const Codes& w, int64_t block, __m512i columns[16]) {
+  if (w.format == Format::mxfp4) return mxfp4_columns(w, block, columns);
+  V16 values[32];
+  block_values(w, block, values);
+  auto pair = [&](int lower, int upper) {
+    return _mm512_or_si512(right<16>(as_ints(values[lower])).x, as_ints(values[upper]).x);
+  };
+  for (int c = 0; c < 4; ++c) {
+    columns[4 * c] = pair(8 * c + 2, 8 * c);
+    columns[4 * c + 1] = pair(8 * c + 6, 8 * c + 4);
+    columns[4 * c + 2] = pair(8 * c + 3, 8 * c + 1);
+    columns[4 * c + 3] = pair(8 * c + 7, 8 * c + 5);
+  }
+}
+
+void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+  const std::int32_t* rows = static_cast<const std::int32_t*>(packed);
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  for (int64_t block = 0; block < blocks_of(k); ++block) {
+    __m512i columns[16];
+    value_columns(w, block, columns);
+    all_rows<Pairs>(columns, n, rows + block * n * Pairs::kNumbers, tile);
+  }
+}
+
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {

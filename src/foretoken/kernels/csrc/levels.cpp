@@ -20,7 +20,7 @@ namespace {
 #if defined(__x86_64__)
 
 struct Machine {
-  bool avx2 = false, avx512 = false, avx512bf16 = false, amx = false;
+  bool avx2 = false, avxvnni = false, avx512 = false, avx512vnni = false, avx512bf16 = false, amx = false;
 
   Machine() {
     unsigned a = 0, b = 0, c = 0, d = 0;
@@ -35,8 +35,11 @@ struct Machine {
     const unsigned wanted = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);  // F, DQ, BW, VL
     avx512 = avx2 && (low & 0xe6u) == 0xe6u && (b7 & wanted) == wanted;
     unsigned a71 = 0, b71 = 0, c71 = 0, d71 = 0;
-    avx512bf16 = avx512 && a7 >= 1 && __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71) && (a71 & (1u << 5));
-    amx = avx512 && (low & 0x60000u) == 0x60000u && (d7 & (1u << 22)) && (d7 & (1u << 24)) && may_use_tiles();
+    const bool more = a7 >= 1 && __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71);
+    avxvnni = avx2 && more && (a71 & (1u << 4));
+    avx512vnni = avx512 && (c7 & (1u << 11));
+    avx512bf16 = avx512vnni && more && (a71 & (1u << 5));
+    amx = avx512vnni && (low & 0x60000u) == 0x60000u && (d7 & (1u << 22)) && (d7 & (1u << 24)) && may_use_tiles();
   }
 
   static bool may_use_tiles() {
@@ -92,13 +95,22 @@ const Machine& machine() {
   return true;
 }
 
+constexpr const char* kUnknown = "the compiler that built Foretoken does not know its instructions";
+
+// A level that not every compiler builds: null if the build or this machine lacks it.
+template <const Kernels* (*Table)()>
+[[maybe_unused]] const Kernels* known(bool here, const char** reason) {
+  if (!Table()) *reason = kUnknown;
+  return here ? Table() : nullptr;
+}
+
 // A level whose instructions round in their own way: null if the build or this machine lacks it, or if it does not sum
 // as it should here, which is looked at once.
 template <const Kernels* (*Table)()>
 [[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
   static const bool sums = here && Table() && agrees(Table());
   if (!Table()) {
-    *reason = "the compiler that built Foretoken does not know its instructions";
+    *reason = kUnknown;
   } else if (here && !sums) {
     *reason = "its instruction does not sum in the format's order on this machine";
   }
@@ -107,6 +119,12 @@ template <const Kernels* (*Table)()>
 
 }  // namespace
 
+#if !defined(FORETOKEN_AVXVNNI)
+const Kernels* kernels_avxvnni() { return nullptr; }
+#endif
+#if !defined(FORETOKEN_AVX512VNNI)
+const Kernels* kernels_avx512vnni() { return nullptr; }
+#endif
 #if !defined(FORETOKEN_AVX512BF16)
 const Kernels* kernels_avx512bf16() { return nullptr; }
 #endif
@@ -152,8 +170,12 @@ const Kernels* kernels_of(Level level, const char** reason) {
 #if defined(__x86_64__)
     case Level::avx2:
       return machine().avx2 ? kernels_avx2() : nullptr;
+    case Level::avxvnni:
+      return known<kernels_avxvnni>(machine().avxvnni, reason);
     case Level::avx512:
       return machine().avx512 ? kernels_avx512() : nullptr;
+    case Level::avx512vnni:
+      return known<kernels_avx512vnni>(machine().avx512vnni, reason);
     case Level::avx512bf16:
       return checked<kernels_avx512bf16>(machine().avx512bf16, reason);
     case Level::amx:

@@ -5,7 +5,16 @@
 
 namespace foretoken {
 
-enum class Level : int { generic = 0, avx2 = 1, avx512 = 2, avx512bf16 = 3, amx = 4, amx_emulated = 5 };
+enum class Level : int {
+  generic = 0,
+  avx2 = 1,
+  avxvnni = 2,
+  avx512 = 3,
+  avx512vnni = 4,
+  avx512bf16 = 5,
+  amx = 6,
+  amx_emulated = 7
+};
 
 // A level's kernels, or null: `reason` then says what this machine or this build lacks.
 const Kernels* kernels_of(Level level, const char** reason = nullptr);

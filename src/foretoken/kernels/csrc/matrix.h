@@ -11,20 +11,39 @@
 
 namespace foretoken {
 
-struct Matrix {  // row-major [outputs, inputs], as it lies in the checkpoint
+struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, or codes in tiles of 16 outputs
   const char* data = nullptr;
   std::int64_t outputs = 0, inputs = 0;
   std::vector<float> bias;  // empty, or one an output
-  bool repacked = false;    // `data` is in the level's own layout
+  Format format = Format::fp32;
+  bool repacked = false;  // `data` is in the level's own layout
+  // of low-bit weights
+  Inputs rounding = Inputs::bf16;
+  const char* scales = nullptr;
+  std::int64_t group = 0;
 
   // The rows of weights of a block of 16 outputs; behind the last one, the last again.
-  void block(std::int64_t first, Format format, const void** weights) const {
+  void block(std::int64_t first, const void** weights) const {
     for (std::int64_t i = 0; i < kTile; ++i) {
       const std::int64_t row = std::min(first + i, outputs - 1);
       weights[i] = data + static_cast<std::size_t>(row * inputs) * size_of(format);
     }
   }
+  Codes codes(std::int64_t block) const {
+    const std::int64_t bytes = (inputs + 31) / 32 * foretoken::block_bytes(format);
+    return {format, group, reinterpret_cast<const std::uint8_t*>(data) + block * bytes,
+            scales + block * scale_bytes(format, group, inputs)};
+  }
   std::int64_t blocks() const { return (outputs + kTile - 1) / kTile; }
+  // What 16 outputs take.
+  std::int64_t block_bytes() const {
+    if (is_float(format)) return std::max<std::int64_t>(1, kTile * inputs * static_cast<std::int64_t>(size_of(format)));
+    return (inputs + 31) / 32 * foretoken::block_bytes(format);
+  }
+  // Whether rows that are packed for the one are packed for the other.
+  bool packs_like(const Matrix& other) const {
+    return inputs == other.inputs && format == other.format && rounding == other.rounding;
+  }
 };
 
 struct Output {  // where a matrix' results go: to[row * stride + output], set or added
@@ -55,20 +74,24 @@ struct Cut {
   }
 };
 
-struct Arithmetic {  // which kernels, for which weights, on which threads
+struct Arithmetic {  // which kernels, on which threads
   const Kernels* kernels;
-  Format format;
   Pool* pool;
 
+  // Bytes that n rows take when they are packed for a matrix.
+  std::int64_t packed_bytes(const Matrix& matrix, std::int64_t n) const;
+  // Row `row` of n, where it begins, as a matrix wants it; `packed` is what all of them are packed into.
+  void pack_row(const Matrix& matrix, const float* x, std::int64_t row, std::int64_t n, char* packed) const;
+  void pack(const Matrix& matrix, const float* x, std::int64_t n, char* packed) const;
   // A block's results with its bias: tile[row * 16 + i], for the outputs that there are.
   void tile(const Matrix& matrix, std::int64_t block, const char* packed, std::int64_t n, float* tile) const;
-  Cut cut(std::int64_t blocks, std::int64_t inputs) const;
-  // All outputs of some matrices with the same inputs. `tiles`: n * 16 floats a thread.
+  // `bytes`: what a block takes.
+  Cut cut(std::int64_t blocks, std::int64_t bytes) const;
+  // All outputs of some matrices for which rows are packed alike. `tiles`: n * 16 floats a thread.
   void multiply(std::initializer_list<Output> outputs, const char* packed, std::int64_t n,
                 std::vector<std::vector<float>>& tiles) const;
   // bf16 weights into the level's own layout, in place: outputs a multiple of 16, inputs of 32.
   void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
-  void pack(const float* x, std::int64_t n, std::int64_t k, char* packed) const;
 };
 
 }  // namespace foretoken

@@ -36,12 +36,15 @@ const Kernels* kernels_at(int level) {
   return kernels;
 }
 
-// data, outputs, inputs, bias or 0, whether it is repacked
-constexpr std::size_t kMatrix = 5;
+// data, outputs, inputs, bias or 0, format, whether it is repacked, what rows are rounded to, scales or 0, group
+constexpr std::size_t kMatrix = 9;
 
 Matrix matrix(const Numbers& v, std::size_t from) {
-  return {at<const char>(static_cast<Address>(v.at(from))), v.at(from + 1), v.at(from + 2),
-          floats(static_cast<Address>(v.at(from + 3)), v.at(from + 1)), v.at(from + 4) != 0};
+  auto number = [&](std::size_t i) { return v.at(from + i); };
+  auto address = [&](std::size_t i) { return static_cast<Address>(number(i)); };
+  return {at<const char>(address(0)), number(1), number(2), floats(address(3), number(1)),
+          static_cast<Format>(number(4)), number(5) != 0, static_cast<Inputs>(number(6)),
+          at<const char>(address(7)), number(8)};
 }
 
 // input norm, post norm, query norm or 0, key norm or 0, window or 0, then seven matrices
@@ -102,7 +105,7 @@ NB_MODULE(_native, m) {
              Address norm, const Numbers& head, int level, int threads) {
             auto format = [&](std::size_t i) { return static_cast<Format>(shape.at(i)); };
             const Shape s{shape.at(0), shape.at(1), shape.at(2), shape.at(3), shape.at(4),
-                          shape.at(5), eps,         format(6),   format(7),   format(8)};
+                          shape.at(5), eps,         format(6),   format(7)};
             std::vector<Layer> all;
             for (const Numbers& l : layers) all.push_back(layer(l, s));
             Matrix last = matrix(head, 0);
@@ -141,20 +144,20 @@ NB_MODULE(_native, m) {
            })
       .def("slow_down", [](Plan& plan, int thread, int microseconds) { plan.pool().slow_down(thread, microseconds); });
 
-  m.def("linear", [](int level, int threads, int format, Address x, std::int64_t n, const Numbers& weight, Address out) {
+  m.def("linear", [](int level, int threads, Address x, std::int64_t n, const Numbers& weight, Address out) {
     const Kernels* kernels = kernels_at(level);
     const Matrix w = matrix(weight, 0);
     nb::gil_scoped_release release;
     const std::shared_ptr<Pool> pool = Pool::of(threads);
     const auto hold = pool->lock();
     const FlushSubnormals flush;
-    const Arithmetic arithmetic{kernels, static_cast<Format>(format), pool.get()};
+    const Arithmetic arithmetic{kernels, pool.get()};
     static thread_local std::vector<char> packed;
     static thread_local std::vector<std::vector<float>> tiles;
-    at_least(packed, static_cast<std::int64_t>(kernels->packed_bytes(arithmetic.format, n, w.inputs)) + 64);
+    at_least(packed, arithmetic.packed_bytes(w, n) + 64);
     at_least(tiles, threads);
     for (auto& tile : tiles) at_least(tile, n * kTile);
-    arithmetic.pack(at<const float>(x), n, w.inputs, aligned(packed));
+    arithmetic.pack(w, at<const float>(x), n, aligned(packed));
     arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, aligned(packed), n, tiles);
   });
   m.def("repacks", [](int level) { return kernels_at(level)->repack != nullptr; }, "Whether a level has a layout of its own for bf16 weights.");
@@ -163,7 +166,7 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     const std::shared_ptr<Pool> pool = Pool::of(threads);
     const auto hold = pool->lock();
-    Arithmetic{kernels, Format::bf16, pool.get()}.repack(at<char>(data), outputs, inputs);
+    Arithmetic{kernels, pool.get()}.repack(at<char>(data), outputs, inputs);
   });
   m.def("norm", [](int level, Address x, Address weight, float eps, std::int64_t n, std::int64_t width, Address out) {
     const FlushSubnormals flush;

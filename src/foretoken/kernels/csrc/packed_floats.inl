@@ -1,4 +1,5 @@
-// Rows for bf16 weights, packed as floats: for levels that multiply those.
+// Rows for bf16 weights, packed as floats: for levels that multiply those; and their products with the values of low-bit
+// weights.
 //
 // For each 32 inputs, for each row, the 16 even numbers rounded to bf16 as floats, then the 16 odd ones.
 
@@ -16,6 +17,36 @@ void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t
         to_row[i / 2 + (i & 1) * 16] = at < k ? from_bf16(to_bf16(x[row * stride + at])) : 0.0f;
       }
     }
+  }
+}
+
+std::size_t bytes_values(int64_t n, int64_t k) { return bytes_bf16(n, k); }
+
+void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  pack_bf16(x, stride, from, to, n, k, packed);
+}
+
+void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  for (int64_t block = 0; block < blocks_of(k); ++block) {
+    V16 values[32];
+    block_values(w, block, values);
+    const float* x = static_cast<const float*>(packed) + block * n * 32;
+    by_rows(n, [&](auto count, int64_t row) {
+      constexpr int N = decltype(count)::value;
+      V16 even[N], odd[N];
+      for (int r = 0; r < N; ++r) even[r] = odd[r] = set1(0.0f);
+      for (int i = 0; i < 16; ++i) {
+        for (int r = 0; r < N; ++r) {
+          even[r] = fma(values[2 * i], set1(x[(row + r) * 32 + i]), even[r]);
+          odd[r] = fma(values[2 * i + 1], set1(x[(row + r) * 32 + 16 + i]), odd[r]);
+        }
+      }
+      for (int r = 0; r < N; ++r) {
+        float* out = tile + (row + r) * kTile;
+        store(out, add(load(out), add(even[r], odd[r])));
+      }
+    });
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
 
 #include "levels.h"
 
@@ -17,9 +18,15 @@ Plan::Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding,
       head_(std::move(head)),
       kernels_(kernels),
       pool_(std::move(pool)),
-      arithmetic_{kernels_, shape_.weights, pool_.get()},
+      arithmetic_{kernels_, pool_.get()},
       scratch_(static_cast<std::size_t>(pool_->threads())),
-      tiles_(static_cast<std::size_t>(pool_->threads())) {}
+      tiles_(static_cast<std::size_t>(pool_->threads())) {
+  for (const Layer& w : layers_) {
+    if (!w.query.packs_like(w.key) || !w.query.packs_like(w.value) || !w.gate.packs_like(w.up)) {
+      throw std::invalid_argument("matrices that share their inputs are of different formats");
+    }
+  }
+}
 
 void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best) {
   const auto hold = pool_->lock();
@@ -78,9 +85,11 @@ void Plan::reserve(int64_t n) {
   at_least(value_, n * keys);
   at_least(attended_, n * queries);
   at_least(inner_, n * s.intermediate);
-  const int64_t widest = std::max({s.hidden, queries, s.intermediate});
-  // + 64: aligned by hand
-  at_least(packed_, static_cast<int64_t>(kernels_->packed_bytes(s.weights, n, widest)) + 64);
+  int64_t bytes = arithmetic_.packed_bytes(head_, n);
+  for (const Layer& w : layers_) {
+    for (const Matrix* m : {&w.query, &w.output, &w.gate, &w.down}) bytes = std::max(bytes, arithmetic_.packed_bytes(*m, n));
+  }
+  at_least(packed_, bytes + 64);  // + 64: aligned by hand
   for (Scratch& scratch : scratch_) at_least(scratch.other, n * kTile);
   for (auto& tile : tiles_) at_least(tile, n * kTile);
   reserved_ = n;  // last: memory may have run out on the way
@@ -101,25 +110,25 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
 
 void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* best) {
   reserve(n);
-  norm_and_pack(hidden, norm_, n);
+  norm_and_pack(hidden, norm_, head_, n);
   arithmetic_.multiply({{&head_, logits, shape_.vocabulary, false}}, aligned(packed_), n, tiles_);
   if (best) {
     pool_->run(n, [&](int64_t row, int) { best[row] = kernels_->argmax(logits + row * shape_.vocabulary, shape_.vocabulary); });
   }
 }
 
-void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, int64_t n) {
+void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, const Matrix& matrix, int64_t n) {
   const int64_t k = shape_.hidden;
   char* to = aligned(packed_);
   pool_->run_light(n, n * k, [&](int64_t row, int) {
     kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
-    kernels_->pack(shape_.weights, normed_.data(), k, row, row + 1, n, k, to);
+    arithmetic_.pack_row(matrix, normed_.data() + row * k, row, n, to);
   });
 }
 
 // silu(gate) * up, block by block.
 void Plan::feed(const Layer& w, int64_t n) {
-  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.inputs);
+  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes());
   const char* x = aligned(packed_);
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = tiles_[static_cast<std::size_t>(thread)].data();
@@ -163,7 +172,7 @@ void Plan::layer(int64_t index, const Rows& rows, float* hidden) {
   const int64_t n = static_cast<int64_t>(rows.positions.size());
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
   char* packed = aligned(packed_);
-  norm_and_pack(hidden, w.input_norm, n);
+  norm_and_pack(hidden, w.input_norm, w.query, n);
   arithmetic_.multiply({{&w.query, query_.data(), queries, false},
                         {&w.key, key_.data(), keys, false},
                         {&w.value, value_.data(), keys, false}},
@@ -173,11 +182,11 @@ void Plan::layer(int64_t index, const Rows& rows, float* hidden) {
     pool_->run_light(count, count * queries, [&](int64_t i, int) { place(index, rows, segment, segment.from + i); });
   }
   attend(index, rows);
-  arithmetic_.pack(attended_.data(), n, queries, packed);
+  arithmetic_.pack(w.output, attended_.data(), n, packed);
   arithmetic_.multiply({{&w.output, hidden, s.hidden, true}}, packed, n, tiles_);
-  norm_and_pack(hidden, w.post_norm, n);
+  norm_and_pack(hidden, w.post_norm, w.gate, n);
   feed(w, n);
-  arithmetic_.pack(inner_.data(), n, s.intermediate, packed);
+  arithmetic_.pack(w.down, inner_.data(), n, packed);
   arithmetic_.multiply({{&w.down, hidden, s.hidden, true}}, packed, n, tiles_);
 }
 

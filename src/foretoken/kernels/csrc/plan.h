@@ -21,7 +21,7 @@ struct Layer {
 struct Shape {
   std::int64_t hidden, intermediate, heads, kv_heads, head_dim, vocabulary;  // vocabulary: ids that may be chosen
   float eps;
-  Format weights, embedding, cache;
+  Format embedding, cache;
 };
 
 // Where one stretch of a sequence's committed keys and values lies: positions [start, end).
@@ -82,7 +82,7 @@ class Plan {
   void reserve(std::int64_t n);
   void layer(std::int64_t index, const Rows& rows, float* hidden);
   void attend(std::int64_t index, const Rows& rows);
-  void norm_and_pack(const float* x, const std::vector<float>& weight, std::int64_t n);
+  void norm_and_pack(const float* x, const std::vector<float>& weight, const Matrix& matrix, std::int64_t n);
   void place(std::int64_t index, const Rows& rows, const Segment& segment, std::int64_t row);
   void feed(const Layer& w, std::int64_t n);
 

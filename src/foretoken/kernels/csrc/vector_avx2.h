@@ -135,7 +135,120 @@ inline unsigned at_most(Words even, Words odd, V16 bound) {
   return lanes_of(at_most(even.lo, odd.lo, bound.lo), at_most(even.hi, odd.hi, bound.hi));
 }
 
-constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2, kBlocks = 1;  // what fits into 16 registers
+// -- four bytes each of 16 outputs, as codes of low-bit weights lie ---------------------------------------------------
+
+struct Bytes {
+  __m256i lo, hi;
+};
+struct Ints {  // 16 of 32 bits
+  __m256i lo, hi;
+};
+
+inline Bytes load_bytes(const void* p) {
+  const __m256i* at = static_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+}
+inline Bytes table16(const std::uint8_t* values) {
+  const __m256i x = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(values)));
+  return {x, x};
+}
+template <int kShift>
+inline Bytes bits(Bytes a, int mask) {
+  const __m256i m = _mm256_set1_epi8(static_cast<char>(mask));
+  return {_mm256_and_si256(_mm256_srli_epi16(a.lo, kShift), m), _mm256_and_si256(_mm256_srli_epi16(a.hi, kShift), m)};
+}
+template <int kShift>
+inline Bytes up(Bytes a) {
+  return {_mm256_slli_epi16(a.lo, kShift), _mm256_slli_epi16(a.hi, kShift)};
+}
+inline Bytes either(Bytes a, Bytes b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+// Signed bytes plus 128, as unsigned ones.
+inline Bytes flipped(Bytes a) {
+  const __m256i m = _mm256_set1_epi8(static_cast<char>(0x80));
+  return {_mm256_xor_si256(a.lo, m), _mm256_xor_si256(a.hi, m)};
+}
+inline Bytes lookup(Bytes table, Bytes index) {
+  return {_mm256_shuffle_epi8(table.lo, index.lo), _mm256_shuffle_epi8(table.hi, index.hi)};
+}
+template <int B>
+inline Ints byte_of(Bytes a) {  // without a sign
+  const __m256i m = _mm256_set1_epi32(0xff);
+  return {_mm256_and_si256(_mm256_srli_epi32(a.lo, 8 * B), m), _mm256_and_si256(_mm256_srli_epi32(a.hi, 8 * B), m)};
+}
+template <int B>
+inline Ints signed_byte_of(Bytes a) {
+  return {_mm256_srai_epi32(_mm256_slli_epi32(a.lo, 24 - 8 * B), 24),
+          _mm256_srai_epi32(_mm256_slli_epi32(a.hi, 24 - 8 * B), 24)};
+}
+inline Ints ints(std::int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
+inline Ints load_ints(const void* p) {
+  const Bytes b = load_bytes(p);
+  return {b.lo, b.hi};
+}
+inline Ints load_small(const std::uint8_t* p) {
+  const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8))};
+}
+inline Ints plus(Ints a, Ints b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
+inline Ints masked(Ints a, std::uint32_t mask) {
+  const __m256i m = _mm256_set1_epi32(static_cast<int>(mask));
+  return {_mm256_and_si256(a.lo, m), _mm256_and_si256(a.hi, m)};
+}
+template <int kShift>
+inline Ints left(Ints a) {
+  return {_mm256_slli_epi32(a.lo, kShift), _mm256_slli_epi32(a.hi, kShift)};
+}
+template <int kShift>
+inline Ints right(Ints a) {
+  return {_mm256_srli_epi32(a.lo, kShift), _mm256_srli_epi32(a.hi, kShift)};
+}
+inline V16 as_floats(Ints a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
+inline Ints as_ints(V16 a) { return {_mm256_castps_si256(a.lo), _mm256_castps_si256(a.hi)}; }
+// Of 16 floats, those that the lowest four bits of some numbers name.
+inline __m256 pick(V16 table, __m256i index) {
+  return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.lo, index), _mm256_permutevar8x32_ps(table.hi, index),
+                          _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+inline V16 pick(V16 table, Ints index) { return {pick(table, index.lo), pick(table, index.hi)}; }
+inline V16 to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
+inline __m256i round_bf16(__m256i u) {
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), odd);
+}
+inline V16 round_bf16(V16 a) {  // finite numbers
+  const Ints u = as_ints(a);
+  return as_floats(masked({round_bf16(u.lo), round_bf16(u.hi)}, 0xffff0000u));
+}
+
+// sums + the products of four unsigned bytes with the four signed ones at x. Without VNNI, two products must fit into 16
+// bits.
+inline __m256i dot(__m256i sums, __m256i w, __m256i x) {
+#if defined(__AVXVNNI__)
+  return _mm256_dpbusd_avx_epi32(sums, w, x);
+#else
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+#endif
+}
+inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
+  const __m256i four = _mm256_set1_epi32(*x);
+  return {dot(sums.lo, w.lo, four), dot(sums.hi, w.hi, four)};
+}
+#if defined(__AVXVNNI__)
+constexpr bool kWideDot = true;  // `dot` takes any unsigned bytes
+#else
+constexpr bool kWideDot = false;
+#endif
+// The same with signed bytes, -127 to 127.
+inline __m256i dot_signed(__m256i sums, __m256i w, __m256i x) {
+  const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+  return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
+  const __m256i four = _mm256_set1_epi32(*x);
+  return {dot_signed(sums.lo, w.lo, four), dot_signed(sums.hi, w.hi, four)};
+}
+
+constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2, kBlocks = 1, kCodeRows = 2;  // what fits into 16 registers
 constexpr int kRegister = 32;  // bytes
 
 }  // namespace

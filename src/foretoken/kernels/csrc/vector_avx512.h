@@ -93,7 +93,94 @@ inline unsigned at_most(Words even, Words odd, V16 bound) {
   return _mm512_cmp_ps_mask(_mm512_maskz_cvtepi32_ps(kAll, _mm512_castps_si512(upper)), bound.x, _CMP_LE_OQ);
 }
 
-constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2;  // what fits into 32 registers
+// -- four bytes each of 16 outputs, as codes of low-bit weights lie ---------------------------------------------------
+
+struct Bytes {
+  __m512i x;
+};
+struct Ints {  // 16 of 32 bits
+  __m512i x;
+};
+
+inline Bytes load_bytes(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline Bytes table16(const std::uint8_t* values) {
+  return {_mm512_maskz_broadcast_i32x4(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(values)))};
+}
+template <int kShift>
+inline Bytes bits(Bytes a, int mask) {
+  const __m512i shifted = kShift ? _mm512_srli_epi16(a.x, kShift) : a.x;
+  return {_mm512_and_si512(shifted, _mm512_set1_epi8(static_cast<char>(mask)))};
+}
+template <int kShift>
+inline Bytes up(Bytes a) {
+  return {_mm512_slli_epi16(a.x, kShift)};
+}
+inline Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.x, b.x)}; }
+// Signed bytes plus 128, as unsigned ones.
+inline Bytes flipped(Bytes a) { return {_mm512_xor_si512(a.x, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
+inline Bytes lookup(Bytes table, Bytes index) { return {_mm512_shuffle_epi8(table.x, index.x)}; }
+template <int B>
+inline Ints byte_of(Bytes a) {  // without a sign
+  return {_mm512_and_si512(_mm512_maskz_srli_epi32(kAll, a.x, 8 * B), _mm512_set1_epi32(0xff))};
+}
+template <int B>
+inline Ints signed_byte_of(Bytes a) {
+  return {_mm512_maskz_srai_epi32(kAll, _mm512_maskz_slli_epi32(kAll, a.x, 24 - 8 * B), 24)};
+}
+inline Ints ints(std::int32_t a) { return {_mm512_set1_epi32(a)}; }
+inline Ints load_ints(const void* p) { return {_mm512_loadu_si512(p)}; }
+inline Ints load_small(const std::uint8_t* p) {
+  return {_mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline Ints plus(Ints a, Ints b) { return {_mm512_add_epi32(a.x, b.x)}; }
+inline Ints masked(Ints a, std::uint32_t mask) {
+  return {_mm512_and_si512(a.x, _mm512_set1_epi32(static_cast<int>(mask)))};
+}
+template <int kShift>
+inline Ints left(Ints a) {
+  return {_mm512_maskz_slli_epi32(kAll, a.x, kShift)};
+}
+template <int kShift>
+inline Ints right(Ints a) {
+  return {_mm512_maskz_srli_epi32(kAll, a.x, kShift)};
+}
+inline V16 as_floats(Ints a) { return {_mm512_castsi512_ps(a.x)}; }
+inline Ints as_ints(V16 a) { return {_mm512_castps_si512(a.x)}; }
+// Of 16 floats, those that the lowest four bits of some numbers name.
+inline V16 pick(V16 table, Ints index) { return {_mm512_maskz_permutexvar_ps(kAll, index.x, table.x)}; }
+inline V16 to_floats(Ints a) { return {_mm512_maskz_cvtepi32_ps(kAll, a.x)}; }
+inline V16 round_bf16(V16 a) {  // finite numbers
+  const __m512i u = _mm512_castps_si512(a.x);
+  const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, u, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+  return as_floats(masked({up}, 0xffff0000u));
+}
+
+// sums + the products of four unsigned bytes with the four signed ones at x. Without VNNI, two products must fit into 16
+// bits.
+inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
+#if defined(__AVX512VNNI__)
+  return {_mm512_dpbusd_epi32(sums.x, w.x, _mm512_set1_epi32(*x))};
+#else
+  const __m512i pairs = _mm512_maddubs_epi16(w.x, _mm512_set1_epi32(*x));
+  return {_mm512_add_epi32(sums.x, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+#endif
+}
+#if defined(__AVX512VNNI__)
+constexpr bool kWideDot = true;  // `dot` takes any unsigned bytes
+#else
+constexpr bool kWideDot = false;
+#endif
+// The same with signed bytes.
+inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
+  const __m512i four = _mm512_set1_epi32(*x);
+  auto odd = [](__m512i a) { return _mm512_srai_epi16(a, 8); };
+  auto even = [&](__m512i a) { return odd(_mm512_slli_epi16(a, 8)); };
+  const __m512i a = _mm512_madd_epi16(even(w.x), even(four)), b = _mm512_madd_epi16(odd(w.x), odd(four));
+  return {_mm512_add_epi32(sums.x, _mm512_add_epi32(a, b))};
+}
+
+constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2, kCodeRows = 8;  // what fits into 32 registers
 constexpr int kRegister = 64;  // bytes
 
 }  // namespace

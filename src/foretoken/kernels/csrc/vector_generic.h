@@ -133,7 +133,94 @@ inline unsigned at_most(Words even, Words odd, V16 bound) {
   return lanes;
 }
 
-constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1;
+struct Bytes {  // four bytes each of 16 outputs, as codes of low-bit weights lie
+  std::uint8_t x[64];
+
+  template <class F>
+  static Bytes each(F f) {
+    Bytes r;
+    for (int i = 0; i < 64; ++i) r.x[i] = static_cast<std::uint8_t>(f(i));
+    return r;
+  }
+};
+struct Ints {  // 16 of 32 bits
+  std::int32_t x[16];
+
+  template <class F>
+  static Ints each(F f) {
+    Ints r;
+    for (int i = 0; i < 16; ++i) r.x[i] = static_cast<std::int32_t>(f(i));
+    return r;
+  }
+};
+
+inline Bytes load_bytes(const void* p) {
+  Bytes r;
+  std::memcpy(r.x, p, 64);
+  return r;
+}
+inline Bytes table16(const std::uint8_t* values) { return Bytes::each([&](int i) { return values[i % 16]; }); }
+template <int kShift>
+inline Bytes bits(Bytes a, int mask) {
+  return Bytes::each([&](int i) { return (a.x[i] >> kShift) & mask; });
+}
+template <int kShift>
+inline Bytes up(Bytes a) {  // of small numbers
+  return Bytes::each([&](int i) { return a.x[i] << kShift; });
+}
+inline Bytes either(Bytes a, Bytes b) { return Bytes::each([&](int i) { return a.x[i] | b.x[i]; }); }
+// Signed bytes plus 128, as unsigned ones.
+inline Bytes flipped(Bytes a) { return Bytes::each([&](int i) { return a.x[i] ^ 0x80; }); }
+inline Bytes lookup(Bytes table, Bytes index) { return Bytes::each([&](int i) { return table.x[index.x[i]]; }); }
+template <int B>
+inline Ints byte_of(Bytes a) {  // without a sign
+  return Ints::each([&](int i) { return a.x[4 * i + B]; });
+}
+template <int B>
+inline Ints signed_byte_of(Bytes a) {
+  return Ints::each([&](int i) { return static_cast<std::int8_t>(a.x[4 * i + B]); });
+}
+inline Ints ints(std::int32_t a) { return Ints::each([&](int) { return a; }); }
+inline Ints load_ints(const void* p) {
+  Ints r;
+  std::memcpy(r.x, p, 64);
+  return r;
+}
+inline Ints load_small(const std::uint8_t* p) { return Ints::each([&](int i) { return p[i]; }); }
+inline std::uint32_t word(std::int32_t a) { return static_cast<std::uint32_t>(a); }
+inline Ints plus(Ints a, Ints b) { return Ints::each([&](int i) { return word(a.x[i]) + word(b.x[i]); }); }
+inline Ints masked(Ints a, std::uint32_t mask) { return Ints::each([&](int i) { return word(a.x[i]) & mask; }); }
+template <int kShift>
+inline Ints left(Ints a) {
+  return Ints::each([&](int i) { return word(a.x[i]) << kShift; });
+}
+template <int kShift>
+inline Ints right(Ints a) {
+  return Ints::each([&](int i) { return word(a.x[i]) >> kShift; });
+}
+inline V16 as_floats(Ints a) { return V16::each([&](int i) { return float_of(word(a.x[i])); }); }
+inline Ints as_ints(V16 a) { return Ints::each([&](int i) { return bits_of(a.x[i]); }); }
+// Of 16 floats, those that the lowest four bits of some numbers name.
+inline V16 pick(V16 table, Ints index) { return V16::each([&](int i) { return table.x[index.x[i] & 15]; }); }
+inline V16 to_floats(Ints a) { return V16::each([&](int i) { return static_cast<float>(a.x[i]); }); }
+inline V16 round_bf16(V16 a) { return V16::each([&](int i) { return from_bf16(to_bf16(a.x[i])); }); }
+
+constexpr bool kWideDot = false;
+// sums + the products of four bytes, unsigned or signed, with the four signed ones at x.
+template <class Byte>
+inline Ints dot_as(Ints sums, Bytes w, const std::int32_t* x) {
+  std::int8_t four[4];
+  std::memcpy(four, x, 4);
+  return Ints::each([&](int i) {
+    std::int32_t sum = sums.x[i];
+    for (int b = 0; b < 4; ++b) sum += static_cast<Byte>(w.x[4 * i + b]) * four[b];
+    return sum;
+  });
+}
+inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) { return dot_as<std::uint8_t>(sums, w, x); }
+inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) { return dot_as<std::int8_t>(sums, w, x); }
+
+constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1, kCodeRows = 1;
 constexpr int kRegister = 16;  // bytes
 
 }  // namespace

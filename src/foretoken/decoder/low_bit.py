@@ -1,0 +1,86 @@
+"""Low-bit copies of a model's weights. Embedding, norms and biases stay the model's own: the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.copied import together
+from foretoken.decoder.linear import Linear
+from foretoken.decoder.weights import HEAD, LINEARS, Weights, assemble, linear_shapes
+from foretoken.errors import ContractError
+from foretoken.formats.quantiser import Quantiser, quantise
+from foretoken.formats.table import Format
+from foretoken.formats.values import dequantise
+from foretoken.formats.weight import QuantisedWeight, parts
+from foretoken.progress import progress
+
+
+def quantised(
+    weights: Weights,
+    config: DecoderConfig,
+    format: Format,
+    *,
+    inputs: str = "bf16",
+    quantiser: Quantiser = "direct",
+    share: Weights | None = None,
+) -> Weights:
+    """A copy with all linear layers in a format, the output layer too, in one allocation.
+
+    What is in no format is `share`'s, or without it the weights' own. The weights must lie in rows: what an instruction
+    level's own layout holds, only that level knows. Raises CheckpointError, with the tensor's name, where a weight
+    holds a NaN or an infinity.
+    """
+    memory = together(
+        {
+            (name, part): (p.shape, p.dtype)
+            for name, shape in linear_shapes(config).items()
+            for part, p in parts(format, *shape).items()
+        }
+    )
+    coded: dict[str, QuantisedWeight] = {}
+    for name, made in quantised_linears(weights, config, format, quantiser=quantiser):
+        kept = {part: memory[name, part].copy_(getattr(made, part)) for part in parts(format, *made.shape)}
+        coded[name] = QuantisedWeight(format, made.shape, **kept)
+    return copy_of(share or weights, config, coded, inputs=inputs)
+
+
+def quantised_linears(
+    weights: Weights, config: DecoderConfig, format: Format, *, quantiser: Quantiser = "direct"
+) -> Iterator[tuple[str, QuantisedWeight]]:
+    """Each linear layer's weight in a format, with its name, one after the other, with progress."""
+    if weights.layouts != {"rows"}:
+        raise ContractError(f"weights laid out for {weights.layouts} cannot be quantised; load the checkpoint mapped")
+    linears = dict(zip(linear_shapes(config), (*_of_layers(weights), weights.head), strict=True))
+    with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
+        for name, linear in linears.items():
+            stored = "model.embed_tokens" if name == HEAD and config.tied else name
+            yield name, quantise(_plain(linear).values, format, name=f"{stored}.weight", quantiser=quantiser)
+            done(linear.nbytes)
+
+
+def _of_layers(weights: Weights) -> list[Linear]:
+    """In the order of `linear_shapes`."""
+    return [getattr(layer, name) for layer in weights.layers for name in LINEARS]
+
+
+def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedWeight], *, inputs: str) -> Weights:
+    """A model's weights with low-bit linear layers in place of its own."""
+    replaced = {f"{name}.weight" for name in coded}
+    tensors = {name: tensor for name, tensor in weights.tensors.items() if name not in replaced}
+    return assemble(tensors, config, coded, inputs=inputs)
+
+
+def dequantised(weights: Weights) -> Weights:
+    """The same values with every low-bit weight as bf16: what the exact promise of a low-bit model refers to."""
+    if all(isinstance(linear.weight, torch.Tensor) for linear in weights.linears):
+        return weights
+    return weights.with_linears(_plain)
+
+
+def _plain(linear: Linear) -> Linear:
+    if isinstance(linear.weight, torch.Tensor):
+        return linear
+    return Linear(dequantise(linear.weight), linear.bias)

@@ -1,0 +1,114 @@
+"""What the native kernels compute with low-bit weights, in PyTorch: the definition of their bits.
+
+With bf16 inputs it is what bf16 weights would give that hold the values of the codes (`foretoken.formats.values`), so
+that `reference.linear` defines it. This module has the rest: int8 inputs, with which drafts run, and fp32 inputs with
+mxfp4, for comparison (paper 004, sections III-D and IV-D).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import pad
+
+from foretoken.formats.table import BLOCK
+from foretoken.formats.values import codes_of
+from foretoken.formats.weight import QuantisedWeight
+from foretoken.kernels.reference import flushed, fused
+
+SMALLEST, LARGEST = 2.0**-40, 2.0**60  # of 32 inputs: what is less is zero, what is more is no number
+_E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def quantise_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows as drafts see them: 32 inputs at a time as whole numbers from -127 to 127 with a scale.
+
+    x: float32 [N, K]. Returns the numbers, int32 [N, blocks, 32], the scales, float32 [N, blocks], and for each row
+    whether all its inputs are numbers below 2**60. A block whose largest input is below 2**-40 is zero.
+    """
+    blocks = _blocks(x)
+    top = blocks.abs().amax(-1)
+    sound = (top <= LARGEST).all(-1)
+    used = (top >= SMALLEST) & (top <= LARGEST)
+    top = torch.where(used, top, torch.ones(()))
+    numbers = torch.where(used[..., None], (blocks * (127.0 / top)[..., None]).round(), torch.zeros(()))
+    return numbers.nan_to_num().to(torch.int32), torch.where(used, top / 127.0, torch.ones(())), sound
+
+
+def linear_int8(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """x: float32 [N, K], quantised here; bias: float32 [M]. Returns float32 [N, M], NaN in rows that are not sound.
+
+    Products are whole numbers, and their sums over 32 inputs exact. mxfp4: each sum times its two scales is added to
+    the result, block after block, rounded once. int8: the same with the inputs' scale, and the result times the
+    output's. Groups: sums times the inputs' scale are added likewise within a group; from that, its zero point times
+    the inputs' sum is taken; that times the group's scale is added to the result, each rounded once.
+    """
+    with flushed():
+        numbers, scales, sound = quantise_inputs(x)
+        out = _grouped(numbers, scales, weight) if weight.format.has_zeros else _scaled(numbers, scales, weight)
+        out = out * torch.where(sound, 1.0, torch.nan)[:, None]
+        return out if bias is None else out + bias
+
+
+def _blocks(x: torch.Tensor) -> torch.Tensor:
+    """[..., K] as [..., blocks, 32], 0 behind the last input."""
+    padded = pad(x, (0, -x.shape[-1] % BLOCK))
+    return padded.view(*x.shape[:-1], -1, BLOCK)
+
+
+def _sums(numbers: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+    """Of each block: float32 [N, outputs, blocks]."""
+    return torch.einsum("nbi,obi->nob", numbers.double(), codes.double()).float()
+
+
+def _powers(weight: QuantisedWeight) -> torch.Tensor:
+    """The scales of mxfp4: float32 [outputs, blocks]."""
+    bytes_ = weight.scales.transpose(1, 2).flatten(0, 1)[: weight.shape[0]]
+    return ((bytes_.to(torch.int32)) << 23).view(torch.float32)
+
+
+def _scaled(numbers: torch.Tensor, scales: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
+    codes = _blocks(codes_of(weight).to(torch.int32))
+    mxfp4 = weight.format.name == "mxfp4"
+    if mxfp4:  # twice the value, so that it is whole
+        codes = (2 * torch.where(codes < 8, _E2M1[codes % 8], -_E2M1[codes % 8])).to(torch.int32)
+    sums = _sums(numbers, codes)
+    each = scales[:, None, :].expand_as(sums)
+    if mxfp4:
+        each = each * (_powers(weight) * 0.5)  # exact
+    out = torch.zeros(sums.shape[:2])
+    for block in range(sums.shape[2]):
+        out = fused(sums[..., block], each[..., block], out)
+    return out if mxfp4 else out * weight.scales[: weight.shape[0]]
+
+
+def _grouped(numbers: torch.Tensor, scales: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
+    sums = _sums(numbers, _blocks(codes_of(weight)))
+    inputs = scales * numbers.sum(-1).float()
+    group, zero = weight.scales.float().transpose(1, 2).flatten(0, 1)[: weight.shape[0]].unbind(-1)
+    each = weight.format.group // BLOCK
+    out = torch.zeros(sums.shape[:2])
+    for index in range(group.shape[1]):
+        products, total = torch.zeros(sums.shape[:2]), torch.zeros(len(numbers))
+        for block in range(index * each, min((index + 1) * each, sums.shape[2])):
+            products = fused(sums[..., block], scales[:, block, None].expand_as(products), products)
+            total = total + inputs[:, block]
+        part = fused(-zero[:, index].expand_as(out), total[:, None].expand_as(out), products)
+        out = fused(group[:, index].expand_as(out), part, out)
+    return out
+
+
+def linear_fp32(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """mxfp4 with inputs as they are. Of each block products are added one after the other to 0; the sum times the
+    block's scale is added to the result; each rounded once. x: float32 [N, K]; bias: float32 [M]."""
+    with flushed():
+        codes = _blocks(codes_of(weight).to(torch.int32))
+        values = torch.where(codes < 8, _E2M1[codes % 8], -_E2M1[codes % 8])
+        blocks = _blocks(x)
+        powers = _powers(weight)
+        out = torch.zeros(len(x), weight.shape[0])
+        for block in range(blocks.shape[1]):
+            sums = torch.zeros_like(out)
+            for i in range(BLOCK):
+                sums = fused(values[:, block, i].expand_as(out), blocks[:, block, i, None].expand_as(out), sums)
+            out = fused(sums, powers[:, block].expand_as(out), out)
+        return out if bias is None else out + bias

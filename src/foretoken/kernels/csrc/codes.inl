@@ -1,0 +1,373 @@
+// Low-bit weights: written once over the vectors of a level's header (V16, Bytes, Ints), compiled for each level.
+// docs/formats.md says how codes lie, `kernels/reference.py` what is computed.
+//
+// With int8 inputs, sums over 32 inputs are whole numbers, so every level has the same. A level's file adds what depends
+// on its instructions for bf16 inputs: `bytes_values`, `pack_values` and `linear_values`.
+
+namespace {
+
+using foretoken::Codes;
+using foretoken::Inputs;
+
+constexpr int64_t kCodesAhead = 4 << 10;  // bytes of codes that are fetched ahead
+constexpr float kSmallest = 0x1p-40f, kLargest = 0x1p60f;  // of a block of inputs: less is zero, more is no number
+
+inline void fetch_codes(const std::uint8_t* at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + kCodesAhead + i, 0, 2);
+}
+
+// -- codes ----------------------------------------------------------------------------------------------------------
+
+// A block's eight columns: four inputs of each output, one a byte. mxfp4: twice the value, plus 12.
+template <Format F>
+inline void unpack(const std::uint8_t* block, Bytes columns[8]) {
+  if constexpr (F == Format::int8) {
+    for (int j = 0; j < 8; ++j) columns[j] = load_bytes(block + 64 * j);
+  } else if constexpr (F == Format::mxfp4) {
+    alignas(16) constexpr std::uint8_t kTwice[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+    const Bytes table = table16(kTwice);
+    for (int c = 0; c < 4; ++c) {
+      const Bytes both = load_bytes(block + 64 * c);
+      columns[2 * c] = lookup(table, bits<0>(both, 15));
+      columns[2 * c + 1] = lookup(table, bits<4>(both, 15));
+    }
+  } else if constexpr (F == Format::int4) {
+    for (int c = 0; c < 4; ++c) {
+      const Bytes both = load_bytes(block + 64 * c);
+      columns[2 * c] = bits<0>(both, 15);
+      columns[2 * c + 1] = bits<4>(both, 15);
+    }
+  } else {
+    for (int c = 0; c < 2; ++c) {
+      const Bytes four = load_bytes(block + 64 * c);
+      columns[4 * c] = bits<0>(four, 3);
+      columns[4 * c + 1] = bits<2>(four, 3);
+      columns[4 * c + 2] = bits<4>(four, 3);
+      columns[4 * c + 3] = bits<6>(four, 3);
+    }
+    if constexpr (F == Format::int3) {
+      const Bytes upper = load_bytes(block + 128);
+      columns[0] = either(columns[0], up<2>(bits<0>(upper, 1)));
+      columns[1] = either(columns[1], up<2>(bits<1>(upper, 1)));
+      columns[2] = either(columns[2], up<2>(bits<2>(upper, 1)));
+      columns[3] = either(columns[3], up<2>(bits<3>(upper, 1)));
+      columns[4] = either(columns[4], up<2>(bits<4>(upper, 1)));
+      columns[5] = either(columns[5], up<2>(bits<5>(upper, 1)));
+      columns[6] = either(columns[6], up<2>(bits<6>(upper, 1)));
+      columns[7] = either(columns[7], up<2>(bits<7>(upper, 1)));
+    }
+  }
+}
+
+// What the powers of two of a block of mxfp4 add to a float's bits. One less where the codes are doubled values.
+inline Ints exponents(const Codes& w, int64_t block, int less) {
+  const Ints bytes = load_small(static_cast<const std::uint8_t*>(w.scales) + block * kTile);
+  return left<23>(plus(bytes, ints(-127 - less)));
+}
+
+struct Group {  // of 16 outputs
+  V16 scale, zero;
+
+  Group(const Codes& w, int64_t index) {
+    const Ints both = load_ints(static_cast<const char*>(w.scales) + index * kTile * 4);
+    scale = as_floats(left<16>(both));
+    zero = as_floats(masked(both, 0xffff0000u));
+  }
+};
+
+// -- int8 inputs ----------------------------------------------------------------------------------------------------
+// Packed: for each 32 inputs, for each row, a Block; then a factor for each row: 1, or NaN where an input was none.
+
+struct Block {
+  std::int32_t inputs[8];  // four signed bytes each, in the order of a column's
+  std::int32_t start;      // what a sum begins with, where the weights' bytes are too large by a constant
+  float scale, sum;        // the scale, and the scale times the sum of the bytes
+};
+
+inline int64_t blocks_of(int64_t k) { return (k + 31) / 32; }
+
+inline std::int32_t excess(Format format) {
+  if (format == Format::mxfp4) return 12;
+  return format == Format::int8 && kWideDot ? 128 : 0;
+}
+
+inline bool pack_block(const float* x, int64_t rest, std::int32_t too_large, Block* out) {
+  const V16 a = load(x, rest < 16 ? rest : 16), b = rest > 16 ? load(x + 16, rest - 16) : set1(0.0f);
+  auto magnitude = [](V16 v) { return as_floats(masked(as_ints(v), 0x7fffffffu)); };
+  const float top = largest(max(magnitude(a), magnitude(b)));
+  std::memset(out, 0, sizeof *out);
+  out->scale = 1.0f;
+  if (any_nan(a) || any_nan(b) || !(top <= kLargest)) return false;
+  if (top < kSmallest) return true;
+  const V16 by = set1(127.0f / top), whole = set1(12582912.0f);  // 1.5 * 2^23: what is added to it is rounded
+  std::int32_t numbers[32];
+  store(reinterpret_cast<float*>(numbers), add(mul(a, by), whole));
+  store(reinterpret_cast<float*>(numbers + 16), add(mul(b, by), whole));
+  std::int8_t bytes[32];
+  std::int32_t sum = 0;
+  for (int i = 0; i < 32; ++i) {
+    bytes[i] = static_cast<std::int8_t>(numbers[i ^ 2]);
+    sum += bytes[i];
+  }
+  std::memcpy(out->inputs, bytes, 32);
+  out->start = -too_large * sum;
+  out->scale = top / 127.0f;
+  out->sum = out->scale * static_cast<float>(sum);
+  return true;
+}
+
+void pack_int8(Format format, const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k,
+               void* packed) {
+  Block* out = static_cast<Block*>(packed);
+  float* factors = reinterpret_cast<float*>(out + blocks_of(k) * n);
+  const std::int32_t too_large = excess(format);
+  for (int64_t row = from; row < to; ++row) {
+    bool numbers = true;
+    for (int64_t block = 0; block < blocks_of(k); ++block) {
+      numbers &= pack_block(x + row * stride + block * 32, k - block * 32, too_large, out + block * n + row);
+    }
+    factors[row] = numbers ? 1.0f : __builtin_nanf("");
+  }
+}
+
+template <Format F, int N>
+inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
+  for (int r = 0; r < N; ++r) sums[r] = ints(x[r].start);
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    for (int r = 0; r < N; ++r) {
+      if constexpr (F == Format::int8 && !kWideDot) {
+        sums[r] = dot_signed(sums[r], columns[j], x[r].inputs + j);
+      } else {
+        sums[r] = dot(sums[r], columns[j], x[r].inputs + j);
+      }
+    }
+  }
+}
+
+template <Format F>
+inline void load_codes(const Codes& w, int64_t block, Bytes columns[8]) {
+  constexpr int64_t kBytes = foretoken::block_bytes(F);
+  const std::uint8_t* at = w.codes + block * kBytes;
+  fetch_codes(at, kBytes);
+  unpack<F>(at, columns);
+  if constexpr (F == Format::int8 && kWideDot) {
+    for (int j = 0; j < 8; ++j) columns[j] = flipped(columns[j]);
+  }
+}
+
+template <int N>
+struct Count {
+  static constexpr int value = N;
+};
+
+// Calls use(Count<N>, first row) for all rows, as many at a time as there are registers for.
+template <class Use>
+inline void by_rows(int64_t n, Use use) {
+  int64_t row = 0;
+  for (; row + kCodeRows <= n; row += kCodeRows) use(Count<kCodeRows>{}, row);
+  for (; row + 2 <= n; row += 2) use(Count<2>{}, row);
+  for (; row < n; ++row) use(Count<1>{}, row);
+}
+
+// mxfp4 and int8: a power of two a block, or a scale for all inputs.
+template <Format F>
+void linear_scaled(const Codes& w, int64_t k, const Block* x, int64_t n, float* tile) {
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  for (int64_t block = 0; block < blocks_of(k); ++block) {
+    Bytes columns[8];
+    load_codes<F>(w, block, columns);
+    const Ints power = F == Format::mxfp4 ? exponents(w, block, 1) : ints(0);
+    by_rows(n, [&](auto count, int64_t row) {
+      constexpr int N = decltype(count)::value;
+      Ints sums[N];
+      const Block* rows = x + block * n + row;
+      dots<F, N>(columns, rows, sums);
+      for (int r = 0; r < N; ++r) {
+        float* out = tile + (row + r) * kTile;
+        V16 scale = set1(rows[r].scale);
+        if constexpr (F == Format::mxfp4) scale = as_floats(plus(as_ints(scale), power));
+        store(out, fma(to_floats(sums[r]), scale, load(out)));
+      }
+    });
+  }
+  const V16 scale = F == Format::int8 ? load(static_cast<const float*>(w.scales)) : set1(1.0f);
+  const float* factors = reinterpret_cast<const float*>(x + blocks_of(k) * n);
+  for (int64_t row = 0; row < n; ++row) {
+    float* out = tile + row * kTile;
+    store(out, mul(mul(load(out), scale), set1(factors[row])));
+  }
+}
+
+// Whole numbers with a scale and a zero point a group.
+template <Format F>
+void linear_grouped(const Codes& w, int64_t k, const Block* x, int64_t n, float* tile) {
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  const int64_t blocks = blocks_of(k), each = w.group / 32;
+  for (int64_t first = 0; first < blocks; first += each) {
+    const Group group(w, first / each);
+    const V16 minus_zero = sub(set1(0.0f), group.zero);
+    by_rows(n, [&](auto count, int64_t row) {
+      constexpr int N = decltype(count)::value;
+      V16 products[N];
+      float inputs[N] = {};
+      for (int r = 0; r < N; ++r) products[r] = set1(0.0f);
+      for (int64_t block = first; block < first + each && block < blocks; ++block) {
+        Bytes columns[8];
+        load_codes<F>(w, block, columns);
+        Ints sums[N];
+        const Block* rows = x + block * n + row;
+        dots<F, N>(columns, rows, sums);
+        for (int r = 0; r < N; ++r) {
+          products[r] = fma(to_floats(sums[r]), set1(rows[r].scale), products[r]);
+          inputs[r] += rows[r].sum;
+        }
+      }
+      for (int r = 0; r < N; ++r) {
+        float* out = tile + (row + r) * kTile;
+        store(out, fma(group.scale, fma(minus_zero, set1(inputs[r]), products[r]), load(out)));
+      }
+    });
+  }
+  const float* factors = reinterpret_cast<const float*>(x + blocks * n);
+  for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), set1(factors[row])));
+}
+
+void linear_int8(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+  const Block* x = static_cast<const Block*>(packed);
+  switch (w.format) {
+    case Format::mxfp4: return linear_scaled<Format::mxfp4>(w, k, x, n, tile);
+    case Format::int8: return linear_scaled<Format::int8>(w, k, x, n, tile);
+    case Format::int4: return linear_grouped<Format::int4>(w, k, x, n, tile);
+    case Format::int3: return linear_grouped<Format::int3>(w, k, x, n, tile);
+    default: return linear_grouped<Format::int2>(w, k, x, n, tile);
+  }
+}
+
+// -- float32 inputs, mxfp4 ------------------------------------------------------------------------------------------
+// Packed: for each 32 inputs, for each row, the inputs as they are.
+
+void pack_fp32(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, float* packed) {
+  for (int64_t row = from; row < to; ++row) {
+    for (int64_t block = 0; block < blocks_of(k); ++block) {
+      float* out = packed + (block * n + row) * 32;
+      const float* in = x + row * stride + block * 32;
+      for (int64_t i = 0; i < 32; ++i) out[i] = block * 32 + i < k ? in[i] : 0.0f;
+    }
+  }
+}
+
+void linear_fp32(const Codes& w, int64_t k, const float* x, int64_t n, float* tile) {
+  constexpr float kValues[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  const V16 table = load(kValues);
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+  for (int64_t block = 0; block < blocks_of(k); ++block) {
+    const std::uint8_t* at = w.codes + block * 256;
+    fetch_codes(at, 256);
+    V16 values[32];
+    for (int c = 0; c < 4; ++c) {
+      const Ints lanes = load_ints(at + 64 * c);
+      V16* v = values + 8 * c;
+      v[2] = pick(table, lanes);
+      v[6] = pick(table, right<4>(lanes));
+      v[3] = pick(table, right<8>(lanes));
+      v[7] = pick(table, right<12>(lanes));
+      v[0] = pick(table, right<16>(lanes));
+      v[4] = pick(table, right<20>(lanes));
+      v[1] = pick(table, right<24>(lanes));
+      v[5] = pick(table, right<28>(lanes));
+    }
+    const V16 power = as_floats(plus(as_ints(set1(1.0f)), exponents(w, block, 0)));
+    by_rows(n, [&](auto count, int64_t row) {
+      constexpr int N = decltype(count)::value;
+      const float* rows = x + (block * n + row) * 32;
+      V16 sums[N];
+      for (int r = 0; r < N; ++r) sums[r] = set1(0.0f);
+#pragma GCC unroll 32
+      for (int i = 0; i < 32; ++i) {
+        for (int r = 0; r < N; ++r) sums[r] = fma(values[i], set1(rows[r * 32 + i]), sums[r]);
+      }
+      for (int r = 0; r < N; ++r) {
+        float* out = tile + (row + r) * kTile;
+        store(out, fma(sums[r], power, load(out)));
+      }
+    });
+  }
+}
+
+// -- bf16 inputs ----------------------------------------------------------------------------------------------------
+
+template <Format F, int B>
+inline V16 value_of(Bytes column, const V16& scale, const V16& zero) {
+  if constexpr (F == Format::int8) {
+    return round_bf16(mul(to_floats(signed_byte_of<B>(column)), scale));
+  } else {
+    const V16 value = mul(sub(to_floats(byte_of<B>(column)), zero), scale);
+    return F == Format::mxfp4 ? value : round_bf16(value);
+  }
+}
+
+// The bf16 numbers that a block's codes mean: inputs 0 to 31 of each output.
+template <Format F>
+inline void values_as(const Codes& w, int64_t block, V16 values[32]) {
+  constexpr int64_t kBytes = foretoken::block_bytes(F);
+  const std::uint8_t* at = w.codes + block * kBytes;
+  fetch_codes(at, kBytes);
+  Bytes columns[8];
+  unpack<F>(at, columns);
+  V16 scale, zero = set1(0.0f);
+  if constexpr (F == Format::int8) {
+    scale = load(static_cast<const float*>(w.scales));
+  } else if constexpr (F == Format::mxfp4) {
+    scale = as_floats(plus(as_ints(set1(1.0f)), exponents(w, block, 1)));
+    zero = set1(12.0f);
+  } else {
+    const Group group(w, block * 32 / w.group);
+    scale = group.scale;
+    zero = group.zero;
+  }
+  for (int j = 0; j < 8; ++j) {
+    V16* v = values + 4 * j;
+    v[2] = value_of<F, 0>(columns[j], scale, zero);
+    v[3] = value_of<F, 1>(columns[j], scale, zero);
+    v[0] = value_of<F, 2>(columns[j], scale, zero);
+    v[1] = value_of<F, 3>(columns[j], scale, zero);
+  }
+}
+
+void block_values(const Codes& w, int64_t block, V16 values[32]) {
+  switch (w.format) {
+    case Format::mxfp4: return values_as<Format::mxfp4>(w, block, values);
+    case Format::int8: return values_as<Format::int8>(w, block, values);
+    case Format::int4: return values_as<Format::int4>(w, block, values);
+    case Format::int3: return values_as<Format::int3>(w, block, values);
+    default: return values_as<Format::int2>(w, block, values);
+  }
+}
+
+std::size_t bytes_values(int64_t n, int64_t k);
+void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
+void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile);
+
+// -- all of them ----------------------------------------------------------------------------------------------------
+
+std::size_t coded_bytes(Inputs inputs, int64_t n, int64_t k) {
+  if (inputs == Inputs::bf16) return bytes_values(n, k);
+  const std::size_t blocks = static_cast<std::size_t>(blocks_of(k) * n);
+  return inputs == Inputs::fp32 ? blocks * 128 : blocks * sizeof(Block) + static_cast<std::size_t>(n) * 4;
+}
+
+void pack_coded(Inputs inputs, Format format, const float* x, int64_t stride, int64_t from, int64_t to, int64_t n,
+                int64_t k, void* packed) {
+  if (inputs == Inputs::bf16) return pack_values(x, stride, from, to, n, k, packed);
+  if (inputs == Inputs::fp32) return pack_fp32(x, stride, from, to, n, k, static_cast<float*>(packed));
+  pack_int8(format, x, stride, from, to, n, k, packed);
+}
+
+void linear_coded(Inputs inputs, const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+  if (inputs == Inputs::bf16) return linear_values(w, k, packed, n, tile);
+  if (inputs == Inputs::fp32) return linear_fp32(w, k, static_cast<const float*>(packed), n, tile);
+  linear_int8(w, k, packed, n, tile);
+}
+
+}  // namespace
