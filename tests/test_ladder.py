@@ -14,7 +14,7 @@ from foretoken.drafters import CHAIN, DRAFTERS, TREE
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import DraftSpecError
-from foretoken.ladder import make_ladder, name_levels
+from foretoken.ladder import Level, make_ladder, name_levels
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import LoadSettings
 from foretoken.types import Drafter, Request, Turn
@@ -30,13 +30,13 @@ class Spoken:
     vocabulary: dict[int, str]
 
 
-def never(name: str) -> Any:
-    raise AssertionError(f"{name} was loaded")
+def never(level: Level) -> Any:
+    raise AssertionError(f"{level.name} was loaded")
 
 
 def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
     levels = name_levels(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
-    drafter = make_ladder(levels, no_target, Samplers(None), rule="walk", load=never, tokenizer=None)
+    drafter = make_ladder(levels, no_target, Samplers(None), rule="walk", load=never, tokenizer=None, caches=None)
     return drafter, levels[0].tokens
 
 
@@ -69,7 +69,7 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
 
 
 def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
-    known = "(known: lookup, none, stdlib-1m, stdlib-7m); a checkpoint is named by its folder or hub id"
+    known = "(known: int2, int3, int4, int8, lookup, mxfp4, none, stdlib-1m, stdlib-7m); a checkpoint is named by its folder or hub id"
     with pytest.raises(DraftSpecError) as error:
         drafter_of("lokup")
     assert str(error.value) == f"there is no draft 'lokup'; did you mean 'lookup'? {known}"
@@ -91,7 +91,7 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
             drafter_of(spec)
         assert str(error.value) == (
             "draft 'stdlib-1m' has no option 'dept'; did you mean 'depth'? "
-            "(known: depth, k, nodes, shape, sharpness, tokens)"
+            "(known: depth, format, group, inputs, k, nodes, shape, sharpness, tokens)"
         )
 
 
@@ -106,7 +106,7 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
         ),
         (
             "stdlib-1m,lookup,stdlib-1m",
-            "'lookup' cannot be sped up by 'stdlib-1m'; only a checkpoint that drafts a chain can be sped up",
+            "'lookup' cannot be sped up by 'stdlib-1m'; only a decoder that drafts a chain can be sped up",
         ),
     ],
 )
@@ -204,8 +204,9 @@ def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -
             tiny_decoder(),
             Samplers(None),
             rule="walk",
-            load=lambda name: (tiny_decoder(), theirs),
+            load=lambda level: (tiny_decoder(), theirs),
             tokenizer=ours,
+            caches=None,
         )
 
     with pytest.raises(DraftSpecError) as error:

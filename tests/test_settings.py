@@ -159,6 +159,8 @@ def test_what_is_cut_in_a_message_ends_within_its_quotes() -> None:
         (" mxfp4:tokens=8:k=2 , lookup ", [("mxfp4", {"tokens": "8", "k": "2"}), ("lookup", {})]),
         ("fractal:layers=2+4+6", [("fractal", {"layers": "2+4+6"})]),
         ("a/path:where=x=y", [("a/path", {"where": "x=y"})]),
+        ("mxfp4:own-cache:inputs=bf16", [("mxfp4", {"own-cache": "", "inputs": "bf16"})]),
+        ("int4:group=32:own-cache,lookup", [("int4", {"group": "32", "own-cache": ""}), ("lookup", {})]),
     ],
 )
 def test_a_draft_is_levels_with_options(spec: str, levels: list[tuple[str, dict[str, str]]]) -> None:
@@ -175,7 +177,10 @@ def test_a_draft_is_levels_with_options(spec: str, levels: list[tuple[str, dict[
         ("a,,b", "draft 'a,,b' has an empty level; expected names with commas between them"),
         (":tokens=2", "draft ':tokens=2' has an empty level; expected names with commas between them"),
         ("lookup:", "draft 'lookup:': '' is not an option; expected name=value"),
-        ("lookup:fast", "draft 'lookup:fast': 'fast' is not an option; expected name=value"),
+        ("mxfp4:own-cache:", "draft 'mxfp4:own-cache:': '' is not an option; expected name=value"),
+        ("mxfp4:own-cache=", "draft 'mxfp4:own-cache=': 'own-cache=' is not an option; expected name=value"),
+        ("a:b:b", "draft 'a:b:b' gives 'b' twice; give it once"),
+        ("a:b:b=1", "draft 'a:b:b=1' gives 'b' twice; give it once"),
         ("lookup:tokens=", "draft 'lookup:tokens=': 'tokens=' is not an option; expected name=value"),
         ("none, lookup:=2", "draft 'lookup:=2': '=2' is not an option; expected name=value"),
         ("lookup:tokens=2:tokens=2", "draft 'lookup:tokens=2:tokens=2' gives 'tokens' twice; give it once"),
@@ -188,12 +193,16 @@ def test_a_draft_that_cannot_be_read_is_refused(spec: str, message: str) -> None
 
 
 words = st.text("abc019+/._", min_size=1, max_size=4)
+values = words | st.just("")  # of an option that is a name alone
 
 
-@given(st.lists(st.tuples(words, st.dictionaries(words, words, max_size=3)), min_size=1, max_size=3))
+@given(st.lists(st.tuples(words, st.dictionaries(words, values, max_size=3)), min_size=1, max_size=3))
 @settings(deadline=None, max_examples=50)
 def test_a_draft_that_is_written_down_is_read_back(levels: list[tuple[str, dict[str, str]]]) -> None:
-    spec = ",".join(":".join([name, *(f"{key}={value}" for key, value in o.items())]) for name, o in levels)
+    def written(options: dict[str, str]) -> list[str]:
+        return [f"{key}={value}" if value else key for key, value in options.items()]
+
+    spec = ",".join(":".join([name, *written(options)]) for name, options in levels)
     assert [(level.name, level.options) for level in parse_draft(spec)] == levels
 
 
@@ -229,6 +238,30 @@ def test_an_option_must_be_a_positive_whole_number(value: str) -> None:
     with pytest.raises(DraftSpecError) as error:
         DraftLevel("lookup", {"min_match": value}).values({"min_match": int})
     assert str(error.value) == f"draft 'lookup': min_match is {value!r}, expected a whole number, 1 to 9999"
+
+
+def test_an_option_that_is_there_or_not_takes_no_value() -> None:
+    known = {"own-cache": bool, "group": int, "inputs": ("int8", "bf16"), "sharpness": float}
+    given = DraftLevel("mxfp4", {"own-cache": "", "group": "32", "inputs": "bf16", "sharpness": "0.5"})
+    assert given.values(known) == {"own-cache": True, "group": 32, "inputs": "bf16", "sharpness": 0.5}
+    assert DraftLevel("mxfp4", {}).values(known) == {}
+    for value in ("yes", "1", "True", "false"):
+        with pytest.raises(DraftSpecError) as error:
+            DraftLevel("mxfp4", {"own-cache": value}).values(known)
+        assert str(error.value) == f"draft 'mxfp4': own-cache takes no value; leave {value!r} out"
+
+
+@pytest.mark.parametrize("option", ["group", "inputs", "sharpness"])
+def test_an_option_that_needs_a_value_is_refused_without_one(option: str) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        DraftLevel("mxfp4", {option: ""}).values({"group": int, "inputs": ("int8", "bf16"), "sharpness": float})
+    assert str(error.value) == f"draft 'mxfp4': '{option}' has no value; expected {option}=..."
+
+
+def test_an_option_of_words_is_one_of_them() -> None:
+    with pytest.raises(DraftSpecError) as error:
+        DraftLevel("int4", {"inputs": "fp8"}).values({"inputs": ("int8", "bf16")})
+    assert str(error.value) == "draft 'int4': inputs is 'fp8'; did you mean 'bf16'? (known: bf16, int8)"
 
 
 def test_an_option_of_absurdly_many_digits_is_refused() -> None:

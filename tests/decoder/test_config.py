@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.errors import CheckpointError, ForetokenError, ModelError, ModelNotFoundError, UnsupportedModelError
+from foretoken.formats import Format
+from tests.formats.layout import ALL
 from tests.tiny import BASE, tiny_config
 
 
@@ -89,12 +92,48 @@ def test_another_activation_is_refused(act: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantisation", "method"), [({"quant_method": "gptq", "bits": 4}, "gptq"), ({"bits": 4}, "?"), ("awq", "awq")]
+    ("quantisation", "method"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "'gptq'"),
+        ({"quant_method": "Foretoken", "format": "mxfp4"}, "'Foretoken'"),
+        ({"quant_method": None}, "None"),
+        ({"bits": 4}, "'?'"),
+        ("awq", "'awq'"),
+        ("foretoken", "'foretoken'"),
+        (["foretoken"], "['foretoken']"),
+    ],
 )
-def test_a_quantised_checkpoint_is_refused(quantisation: Any, method: str) -> None:
+def test_what_others_have_quantised_is_refused(quantisation: Any, method: str) -> None:
     error = refusal({"quantization_config": quantisation})
     assert isinstance(error, UnsupportedModelError)
-    assert str(error) == f"the checkpoint is quantised ({method}); use the bf16, fp16 or fp32 original"
+    assert str(error) == (
+        f"the checkpoint is quantised ({method}); use the bf16, fp16 or fp32 original, which `foretoken quantize` can "
+        "make smaller"
+    )
+
+
+@pytest.mark.parametrize("format", ALL, ids=lambda format: format.label)
+def test_a_checkpoint_in_a_low_bit_format_of_ours_says_which(format: Format) -> None:
+    config = tiny_config(quantization_config={"quant_method": "foretoken", "format": format.label})
+    assert config == replace(tiny_config(), low_bit=format)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"format": "int5"}, "the format 'int5' is not known; did you mean 'int"),
+        ({"format": "int4-g48"}, "int4 got groups of 48; expected 32 or 64 or 128"),
+        ({"format": "mxfp4-g64"}, "mxfp4 got groups of 64; expected 32"),
+        ({"format": ""}, "the format '' is not known"),
+        ({"format": 4}, "the format '4' is not known"),
+        ({}, "the format 'None' is not known"),
+    ],
+)
+def test_a_low_bit_format_that_there_is_not_is_damage(given: dict[str, Any], reason: str) -> None:
+    error = refusal({"quantization_config": {"quant_method": "foretoken", **given}})
+    assert isinstance(error, CheckpointError)
+    assert str(error).startswith(f"config.json: quantization_config: {reason}")
+    assert str(error).endswith("; quantise the model again")
 
 
 @pytest.mark.parametrize("empty", [None, {}])

@@ -259,7 +259,7 @@ def test_an_unknown_level_is_refused(
 
 def test_a_level_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
     old = ModuleType("foretoken._native")
-    reasons = {2: "this machine lacks its instructions"}
+    reasons = {native.LEVELS.index("avx512"): "this machine lacks its instructions"}
     old.why_not = lambda level: "" if level < 2 else reasons.get(level, "no")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "foretoken._native", old)
     monkeypatch.delenv("FORETOKEN_NATIVE", raising=False)

@@ -111,23 +111,31 @@ def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
 
 
 def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The names and shapes that a checkpoint of this configuration must hold, but for what is in a low-bit format."""
+    """The names and shapes that a checkpoint of this configuration must hold, but for what is in a low-bit format; in
+    the order in which a pass meets them."""
     c = config
+    linears = linear_shapes(c)
+    biases = {"q_proj": c.qkv_bias, "k_proj": c.qkv_bias, "v_proj": c.qkv_bias, "o_proj": c.output_bias, HEAD: False}
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size)}
+
+    def linear(*names: str) -> None:
+        for name in names:
+            if c.low_bit is None and not (name == HEAD and c.tied):
+                shapes[f"{name}.weight"] = linears[name]
+            if biases.get(name.rpartition(".")[2], c.mlp_bias):
+                shapes[f"{name}.bias"] = linears[name][:1]
+
     for i in range(c.num_layers):
         layer = f"model.layers.{i}"
         shapes[f"{layer}.input_layernorm.weight"] = (c.hidden_size,)
-        shapes[f"{layer}.post_attention_layernorm.weight"] = (c.hidden_size,)
+        linear(*(f"{layer}.self_attn.{name}_proj" for name in "qkvo"))
         if c.qk_norm:
             shapes[f"{layer}.self_attn.q_norm.weight"] = (c.head_dim,)
             shapes[f"{layer}.self_attn.k_norm.weight"] = (c.head_dim,)
+        shapes[f"{layer}.post_attention_layernorm.weight"] = (c.hidden_size,)
+        linear(*(f"{layer}.mlp.{name}_proj" for name in ("gate", "up", "down")))
     shapes["model.norm.weight"] = (c.hidden_size,)
-    biases = {"q_proj": c.qkv_bias, "k_proj": c.qkv_bias, "v_proj": c.qkv_bias, "o_proj": c.output_bias, HEAD: False}
-    for name, shape in linear_shapes(c).items():
-        if c.low_bit is None and not (name == HEAD and c.tied):
-            shapes[f"{name}.weight"] = shape
-        if biases.get(name.rpartition(".")[2], c.mlp_bias):
-            shapes[f"{name}.bias"] = (shape[0],)
+    linear(HEAD)
     return shapes
 
 
