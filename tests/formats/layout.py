@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
-from foretoken.formats import format_of
-from foretoken.formats.table import Format
+from foretoken.formats import Format, format_of
+from tests.kernels.numbers import numbers
 
 ALL: list[Format] = [
     format_of(label)
     for label in ("mxfp4", "int8", *(f"int{bits}-g{group}" for bits in (4, 3, 2) for group in (32, 64, 128)))
 ]
-LABELS = [format.label for format in ALL]
+GROUPED = [format for format in ALL if format.has_zeros]
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def code_at(block: bytes, bits: int, output: int, k: int) -> int:
@@ -38,3 +40,18 @@ def codes_in(tiles: torch.Tensor, bits: int) -> torch.Tensor:
             for output in range(16)
         ]
     )
+
+
+def weights(outputs: int, inputs: int, seed: int = 0) -> torch.Tensor:
+    """float32 weights with heavy tails, as a model's are."""
+    dice = np.random.default_rng(seed)
+    return torch.from_numpy((dice.standard_t(3, (outputs, inputs)) * 0.02).astype(np.float32))
+
+
+HARD = ("normal", "wide", "edge", "huge", "ties", "tails")
+
+
+def hard(kind: str, outputs: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
+    """Weights of a kind in a type; 1 where a number of the kind is beyond what the type has."""
+    w = weights(outputs, inputs).to(dtype) if kind == "tails" else numbers(kind, (outputs, inputs), dtype, 5)
+    return w.where(w.isfinite(), 1)

@@ -6,7 +6,7 @@ import torch
 
 from foretoken.formats.weight import SMALLEST_SCALE, SMALLEST_ZERO
 
-LARGEST = 2.0**126  # larger numbers count as this one: no value becomes too large for bf16
+LARGEST = 2.0**100  # larger numbers count as this one: no value becomes too large for bf16
 
 
 def row_values(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

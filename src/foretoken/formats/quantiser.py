@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import torch
@@ -14,15 +16,22 @@ from foretoken.formats.weight import QuantisedWeight, parts
 Quantiser = Literal["direct", "hqq"]
 QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq")
 
-_TOGETHER = 1 << 18  # numbers cast together: what is made of them on the way stays in the cache
+_TOGETHER = 1 << 18  # numbers that a thread casts together: what is made of them on the way stays in its cache
 
 
-def quantise(weight: torch.Tensor, format: Format, *, name: str, quantiser: Quantiser = "direct") -> QuantisedWeight:
+def quantise(
+    weight: torch.Tensor,
+    format: Format,
+    *,
+    name: str,
+    quantiser: Quantiser = "direct",
+    threads: int | None = None,
+) -> QuantisedWeight:
     """A weight [outputs, inputs], float16, bfloat16 or float32, in a format.
 
     name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, where the
-    format has them. The result depends on nothing else, not on the number of threads either. Memory on the way: some
-    megabytes, or about thirty times sixteen rows where those are more.
+    format has them. threads: as many as torch has, if not given. An output's bits depend on its own numbers and on
+    nothing else. On the way, a thread needs some ten megabytes, or what 16 outputs take forty times over.
 
     Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is not known or cannot do
     the format, and ContractError for what is no weight.
@@ -40,19 +49,36 @@ def quantise(weight: torch.Tensor, format: Format, *, name: str, quantiser: Quan
     outputs, inputs = weight.shape
     made = {part: torch.empty(p.shape, dtype=p.dtype) for part, p in parts(format, outputs, inputs).items()}
     codes, scales = made["codes"], made["scales"]
+    by_tile = scales.view(len(codes), TILE) if format.name == "int8" else scales.transpose(1, 2)
     step = max(_TOGETHER // inputs // TILE, 1)  # tiles
-    for first in range(0, len(codes), step):
+
+    def fill(first: int) -> None:
         rows = weight[first * TILE : (first + step) * TILE]
         low, high = rows.aminmax()  # NaN if there is one
         if not bool(low.isfinite() & high.isfinite()):
             raise CheckpointError(_refusal(weight, name))
         span = slice(first, first + step)
         codes[span], kept = _cast(rows, format, quantiser)
-        if format.name == "int8":
-            scales[first * TILE : (first + step) * TILE] = kept
-        else:
-            scales[span] = kept.view(-1, TILE, *kept.shape[1:]).transpose(1, 2)
+        by_tile[span] = kept.view(-1, TILE, *kept.shape[1:])
+
+    _on_threads(fill, range(0, len(codes), step), threads or torch.get_num_threads())
     return QuantisedWeight(format, (outputs, inputs), codes, scales)
+
+
+def _on_threads(work: Callable[[int], None], items: Sequence[int], threads: int) -> None:
+    """Do a piece of work for each item, on threads on which torch uses one.
+
+    Torch's own threads wait for each other after every operation, of which there are hundreds here: where another
+    program takes a core now and then, that is most of the time.
+    """
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(min(threads, len(items)), initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for _ in pool.map(work, items):
+            pass
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)  # what threads that begin later get
 
 
 def _cast(rows: torch.Tensor, format: Format, quantiser: Quantiser) -> tuple[torch.Tensor, torch.Tensor]:
