@@ -102,6 +102,7 @@ def test_nothing_but_its_own_numbers_counts_for_an_output(format: Format, way: A
     """Neither threads, torch's or the quantiser's, nor how many tiles are cast together, nor the other outputs."""
     w = weights(200, 160)
     one = quantise(w, format, name="w", quantiser=way, threads=1)
+    values = dequantise(one, threads=1)
     before = torch.get_num_threads()
     try:
         for threads in (1, 3):
@@ -110,6 +111,8 @@ def test_nothing_but_its_own_numbers_counts_for_an_output(format: Format, way: A
                 for together in (1, 16 * 160 * 3, 1 << 24):
                     monkeypatch.setattr("foretoken.formats.quantiser._TOGETHER", together)
                     assert same(one, quantise(w, format, name="w", quantiser=way, threads=own))
+                    monkeypatch.setattr("foretoken.formats.values._TOGETHER", together)
+                    assert torch.equal(values, dequantise(one, threads=own))
             with ThreadPoolExecutor(1) as another:
                 assert another.submit(torch.get_num_threads).result() == torch.get_num_threads() == threads
     finally:

@@ -8,6 +8,7 @@
     hqq        better zero points, from the weights alone
     quantiser  from a weight to a quantised one
     values     and back: the bf16 numbers that a quantised weight stands for
+    slices     what both do a few rows at a time
 
 docs/formats.md has the bytes and the limits. This is PyTorch, and defines what the native kernels read.
 """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import torch
 
 from foretoken.errors import CheckpointError, ContractError, SettingError, nearest, quoted
 from foretoken.formats import hqq, integers, mxfp4, tiles
+from foretoken.formats.slices import on_threads
 from foretoken.formats.table import BLOCK, TILE, Format
 from foretoken.formats.weight import QuantisedWeight, parts
 
@@ -61,24 +60,8 @@ def quantise(
         codes[span], kept = _cast(rows, format, quantiser)
         by_tile[span] = kept.view(-1, TILE, *kept.shape[1:])
 
-    _on_threads(fill, range(0, len(codes), step), threads or torch.get_num_threads())
+    on_threads(fill, range(0, len(codes), step), threads)
     return QuantisedWeight(format, (outputs, inputs), codes, scales)
-
-
-def _on_threads(work: Callable[[int], None], items: Sequence[int], threads: int) -> None:
-    """Do a piece of work for each item, on threads on which torch uses one.
-
-    Torch's own threads wait for each other after every operation, of which there are hundreds here: where another
-    program takes a core now and then, that is most of the time.
-    """
-    before = torch.get_num_threads()
-    pool = ThreadPoolExecutor(min(threads, len(items)), initializer=torch.set_num_threads, initargs=(1,))
-    try:
-        for _ in pool.map(work, items):
-            pass
-    finally:
-        pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # what threads that begin later get
 
 
 def _cast(rows: torch.Tensor, format: Format, quantiser: Quantiser) -> tuple[torch.Tensor, torch.Tensor]:

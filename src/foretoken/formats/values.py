@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 
 from foretoken.formats import integers, mxfp4, tiles
+from foretoken.formats.slices import on_threads
 from foretoken.formats.table import BLOCK, TILE
 from foretoken.formats.weight import QuantisedWeight
 
-_TOGETHER = 1 << 20  # codes taken apart together
+_TOGETHER = 1 << 18  # codes that a thread takes apart together
 
 
 def codes_of(q: QuantisedWeight) -> torch.Tensor:
@@ -17,17 +18,21 @@ def codes_of(q: QuantisedWeight) -> torch.Tensor:
     return codes.view(torch.int8) if q.format.name == "int8" else codes
 
 
-def dequantise(q: QuantisedWeight) -> torch.Tensor:
+def dequantise(q: QuantisedWeight, *, threads: int | None = None) -> torch.Tensor:
     """The values, bfloat16 [outputs, inputs] of a valid weight (`expect_valid`).
 
-    A model with these weights computes bit for bit what the low-bit one does.
+    A model with these weights computes bit for bit what the low-bit one does. threads: as many as torch has, if not
+    given.
     """
     outputs, inputs = q.shape
     values = torch.empty(outputs, inputs, dtype=torch.bfloat16)
     step = max(_TOGETHER // (q.codes.shape[1] * BLOCK) // TILE, 1)
-    for first in range(0, len(q.codes), step):
+
+    def fill(first: int) -> None:
         here = values[first * TILE : (first + step) * TILE]
         here.copy_(_values(q, slice(first, first + step))[: len(here), :inputs])
+
+    on_threads(fill, range(0, len(q.codes), step), threads)
     return values
 
 
