@@ -69,7 +69,8 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
 
 
 def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
-    known = "(known: int2, int3, int4, int8, lookup, mxfp4, none, stdlib-1m, stdlib-7m); a checkpoint is named by its folder or hub id"
+    known = "(known: int2, int3, int4, int8, lookup, mxfp4, none, stdlib-1m, stdlib-7m)"
+    known += "; a checkpoint is named by its folder or hub id"
     with pytest.raises(DraftSpecError) as error:
         drafter_of("lokup")
     assert str(error.value) == f"there is no draft 'lokup'; did you mean 'lookup'? {known}"

@@ -38,7 +38,8 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
 def unpack(tiles: torch.Tensor, bits: int) -> torch.Tensor:
     """What `pack` was given: uint8 [tiles * 16, blocks * 32]."""
     count, blocks, _ = tiles.shape
-    registers = tiles.contiguous().view(torch.int32).view(count, blocks, bits, TILE).permute(0, 3, 1, 2)
+    registers = tiles.clone().contiguous()  # in a file they may begin anywhere, and a view of integers may not
+    registers = registers.view(torch.int32).view(count, blocks, bits, TILE).permute(0, 3, 1, 2)
     registers = _swapped(registers.contiguous())  # [tiles, 16, blocks, registers]
     lanes = torch.zeros(count, TILE, blocks, COLUMNS, dtype=torch.int32)
     first = 0
