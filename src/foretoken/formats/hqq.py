@@ -10,8 +10,8 @@ with the codes that are nearest for each zero point, beta growing by kappa a ste
 
 Errors are taken in units of the scale, so that a weight and twice that weight get the same codes. A group keeps the
 best zero point of all steps: stopping at the first that is no better, as the paper does for a whole weight, would make
-a group depend on its neighbours, and for a group alone it loses up to a quarter of the gain. If none beats that of the cast
-by more than this arithmetic can err, the cast's stays.
+a group depend on its neighbours, and for a group alone it loses up to a quarter of the gain. The cast's stays if none
+is better by more than this arithmetic can err.
 
 Nothing but sums, products and quotients in a fixed order: they are rounded alike on every machine and by any number of
 threads, which torch's own powers are not.
