@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
+from foretoken.copies import beside
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.low_bit import copy_of, quantised
 from foretoken.decoder.weights import DTYPES, Weights, load_weights
 from foretoken.errors import CheckpointError, SettingError
+from foretoken.formats import Format
 from foretoken.kernels import native
 from foretoken.ladder import Level, make_ladder, name_levels
 from foretoken.model import Model
@@ -20,6 +24,8 @@ from foretoken.settings import LoadSettings
 from foretoken.source import DEFAULT_MODEL, resolve
 from foretoken.text import Tokenizer
 from foretoken.verification.local import LocalVerifier
+
+log = logging.getLogger(__name__)
 
 
 def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
@@ -70,20 +76,38 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
     """The decoder of a draft: another checkpoint, or the target's copy; its tokenizer, where it is another's."""
     if level.is_copy:
         config, weights, tokenizer = target.config, target.weights, None
-        if weights.layouts != {"rows"}:  # of an instruction level's own layout nobody else can make anything
-            weights = _load_weights(folder, config, replace(settings, weights="mapped"))
     else:
         plain = settings if level.format is None else replace(settings, weights="mapped")
         folder = resolve(level.name, accept=_read_config)
         config, weights, tokenizer = _load_checkpoint(folder, plain)
     if level.format is not None:
-        inputs = level.options.get("inputs", _draft_inputs())
-        share = target.weights if level.is_copy else None
-        weights = quantised(weights, config, level.format, inputs=inputs, share=share)
+        weights = _low_bit(level, level.format, folder, config, weights, settings)
     return _decoder(config, weights, settings), tokenizer
 
 
-def _draft_inputs() -> str:
+def _low_bit(
+    level: Level, format: Format, folder: Path, config: DecoderConfig, weights: Weights, settings: LoadSettings
+) -> Weights:
+    """A copy of weights in a format: read, where one lies beside the folder that they come from, otherwise made."""
+    began = perf_counter()
+    inputs = level.options.get("inputs", draft_inputs())
+    found = beside.find(folder, config, format)
+    if found is not None:
+        made = copy_of(weights, config, found.coded, inputs=inputs)
+        how = f"read from {found.folder} ({found.quantiser})"
+    else:
+        rows = weights
+        if weights.layouts != {"rows"}:  # of an instruction level's own layout nobody else can make anything
+            rows = _load_weights(folder, config, replace(settings, weights="mapped"))
+        made = quantised(rows, config, format, inputs=inputs, share=weights)
+        how = "cast"
+    size = sum(linear.nbytes for linear in made.linears)
+    called = format.label if level.is_copy else f"{level.called} in {format.label}"
+    log.info("%s: %.3g MB, %s in %.1f s", called, size / 1e6, how, perf_counter() - began)
+    return made
+
+
+def draft_inputs() -> str:
     """What rows are rounded to before they meet a draft's low-bit weights. AMX multiplies bf16 as fast as memory gives
     weights; other levels need bytes for that."""
     fast = native.module() is not None and native.level().startswith("amx")

@@ -1,9 +1,9 @@
 """How much of a draft is accepted, greedily and sampled? `python -m foretoken.bench.acceptance --model MODEL`.
 
-Chains and trees of another checkpoint and of the model's own copy with weights rounded to 4 bits, judged by the walk
-with the target's dice and by the rejection rule; and for comparison drafts that do not know the dice: greedy chains
-that a sampled text is matched with, trees whose children are ranked by their probabilities alone. No times: tokens a
-pass do not depend on the machine.
+Chains and trees of another checkpoint and of the model's own low-bit copies, on views of the model's keys and values or
+with a cache of their own, judged by the walk with the target's dice and by the rejection rule; and for comparison
+drafts that do not know the dice: greedy chains that a sampled text is matched with, trees whose children are ranked by
+their probabilities alone. No times: tokens a pass do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -21,47 +21,52 @@ from rich.progress import Progress
 
 from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
 from foretoken.bench.suites import suite_hash
-from foretoken.build import load
+from foretoken.build import load, load_level
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.weights import assemble
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
+from foretoken.errors import InputError
+from foretoken.ladder import name_levels
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
+from foretoken.settings import LoadSettings
 from foretoken.stats import summarise
 from foretoken.types import Drafter, Request, RoundRecord, SamplingParams
 from foretoken.verification.local import LocalVerifier
 
-GROUP = 64  # weights that share a scale and a smallest value
-Made = Callable[[Decoder, Decoder], Drafter]  # from a draft's decoder and the target
+Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view
+KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to draft and to judge."""
+    """One way to draft and to judge. kind: one of `KINDS`."""
 
     name: str
+    kind: str
     make: Made
     tokens: int
     rule: str = "walk"
     greedy: bool = True  # whether it is of interest at temperature 0
 
 
-def ways(length: int, width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
-    """Chains of `length` tokens and beams of `width` x `depth`."""
+def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
+    """Chains of some lengths and beams of `width` x `depth`."""
 
-    def chain(samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
-        return lambda draft, target: ModelDrafter(
+    def chain(length: int, samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
+        return lambda draft, target, caches: ModelDrafter(
             draft,
             samplers,
             name="chain",
             vocab_size=target.config.valid_vocab_size,
             tokens=length,
             independent=independent,
+            views=caches,
         )
 
-    def tree(samplers: Callable[[Request], Sampler], sharp: float, width: int = width) -> Made:
-        return lambda draft, target: TreeDrafter(
+    def tree(samplers: Callable[[Request], Sampler], sharp: float) -> Made:
+        return lambda draft, target, caches: TreeDrafter(
             draft,
             samplers,
             name="tree",
@@ -71,21 +76,26 @@ def ways(length: int, width: int, depth: int, sharpness: list[float]) -> Iterato
             depth=depth,
             nodes=width * depth,
             sharpness=sharp,
+            views=caches,
         )
 
-    yield Way(f"chain of {length}, target's dice", chain(Sampler), length)
-    yield Way(
-        f"chain of {length}, rejection rule",
-        chain(lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
-        length,
-        "rejection",
-        greedy=False,
-    )
-    yield Way(f"chain of {length}, greedy", chain(without_dice), length, greedy=False)
+    for length in lengths:
+        yield Way(f"chain of {length}, target's dice", "chain", chain(length, Sampler), length)
+        yield Way(f"chain of {length}, target's dice, own cache", "own-cache", chain(length, Sampler), length)
+        yield Way(
+            f"chain of {length}, rejection rule",
+            "rejection",
+            chain(length, lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
+            length,
+            "rejection",
+            greedy=False,
+        )
+        yield Way(f"chain of {length}, greedy", "greedy", chain(length, without_dice), length, greedy=False)
     for sharp in sharpness:
         name = f"beam {width} x {depth}, sharpness {sharp:g}"
-        yield Way(f"{name}, target's dice", tree(Sampler, sharp), width * depth)
-        yield Way(f"{name}, by probability", tree(without_dice, sharp), width * depth, greedy=False)
+        yield Way(f"{name}, target's dice", "beam", tree(Sampler, sharp), width * depth)
+        by_probability = tree(without_dice, sharp)
+        yield Way(f"{name}, by probability", "probability", by_probability, width * depth, greedy=False)
 
 
 def without_dice(request: Request) -> Sampler:
@@ -93,23 +103,15 @@ def without_dice(request: Request) -> Sampler:
     return Sampler(replace(request, sampling=replace(request.sampling, temperature=0.0)))
 
 
-def rounded(model: Decoder) -> Decoder:
-    """A copy with the weights of its linear layers rounded to 4 bits: 16 steps from smallest to largest, in groups."""
-    tensors = {name: tensor.float() for name, tensor in model.weights.tensors.items()}
-    for name, tensor in tensors.items():
-        if tensor.ndim == 2 and "embed_tokens" not in name and tensor.shape[1] % GROUP == 0:
-            groups = tensor.view(len(tensor), -1, GROUP)
-            low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-            step = ((high - low) / 15).clamp(min=1e-12)
-            tensors[name] = (((groups - low) / step).round() * step + low).view_as(tensor)
-    dtype = model.weights.embedding.dtype
-    return Decoder(
-        model.config, assemble({n: t.to(dtype) for n, t in tensors.items()}, model.config), threads=model.threads
-    )
-
-
 def measure(
-    target: Decoder, draft: Decoder, way: Way, prompts: list[tuple[int, ...]], new_tokens: int, temperature: float
+    target: Decoder,
+    draft: Decoder,
+    way: Way,
+    prompts: list[tuple[int, ...]],
+    new_tokens: int,
+    temperature: float,
+    *,
+    shares: bool = False,
 ) -> dict[str, Any]:
     """One row: what a way to draft gains over some prompts."""
     totals = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
@@ -117,9 +119,10 @@ def measure(
     positions: list[int] = []
     for number, prompt in enumerate(prompts):
         records: list[RoundRecord] = []
+        caches = Caches()
         engine = Engine(
-            LocalVerifier(target, rule=way.rule),
-            way.make(draft, target),
+            LocalVerifier(target, caches, rule=way.rule),
+            way.make(draft, target, caches if shares and way.kind != "own-cache" else None),
             num_speculative_tokens=way.tokens,
             recorder=records.append,
         )
@@ -148,12 +151,15 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="How much of a draft is accepted, greedily and sampled?")
     add_model_and_suite(parser, new_tokens=160)
-    parser.add_argument("--draft", default="stdlib-1m", help="a checkpoint that drafts (%(default)s)")
+    parser.add_argument(
+        "--draft", nargs="+", default=["stdlib-1m", "int4"], help="checkpoints and low-bit formats (%(default)s)"
+    )
     parser.add_argument("--prompts", type=int, default=20, help="how many of them (%(default)s)")
     parser.add_argument("--temperature", type=float, action="append", help="may come again (0 and 0.8)")
-    parser.add_argument("--tokens", type=int, default=8, help="of a chain (%(default)s)")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[8], help="of chains (%(default)s)")
     parser.add_argument("--beam", default="6x8", help="width and depth of a tree (%(default)s)")
     parser.add_argument("--sharpness", type=float, action="append", help="of trees; may come again (0.5)")
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS), help="these ways (all)")
     carry_out("acceptance", parser, _measure)
 
 
@@ -161,21 +167,24 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     width, depth = (int(number) for number in args.beam.split("x"))
     model = load(args.model, draft="none")
     prompts = [prompt.tokens for prompt in prompts_for(model, args.suite)][: args.prompts]
-    drafts = {
-        Path(args.draft).name: load(args.draft, draft="none").target,
-        "its own weights in 4 bits": rounded(model.target),
-    }
+    drafts: dict[str, tuple[Decoder, bool]] = {}
+    for spec in args.draft:
+        (level,) = name_levels(LoadSettings(draft=spec))
+        if not level.has_decoder:
+            raise InputError(f"--draft is {spec!r}; expected a checkpoint or a low-bit format")
+        draft, _ = load_level(level, model.folder, model.target, model.settings)
+        drafts[spec if level.is_copy else Path(spec).name] = draft, level.is_copy
     asked = [
         (name, draft, way, temperature)
         for name, draft in drafts.items()
         for temperature in args.temperature or [0.0, 0.8]
         for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
-        if way.greedy or temperature > 0
+        if (way.greedy or temperature > 0) and way.kind in args.only and (draft[1] or way.kind != "own-cache")
     ]
     rows = []
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        for name, draft, way, temperature in progress.track(asked, description="ways"):
-            row = measure(model.target, draft, way, prompts, args.max_new_tokens, temperature)
+        for name, (draft, shares), way, temperature in progress.track(asked, description="ways"):
+            row = measure(model.target, draft, way, prompts, args.max_new_tokens, temperature, shares=shares)
             rows.append({"draft": name, **row})
             progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
     return {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from math import prod
 from time import perf_counter
 from typing import Any
 
@@ -16,23 +17,40 @@ import torch
 
 from foretoken.bench.ceilings import Ceiling
 from foretoken.errors import NativeError, SettingError, nearest
+from foretoken.formats import FORMATS as LOW_BIT
+from foretoken.formats import Format, format_of
+from foretoken.formats.weight import QuantisedWeight, parts
 from foretoken.kernels import native
 from foretoken.provenance import provenance
 
 SHAPES = ((4096, 4096), (8192, 2048), (2048, 8192), (8192, 8192))  # outputs, inputs
-ROWS = (1, 8, 16, 32)
-FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ROWS = (1, 2, 4, 8, 16, 32)
+FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+Weight = torch.Tensor | QuantisedWeight
+_IN_CACHE = (256, 2048)  # outputs, inputs: what a core's second-level cache holds in every format
+
+
+def kernels_of(name: str, level: str) -> dict[str, dict[str, Any]]:
+    """The kernels that multiply a format, by name, with what `native.linear` must be told: a low-bit format has one for
+    each kind of input."""
+    if name in FLOATS:
+        repacked = {f"linear_{name}_repacked": {"repacked": True}} if name == "bf16" and native.repacks(level) else {}
+        return {f"linear_{name}": {}, **repacked}
+    inputs = ("int8", "bf16", "fp32") if name == "mxfp4" else ("int8", "bf16")
+    return {f"linear_{name}_{kind}": {"inputs": kind} for kind in inputs}
 
 
 @dataclass(frozen=True)
 class Result:
-    """One kernel at one size. m: outputs; k: inputs; n: rows; seconds: a product, the rows' packing included."""
+    """One kernel at one size. m: outputs; k: inputs; n: rows; bytes: the weight's; seconds: a product's, with its
+    rows' packing."""
 
     kernel: str
     level: str
     m: int
     k: int
     n: int
+    bytes: int
     seconds: float
     fraction_of_bandwidth: float
     gflops: float
@@ -52,8 +70,8 @@ def bench(
     if native.module() is None:
         raise NativeError(f"there are no kernels to measure: the native module is {native.explain()}")
     for name in formats:
-        if name not in FORMATS:
-            raise SettingError(f"there is no format {name!r}{nearest(name, FORMATS)}")
+        if name not in FLOATS:
+            _low_bit(name)
     level = native.level() if level is None else level
     native.level_number(level)  # refuses one that is unknown, or that this machine lacks
     threads = threads or torch.get_num_threads()
@@ -67,6 +85,11 @@ def bench(
             measured[i].append((case.seconds(), bandwidth))
             progress((number * len(cases) + i + 1) / (rounds * len(cases)))
     results = [_result(case, measured[i]) for i, case in enumerate(cases)]
+    roofs = [
+        _roof(kernel, name, options, level, threads)
+        for name in formats
+        for kernel, options in kernels_of(name, level).items()
+    ]
     every = [bandwidth for pairs in measured.values() for _, bandwidth in pairs]
     origin["machine"] |= {"threads": threads, "level": level}
     return {
@@ -75,7 +98,15 @@ def bench(
         "read_bandwidth_range_gb_per_s": [round(min(every) / 1e9, 2), round(max(every) / 1e9, 2)],
         "rounds": rounds,
         "results": [asdict(result) for result in results],
+        "roofs": roofs,
     }
+
+
+def _low_bit(name: str) -> Format:
+    try:
+        return format_of(name)
+    except SettingError:
+        raise SettingError(f"there is no format {name!r}{nearest(name, [*FLOATS, *LOW_BIT])}") from None
 
 
 @dataclass(frozen=True)
@@ -84,9 +115,9 @@ class _Case:
 
     kernel: str
     level: str
-    weights: list[torch.Tensor]
+    weights: list[Weight]
     n: int
-    run: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # rows, weight
+    run: Callable[[torch.Tensor, Weight], torch.Tensor]  # rows, weight
 
     def seconds(self) -> float:
         x = torch.full((self.n, self.weights[0].shape[1]), 0.5)
@@ -104,32 +135,64 @@ def _cases(
     level: str,
     threads: int,
 ) -> Iterator[_Case]:
-    def as_it_lies(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return native.linear(x, weight, None, level, threads)
-
-    def repacked(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return native.linear(x, weight, None, level, threads, repacked=True)
-
     for name in formats:
         for m, k in shapes:
-            weights = _rotation(ceiling.memory(), FORMATS[name], m, k)
+            weights = _rotation(ceiling.memory(), name, m, k)
             for n in rows:
-                yield _Case(f"linear_{name}", level, weights, n, as_it_lies)
-                if name == "bf16" and native.repacks(level):
-                    yield _Case("linear_bf16_repacked", level, weights, n, repacked)
+                for kernel, options in kernels_of(name, level).items():
+                    yield _Case(kernel, level, weights, n, _runner(level, threads, options))
 
 
-def _rotation(memory: torch.Tensor, dtype: torch.dtype, m: int, k: int) -> list[torch.Tensor]:
+def _runner(level: str, threads: int, options: dict[str, Any]) -> Callable[[torch.Tensor, Weight], torch.Tensor]:
+    return lambda x, weight: native.linear(x, weight, None, level, threads, **options)
+
+
+def _rotation(memory: torch.Tensor, name: str, m: int, k: int) -> list[Weight]:
     """As many matrices as the memory holds. They are alike: what they hold costs no kernel anything."""
-    size = m * k * dtype.itemsize
-    return [memory[i * size : (i + 1) * size].view(dtype).view(m, k) for i in range(memory.numel() // size)]
+    kinds: dict[str, tuple[tuple[int, ...], torch.dtype]]
+    if name in FLOATS:
+        kinds = {"values": ((m, k), FLOATS[name])}
+    else:
+        kinds = {part: (p.shape, p.dtype) for part, p in parts(_low_bit(name), m, k).items()}
+    sizes = {part: -(-prod(shape) * dtype.itemsize // 64) * 64 for part, (shape, dtype) in kinds.items()}
+    weights: list[Weight] = []
+    for first in range(0, memory.numel() - sum(sizes.values()) + 1, sum(sizes.values())):
+        made, at = {}, first
+        for part, (shape, dtype) in kinds.items():
+            made[part] = memory[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape)
+            at += sizes[part]
+        weights.append(made["values"] if name in FLOATS else QuantisedWeight(_low_bit(name), (m, k), **made))
+    return weights
+
+
+def _roof(kernel: str, name: str, options: dict[str, Any], level: str, threads: int) -> dict[str, Any]:
+    """What a kernel computes where memory does not hold it up: with a small weight that stays in the cache."""
+    m, k = _IN_CACHE
+    memory = torch.full((4 * m * k + 4096,), 1, dtype=torch.uint8)
+    memory = memory[-memory.data_ptr() % 64 :]
+    weight = _rotation(memory, name, m, k)[0]
+    x, run = torch.full((32, k), 0.5), _runner(level, threads, options)
+    seconds = []
+    for _ in range(50):
+        began = perf_counter()
+        run(x, weight)
+        seconds.append(perf_counter() - began)
+    return {"kernel": kernel, "gflops": round(2e-9 * m * k * len(x) / statistics.median(seconds), 1)}
 
 
 def _result(case: _Case, pairs: list[tuple[float, float]]) -> Result:
     m, k = case.weights[0].shape
-    size = m * k * case.weights[0].itemsize
+    size = case.weights[0].nbytes
     seconds = statistics.median(seconds for seconds, _ in pairs)
     fraction = statistics.median(size / seconds / bandwidth for seconds, bandwidth in pairs)
     return Result(
-        case.kernel, case.level, m, k, case.n, seconds, round(fraction, 3), round(2e-9 * m * k * case.n / seconds, 1)
+        kernel=case.kernel,
+        level=case.level,
+        m=m,
+        k=k,
+        n=case.n,
+        bytes=size,
+        seconds=seconds,
+        fraction_of_bandwidth=round(fraction, 3),
+        gflops=round(2e-9 * m * k * case.n / seconds, 1),
     )

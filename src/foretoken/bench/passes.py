@@ -96,7 +96,7 @@ def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int)
     """Seconds of whole passes, the rows' tokens chosen, after a short prompt."""
     target = load(folder, draft="none", weights=weights).target
     size -= target.weights.embedding.nbytes  # of which a pass reads a row a token
-    cache = _read(target, 100)
+    cache = read_prompt(target, 100)
     seconds: dict[int, list[float]] = {n: [] for n in ROWS}
     shares: dict[int, list[float]] = {n: [] for n in ROWS}
     for _ in range(rounds):
@@ -125,7 +125,7 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
     """How fast one row reads a long cache: the layers with it, less the layers without."""
     target = load(folder, draft="none").target
     config = target.config
-    cache, short = target.new_cache(), _read(target, 2)
+    cache, short = target.new_cache(), read_prompt(target, 2)
     writer = new_writer()
     cache.place(range(-1, CONTEXT - 1))
     generator = torch.Generator().manual_seed(0)
@@ -243,7 +243,8 @@ def loading(folder: Path, size: int) -> list[dict[str, Any]]:
     return results
 
 
-def _read(target: Decoder, length: int) -> Cache:
+def read_prompt(target: Decoder, length: int) -> Cache:
+    """A cache with some tokens read."""
     cache = target.new_cache()
     rows = chain(cache, [5] * length)
     target.forward(rows)

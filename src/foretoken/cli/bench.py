@@ -10,6 +10,7 @@ import typer
 
 from foretoken.files import expect_place, write_json
 from foretoken.settings import expect_threads
+from foretoken.timeline.draw import expect_drawable
 
 bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
 
@@ -21,7 +22,14 @@ def kernels(
         str | None, typer.Option(help="An instruction level.", show_default="the one in use: see doctor")
     ] = None,
     format: Annotated[
-        list[str] | None, typer.Option(help="Weights: bf16, fp16 or fp32; may come again.", show_default="bf16")
+        list[str] | None,
+        typer.Option(
+            help="Weights: bf16, fp16, fp32, mxfp4, int8, int4, int3 or int2; may come again.",
+            show_default="bf16, mxfp4, int8 and int4",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw bandwidth by rows, and a roofline, into a file (.png, .svg).")
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
@@ -30,16 +38,19 @@ def kernels(
 ) -> None:
     """How near to the speed of memory the kernels run: a share of the read bandwidth, measured beside each.
 
-    Takes two gigabytes of memory and all cores for itself: close what else is running. Under a minute by default.
+    Takes two gigabytes of memory and all cores for itself: close what else is running. Some minutes by default.
     """
     expect_threads(threads)
     if json_file is not None:
         expect_place(json_file)
+    if plot is not None:
+        expect_drawable(plot)
 
     from rich.console import Console
     from rich.progress import Progress
 
     from foretoken.bench.kernels import bench as measure
+    from foretoken.bench.roofline import draw
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
@@ -47,13 +58,15 @@ def kernels(
         record = measure(
             threads=threads,
             level=level,
-            formats=tuple(format or ["bf16"]),
+            formats=tuple(format or ("bf16", "mxfp4", "int8", "int4")),
             rounds=rounds,
             progress=lambda share: bar.update(task, completed=share),
         )
     _show(record)
     if json_file is not None:
         write_json(json_file, record)
+    if plot is not None:
+        draw(plot, record)
 
 
 def _show(record: dict[str, Any]) -> None:

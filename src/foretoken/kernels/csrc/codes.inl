@@ -299,15 +299,11 @@ void linear_fp32(const Codes& w, int64_t k, const float* x, int64_t n, float* ti
 
 template <Format F, int B>
 inline V16 value_of(Bytes column, const V16& scale, const V16& zero) {
-  if constexpr (F == Format::int8) {
-    return round_bf16(mul(to_floats(signed_byte_of<B>(column)), scale));
-  } else {
-    const V16 value = mul(sub(to_floats(byte_of<B>(column)), zero), scale);
-    return F == Format::mxfp4 ? value : round_bf16(value);
-  }
+  if constexpr (F == Format::int8) return mul(to_floats(signed_byte_of<B>(column)), scale);
+  return mul(sub(to_floats(byte_of<B>(column)), zero), scale);
 }
 
-// The bf16 numbers that a block's codes mean: inputs 0 to 31 of each output.
+// What a block's codes mean, inputs 0 to 31 of each output: not yet rounded to bf16, which of mxfp4 they are already.
 template <Format F>
 inline void values_as(const Codes& w, int64_t block, V16 values[32]) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
@@ -335,7 +331,7 @@ inline void values_as(const Codes& w, int64_t block, V16 values[32]) {
   }
 }
 
-void block_values(const Codes& w, int64_t block, V16 values[32]) {
+inline void unrounded_values(const Codes& w, int64_t block, V16 values[32]) {
   switch (w.format) {
     case Format::mxfp4: return values_as<Format::mxfp4>(w, block, values);
     case Format::int8: return values_as<Format::int8>(w, block, values);
@@ -343,6 +339,13 @@ void block_values(const Codes& w, int64_t block, V16 values[32]) {
     case Format::int3: return values_as<Format::int3>(w, block, values);
     default: return values_as<Format::int2>(w, block, values);
   }
+}
+
+// The bf16 numbers.
+inline void block_values(const Codes& w, int64_t block, V16 values[32]) {
+  unrounded_values(w, block, values);
+  if (w.format == Format::mxfp4) return;
+  for (int i = 0; i < 32; ++i) values[i] = round_bf16(values[i]);
 }
 
 std::size_t bytes_values(int64_t n, int64_t k);

@@ -89,9 +89,13 @@ inline void mxfp4_columns(const Codes& w, int64_t block, __m512i columns[16]) {
 inline void value_columns(const Codes& w, int64_t block, __m512i columns[16]) {
   if (w.format == Format::mxfp4) return mxfp4_columns(w, block, columns);
   V16 values[32];
-  block_values(w, block, values);
+  unrounded_values(w, block, values);
+  alignas(64) constexpr std::uint16_t kInterleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                                          8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i order = _mm512_load_si512(kInterleaved);
   auto pair = [&](int lower, int upper) {
-    return _mm512_or_si512(right<16>(as_ints(values[lower])).x, as_ints(values[upper]).x);
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(values[upper].x, values[lower].x);
+    return _mm512_permutexvar_epi16(order, both);
   };
   for (int c = 0; c < 4; ++c) {
     columns[4 * c] = pair(8 * c + 2, 8 * c);
