@@ -15,7 +15,8 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.weights import Weights
-from foretoken.kernels import reference
+from foretoken.formats.values import dequantise
+from foretoken.kernels import coded, reference
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # [positions or rows, kv_heads, head_dim], of the cache's type
 
@@ -132,7 +133,12 @@ def committed(cache: Cache) -> dict[int, KeysValues]:
 
 
 def _linear(x: torch.Tensor, layer: Linear) -> torch.Tensor:
-    return reference.linear(x, layer.weight, None if layer.bias is None else layer.bias.float())
+    weight, bias = layer.weight, None if layer.bias is None else layer.bias.float()
+    if isinstance(weight, torch.Tensor):
+        return reference.linear(x, weight, bias)
+    if layer.inputs == "bf16":
+        return reference.linear(x, dequantise(weight), bias)
+    return (coded.linear_int8 if layer.inputs == "int8" else coded.linear_fp32)(x, weight, bias)
 
 
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

@@ -100,6 +100,16 @@ def test_halves_are_rounded_to_even_numbers() -> None:
     assert scales.tolist() == [[1.0]]
 
 
+def test_127_is_divided_by_the_largest_in_one_step() -> None:
+    # as a reciprocal times 127 it would be 50.484474, and the half of the largest -64
+    x = torch.tensor([[2.515625, -1.2578125]])
+    assert float(np.float32(127) / np.float32(2.515625)) == 50.48447036743164
+    assert coded.quantise_inputs(x)[0][0, 0, :2].tolist() == [127, -63]
+    bf16 = floats("normal", (2000, 32), 1).bfloat16().float()  # where ties are not rare
+    numbers, _, _ = coded.quantise_inputs(bf16)
+    assert numbers[:, 0].tolist() == [quantised_block(row)[0] for row in bf16.tolist()]
+
+
 @pytest.mark.parametrize(
     ("value", "used", "sound"),
     [

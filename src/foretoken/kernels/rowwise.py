@@ -34,8 +34,9 @@ def pinned_threads(threads: int) -> Iterator[None]:
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """x: float32 [N, inputs]; weight: [outputs, inputs], any float type. Returns float32 [N, outputs]."""
-    block = block_of(weight, bias)
+    """x: float32 [N, inputs]; weight: [outputs, inputs], any float type; bias: [outputs], rounded to the weight's type.
+    Returns float32 [N, outputs]."""
+    block, bias = block_of(weight, bias), _rounded(bias, weight)
     out = torch.empty((len(x), weight.shape[0]), dtype=torch.float32, device=x.device)
     for start in range(0, len(x), block):
         rows = x[start : start + block]
@@ -47,7 +48,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 def linear_batched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """The same over all rows at once: faster where rows are not free, in an order that may depend on their number."""
-    return functional.linear(x.to(weight.dtype), weight, bias).float()
+    return functional.linear(x.to(weight.dtype), weight, _rounded(bias, weight)).float()
+
+
+def _rounded(bias: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor | None:
+    """A bias may be of another type than the weight: the values of low-bit weights are bf16, biases the model's own."""
+    return None if bias is None else bias.to(weight.dtype)
 
 
 def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
