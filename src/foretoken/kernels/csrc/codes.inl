@@ -133,6 +133,19 @@ void pack_int8(Format format, const float* x, int64_t stride, int64_t from, int6
 template <Format F, int N>
 inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
   for (int r = 0; r < N; ++r) sums[r] = ints(x[r].start);
+  if constexpr (kPairDot && F != Format::int8) {
+    // a pair of products is at most 2 * 24 * 127 in size: four of them fit into 16 bits
+#pragma GCC unroll 2
+    for (int j = 0; j < 8; j += 4) {
+      for (int r = 0; r < N; ++r) {
+        const std::int32_t* in = x[r].inputs + j;
+        const Bytes even = plus_pairs(pair_dot(columns[j], in), pair_dot(columns[j + 1], in + 1));
+        const Bytes odd = plus_pairs(pair_dot(columns[j + 2], in + 2), pair_dot(columns[j + 3], in + 3));
+        sums[r] = plus(sums[r], widen_pairs(plus_pairs(even, odd)));
+      }
+    }
+    return;
+  }
 #pragma GCC unroll 8
   for (int j = 0; j < 8; ++j) {
     for (int r = 0; r < N; ++r) {

@@ -233,10 +233,20 @@ inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   const __m256i four = _mm256_set1_epi32(*x);
   return {dot(sums.lo, w.lo, four), dot(sums.hi, w.hi, four)};
 }
+// The sums of two products each, for those of several columns to be added before they are widened.
+inline Bytes pair_dot(Bytes w, const std::int32_t* x) {
+  const __m256i four = _mm256_set1_epi32(*x);
+  return {_mm256_maddubs_epi16(w.lo, four), _mm256_maddubs_epi16(w.hi, four)};
+}
+inline Bytes plus_pairs(Bytes a, Bytes b) { return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)}; }
+inline Ints widen_pairs(Bytes a) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return {_mm256_madd_epi16(a.lo, one), _mm256_madd_epi16(a.hi, one)};
+}
 #if defined(__AVXVNNI__)
-constexpr bool kWideDot = true;  // `dot` takes any unsigned bytes
+constexpr bool kWideDot = true, kPairDot = false;  // `dot` takes any unsigned bytes
 #else
-constexpr bool kWideDot = false;
+constexpr bool kWideDot = false, kPairDot = true;
 #endif
 // The same with signed bytes, -127 to 127.
 inline __m256i dot_signed(__m256i sums, __m256i w, __m256i x) {

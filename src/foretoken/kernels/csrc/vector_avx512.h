@@ -166,10 +166,14 @@ inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   return {_mm512_add_epi32(sums.x, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
 #endif
 }
+// The sums of two products each, for those of several columns to be added before they are widened.
+inline Bytes pair_dot(Bytes w, const std::int32_t* x) { return {_mm512_maddubs_epi16(w.x, _mm512_set1_epi32(*x))}; }
+inline Bytes plus_pairs(Bytes a, Bytes b) { return {_mm512_add_epi16(a.x, b.x)}; }
+inline Ints widen_pairs(Bytes a) { return {_mm512_madd_epi16(a.x, _mm512_set1_epi16(1))}; }
 #if defined(__AVX512VNNI__)
-constexpr bool kWideDot = true;  // `dot` takes any unsigned bytes
+constexpr bool kWideDot = true, kPairDot = false;  // `dot` takes any unsigned bytes
 #else
-constexpr bool kWideDot = false;
+constexpr bool kWideDot = false, kPairDot = true;
 #endif
 // The same with signed bytes.
 inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {

@@ -205,7 +205,10 @@ inline V16 pick(V16 table, Ints index) { return V16::each([&](int i) { return ta
 inline V16 to_floats(Ints a) { return V16::each([&](int i) { return static_cast<float>(a.x[i]); }); }
 inline V16 round_bf16(V16 a) { return V16::each([&](int i) { return from_bf16(to_bf16(a.x[i])); }); }
 
-constexpr bool kWideDot = false;
+constexpr bool kWideDot = false, kPairDot = false;
+inline Bytes pair_dot(Bytes w, const std::int32_t*) { return w; }  // of levels that multiply pairs
+inline Bytes plus_pairs(Bytes a, Bytes) { return a; }
+inline Ints widen_pairs(Bytes) { return ints(0); }
 // sums + the products of four bytes, unsigned or signed, with the four signed ones at x.
 template <class Byte>
 inline Ints dot_as(Ints sums, Bytes w, const std::int32_t* x) {
