@@ -9,6 +9,7 @@ import torch
 from foretoken.bench import passes
 from foretoken.bench.ceilings import STREAMS, Ceiling
 from foretoken.bench.kernels import bench
+from foretoken.bench.roofline import draw
 from foretoken.errors import NativeError, SettingError
 from foretoken.kernels import native
 from tests.tiny import needs_native
@@ -20,12 +21,20 @@ SMALL = 1 << 22  # bytes: nothing here is a measurement
 def test_the_record_has_every_kernel_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ceiling.__init__, "__defaults__", (SMALL,))
     heard: list[float] = []
-    record = bench(shapes=((64, 96),), rows=(1, 3), rounds=2, formats=("bf16", "fp32"), progress=heard.append)
+    formats = ("bf16", "fp32", "mxfp4", "int4-g32")
+    record = bench(shapes=((64, 96),), rows=(1, 3), rounds=2, formats=formats, progress=heard.append)
     assert heard[-1] == 1.0
     assert heard == sorted(heard)
     results = record["results"]
-    expected = 2 * (2 + native.repacks(native.level()))
-    assert len(results) == expected
+    names = ["linear_bf16", *["linear_bf16_repacked"] * native.repacks(native.level()), "linear_fp32"]
+    names += [f"linear_mxfp4_{inputs}" for inputs in ("int8", "bf16", "fp32")]
+    names += [f"linear_int4-g32_{inputs}" for inputs in ("int8", "bf16")]
+    assert sorted(result["kernel"] for result in results) == sorted(2 * names)
+    assert {result["kernel"]: result["bytes"] for result in results if result["n"] == 1}["linear_mxfp4_int8"] == (
+        64 * 96 * 17 // 32
+    )
+    assert [roof["kernel"] for roof in record["roofs"]] == names
+    assert all(roof["gflops"] > 0 for roof in record["roofs"])
     for result in results:
         assert (result["m"], result["k"]) == (64, 96)
         assert result["level"] == native.level()
@@ -34,6 +43,19 @@ def test_the_record_has_every_kernel_at_every_size(monkeypatch: pytest.MonkeyPat
     low, high = record["read_bandwidth_range_gb_per_s"]
     assert low <= record["read_bandwidth_gb_per_s"] <= high
     json.dumps(record)
+
+
+def test_a_record_is_drawn_and_the_same_record_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(Ceiling.__init__, "__defaults__", (SMALL,))
+    record = bench(shapes=((64, 96), (32, 32)), rows=(1, 2), rounds=1, formats=("mxfp4", "bf16"))
+    for name in ("a.svg", "b.svg", "c.png"):
+        draw(tmp_path / name, record)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert "mxfp4_int8" in text
+    assert "64 outputs, 96 inputs" in text  # the largest
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_level_or_format_that_is_not_there_is_refused() -> None:

@@ -35,7 +35,7 @@ from foretoken.kernels import native
 
 ROWS = (1, 2, 4, 8, 16)
 STEPS = 8  # of a chain in one call: what a draft is
-PEER = Path(__file__).parent / "peers" / "llama_cpp.py"
+PEER = Path(__file__).parent / "peers" / "llamacpp.py"
 
 
 def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:

@@ -1,7 +1,7 @@
 """llama.cpp on a checkpoint of the Llama architecture: run by a Python that has `llama-cpp-python` and `gguf`, not by
 Foretoken's own.
 
-    python llama_cpp.py CHECKPOINT WORK THREADS
+    python llamacpp.py CHECKPOINT WORK THREADS
 
 It writes WORK/model-bf16.gguf from the checkpoint's safetensors and WORK/model-q4_0.gguf from that, says so with a line
 of JSON, then answers each line of standard input, `FORMAT ROWS COUNT` (such as `q4_0 1 16`), with the seconds of COUNT

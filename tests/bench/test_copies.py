@@ -1,0 +1,82 @@
+"""The measurement of a model's copies: what is in its record, and what becomes of a peer's program that does not run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from foretoken.bench import acceptance, copies
+from foretoken.bench.ceilings import Ceiling
+from foretoken.build import load
+from foretoken.errors import ForetokenError, InputError
+from tests.bench.test_measurements import needs_library
+from tests.tiny import needs_native
+
+SMALL = 1 << 22  # bytes: nothing here is a measurement
+
+PEER = """
+import json, sys
+print(json.dumps({"version": "1", "system": "none"}), flush=True)
+for line in sys.stdin:
+    format, rows, count = line.split()
+    print(json.dumps([0.5 * int(rows)] * int(count)), flush=True)
+"""
+
+
+def arguments(**given: object) -> argparse.Namespace:
+    return argparse.Namespace(**{"format": ["mxfp4"], "layers": 1, "rounds": 1, "llama_python": None, **given})
+
+
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ceiling.__init__, "__defaults__", (SMALL,))
+    small = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4}
+    for name, size in {**small, "num_key_value_heads": 2, "vocab_size": 128}.items():
+        monkeypatch.setitem(copies.SHAPE, name, size)
+
+
+@needs_native
+@pytest.mark.usefixtures("_small")
+def test_the_record_has_the_model_and_its_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    peer = tmp_path / "peer.py"
+    peer.write_text(PEER, encoding="utf-8")
+    monkeypatch.setattr(copies, "PEER", peer)
+    record = copies._measure(arguments(format=["mxfp4", "int2"], llama_python=sys.executable))
+    passes = {(row["weights"], row["rows"]): row for row in record["passes"]}
+    assert set(passes) == {(w, r) for w in ("bfloat16", "mxfp4", "int2") for r in (*copies.ROWS, "draft")}
+    assert passes["int2", 1]["bytes"] < passes["mxfp4", 1]["bytes"] < passes["bfloat16", 1]["bytes"] / 3
+    assert all(row["milliseconds"] >= 0 and row["fraction_of_ceiling"] > 0 for row in passes.values())
+    assert set(record["cast_seconds"]) == {"mxfp4", "int2"}
+    assert record["llama_cpp"]["milliseconds"] == {rows: 500.0 * rows for rows in copies.ROWS}
+    assert record["llama_cpp"]["faster_than_it"]["mxfp4"][1] > 1
+    assert record["llama_cpp"]["version"] == "1"
+    json.dumps(record)
+
+
+@needs_native
+@pytest.mark.usefixtures("_small")
+def test_a_peer_that_ends_or_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(copies, "PEER", tmp_path / "absent.py")
+    with pytest.raises(ForetokenError, match=r"llama.cpp's program has ended"):
+        copies._measure(arguments(llama_python=sys.executable))
+    with pytest.raises(InputError, match="no-python does not run"):
+        copies._measure(arguments(llama_python=str(tmp_path / "no-python")))
+
+
+@needs_library
+def test_drafts_of_a_copy_are_counted_with_a_view_and_without() -> None:
+    model = load("stdlib-1m", draft="none")
+    (way, own) = (w for w in acceptance.ways([4], 2, 2, [0.5]) if w.kind in ("chain", "own-cache"))
+    (level,) = acceptance.name_levels(acceptance.LoadSettings(draft="int4"))
+    draft, _ = acceptance.load_level(level, model.folder, model.target, model.settings)
+    prompts = [tuple(range(40, 60)), tuple(range(300, 330))]
+    shared = acceptance.measure(model.target, draft, way, prompts, 24, 0.0, shares=True)
+    alone = acceptance.measure(model.target, draft, own, prompts, 24, 0.0, shares=True)
+    for row in (shared, alone):
+        assert 0 < row["accepted_tokens"] <= row["draft_tokens"]
+        assert 1 < row["mean_acceptance_length"] <= 5
+    assert "own cache" in alone["way"]
