@@ -13,7 +13,7 @@ LAYERS: list[set[str]] = [
     {"types", "errors", "settings", "provenance", "progress", "files", "formats"},
     {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "timeline"},
     {"decoder", "sampling", "output"},
-    {"verification"},
+    {"verification", "copies"},
     {"drafters"},
     {"engine", "training", "ladder"},
     {"audit", "chat"},

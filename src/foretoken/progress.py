@@ -1,4 +1,5 @@
-"""A bar on standard error while something large is read; none if it is not large, or nobody is looking."""
+"""A bar on standard error, with the time left, while something large is read or written; none if it is not large, or
+nobody is looking."""
 
 from __future__ import annotations
 
@@ -10,13 +11,20 @@ LARGE = 1_000_000_000  # bytes
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Call what this gives with the number of bytes just done, of `total`."""
-    if total < LARGE or sys.stderr is None or not sys.stderr.isatty():
+def progress(title: str, total: int, *, slow: bool = False) -> Iterator[Callable[[int], None]]:
+    """Call what this gives with the number of bytes just done, of `total`. slow: a tenth as much is large already."""
+    if total < (LARGE // 10 if slow else LARGE) or sys.stderr is None or not sys.stderr.isatty():
         yield lambda done: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     class Terminal(Console):
         """One whose cursor stays: Ctrl-C ends the process at once, and nobody would bring it back."""
@@ -24,7 +32,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         def show_cursor(self, show: bool = True) -> bool:
             return False
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Terminal(stderr=True), transient=True) as bar:
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(compact=True))
+    with Progress(TextColumn("{task.description}"), *columns, console=Terminal(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.advance(task, done)

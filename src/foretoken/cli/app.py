@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from foretoken import __version__
-from foretoken.cli import bench, chat, demo, doctor, generate, verify
+from foretoken.cli import bench, chat, demo, doctor, generate, quantize, verify
 from foretoken.errors import ForetokenError
 
 
@@ -29,6 +29,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
+app.command("quantize")(quantize.quantize)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")

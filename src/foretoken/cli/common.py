@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,7 +19,8 @@ def load(model: str, **settings: Any) -> Model:
     """As `foretoken.load`, for a process that keeps the model until it ends."""
     from foretoken.build import load
 
-    loaded = load(model, **settings)
+    with _saying():
+        loaded = load(model, **settings)
     gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     return loaded
 
@@ -24,6 +28,25 @@ def load(model: str, **settings: Any) -> Model:
 def say(line: str) -> None:
     """A line beside the text, on standard error."""
     print(f"-- {line}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _saying() -> Iterator[None]:
+    """Within it, what the package logs is said: where the copies that draft come from."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    handler, log = Handler(), logging.getLogger("foretoken")
+    before = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
 
 
 def filled_the_context(done: Completion, settings: GenerateSettings) -> bool:

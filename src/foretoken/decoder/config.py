@@ -13,7 +13,7 @@ from foretoken.decoder.families import FAMILIES, Windows
 from foretoken.errors import CheckpointError, ModelNotFoundError, SettingError, UnsupportedModelError, quoted
 from foretoken.formats import Format, format_of
 
-QUANT_METHOD = "foretoken"  # in config.json, of the checkpoints that we quantise
+QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json, of the checkpoints that we quantise
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -156,9 +156,16 @@ def _parse_low_bit(given: object) -> Format | None:
             "`foretoken quantize` can make smaller"
         )
     try:
-        return format_of(str(given.get("format")))
+        format = format_of(str(given.get("format")))
     except SettingError as error:
         raise CheckpointError(f"config.json: quantization_config: {error}; quantise the model again") from None
+    version = given.get("version", QUANT_VERSION)
+    if version != QUANT_VERSION:
+        raise CheckpointError(
+            f"config.json: quantization_config: version is {quoted(version, 20)}, expected {QUANT_VERSION}; use the "
+            "Foretoken that wrote it, or quantise the model again"
+        )
+    return format
 
 
 def _is_positive(value: object) -> bool:

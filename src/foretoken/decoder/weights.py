@@ -15,6 +15,7 @@ from foretoken.decoder.config import DecoderConfig, read_json
 from foretoken.decoder.copied import copied
 from foretoken.decoder.linear import Linear
 from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from foretoken.formats.slices import on_threads
 from foretoken.formats.table import Format
 from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
 from foretoken.kernels import native
@@ -151,15 +152,29 @@ def load_weights(
     """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
     With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Every tensor's presence and
     shape is checked before any is used."""
+    found = mapped_tensors(folder, config)
+    dtype = dtype or found["model.embed_tokens.weight"].dtype
+    tensors = {name: found.pop(name) for name in expected_shapes(config)}
+    if copy and device == "cpu":
+        codes = _coded(copied(found, None), config)
+        return repacked(assemble(copied(tensors, dtype), config, codes), threads=threads)
+    codes = _coded({name: tensor.to(device=device) for name, tensor in found.items()}, config)
+    return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config, codes)
+
+
+def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
+    """The tensors that a checkpoint of this configuration must hold, as they are, where its files are mapped: first
+    those of `expected_shapes`, whose shapes and types are checked, then those of low-bit weights."""
     shapes = expected_shapes(config)
-    low_bit = {} if config.low_bit is None else _coded_parts(config.low_bit, linear_shapes(config))
-    found = dict(_mapped_tensors(folder, {*shapes, *low_bit}))
-    missing = [name for name in (*shapes, *low_bit) if name not in found]
+    low_bit = [] if config.low_bit is None else _coded_parts(config.low_bit, linear_shapes(config))
+    mapped = dict(_mapped_tensors(folder, {*shapes, *low_bit}))
+    missing = [name for name in (*shapes, *low_bit) if name not in mapped]
     if missing:
         raise CheckpointError(
             f"{folder} lacks {len(missing)} of {len(shapes) + len(low_bit)} tensors, the first is {missing[0]}; "
             "expected what config.json describes: fetch the checkpoint again"
         )
+    found = {name: mapped[name] for name in (*shapes, *low_bit)}
     for name, shape in shapes.items():
         if tuple(found[name].shape) != shape:
             raise CheckpointError(
@@ -171,17 +186,19 @@ def load_weights(
             raise UnsupportedModelError(
                 f"weights of type {found[name].dtype} are not supported; supported: {', '.join(DTYPES)}"
             )
-    dtype = dtype or found["model.embed_tokens.weight"].dtype
-    tensors = {name: found.pop(name) for name in shapes}
-    if copy and device == "cpu":
-        codes = _coded(copied(found, None), config)
-        return repacked(assemble(copied(tensors, dtype), config, codes), threads=threads)
-    codes = _coded({name: tensor.to(device=device) for name, tensor in found.items()}, config)
-    return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config, codes)
+    return found
 
 
-def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> set[str]:
-    return {f"{name}.weight.{part}" for name, shape in linears.items() for part in parts(format, *shape)}
+def copied_codes(folder: Path, config: DecoderConfig) -> dict[str, QuantisedWeight]:
+    """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own."""
+    found = mapped_tensors(folder, config)
+    for name in expected_shapes(config):
+        del found[name]
+    return _coded(copied(found, None), config)
+
+
+def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> list[str]:
+    return [f"{name}.weight.{part}" for name, shape in linears.items() for part in parts(format, *shape)]
 
 
 def _coded(found: dict[str, torch.Tensor], config: DecoderConfig) -> dict[str, QuantisedWeight]:
@@ -192,7 +209,8 @@ def _coded(found: dict[str, torch.Tensor], config: DecoderConfig) -> dict[str, Q
     for name, shape in linear_shapes(config).items():
         made = {part: found.pop(f"{name}.weight.{part}") for part in parts(config.low_bit, *shape)}
         coded[name] = QuantisedWeight(config.low_bit, shape, **made)
-        expect_valid(coded[name], f"{name}.weight")
+    names = list(coded)
+    on_threads(lambda i: expect_valid(coded[names[i]], f"{names[i]}.weight"), range(len(names)), None)
     return coded
 
 

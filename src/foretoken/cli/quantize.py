@@ -1,0 +1,117 @@
+"""`foretoken quantize`: a low-bit copy of a model, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from foretoken.cli.common import say
+from foretoken.errors import SettingError
+from foretoken.formats import FORMATS, format_of
+from foretoken.settings import expect_threads
+from foretoken.source import EMBEDDED, resolve
+
+if TYPE_CHECKING:
+    from foretoken.formats.quantiser import Quantiser
+
+
+def quantize(
+    model: Annotated[
+        str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.", show_default=False)
+    ],
+    format: Annotated[
+        str,
+        typer.Option(help=f"{', '.join(FORMATS)}, or one with its group, such as int4-g128.", show_default=False),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The copy's folder. Left out, it is MODEL-FORMAT beside a model's folder, where a draft finds it.",
+            show_default="MODEL-FORMAT",
+        ),
+    ] = None,
+    group: Annotated[
+        int | None,
+        typer.Option(help="How many inputs share a scale, of int4, int3 and int2: 32, 64 or 128.", show_default="64"),
+    ] = None,
+    quantizer: Annotated[
+        str,
+        typer.Option(help="direct: rounds; hqq: also looks for better zero points, of int4, int3 and int2; slower."),
+    ] = "direct",
+    force: Annotated[bool, typer.Option("--force", help="Replace a copy that lies there.")] = False,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
+    ] = None,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
+    ] = None,
+) -> None:
+    """Write a copy of a model with its linear layers and its head in a low-bit format: a checkpoint that can be the
+    model, or draft for the one that it was made of.
+
+    Beside that one, a draft of the format's name is taken from there: `--draft int4` reads MODEL-int4-g64, if there is
+    such a copy of this model, instead of rounding the weights at every load.
+    """
+    chosen = format_of(format, group)
+    expect_threads(threads)
+    if out is None and (model in EMBEDDED or not os.path.isdir(os.path.expanduser(model))):
+        raise SettingError(
+            f"there is no folder {model!r:.80} that a copy could lie beside; check the name, or give the "
+            "copy's folder, OUT"
+        )
+
+    from foretoken.copies import place, quantise
+    from foretoken.copies.beside import place_beside
+
+    if out is not None:
+        place.expect_place(out, replace=force, ours=quantise.FILES)
+    folder = resolve(model, revision, accept=quantise.expect_original)
+    out = place_beside(folder, chosen) if out is None else out
+    with _stoppable():
+        # another one is refused there
+        made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
+        say(f"{chosen.label}, {_size(made.bytes_after)} to {out}, where {_size(made.free)} are free")
+        spent = quantise.write(made, threads=threads)
+    how = "" if quantizer == "direct" else f" ({spent.quantiser_seconds:.1f} s of them {quantizer})"
+    say(
+        f"{_size(made.bytes_before)} became {_size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
+        f"in {spent.seconds:.1f} s{how}, {spent.bytes_read / spent.seconds / 1e9:.2f} GB/s"
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+class _Stopped(BaseException):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Within it, a signal that ends the process first lets what was begun be taken away, gigabytes perhaps."""
+
+    def stop(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the next one ends it at once
+        raise _Stopped(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, stop)
+    try:
+        yield
+    except _Stopped as stopped:
+        os.kill(os.getpid(), stopped.number)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,8 @@
+"""Low-bit copies of a model in files: checkpoints of their own, written once and read at every load.
+
+quantise     writes one, a few rows at a time
+tensors      a safetensors file whose tensors come in pieces
+place        a folder that is there whole or not at all
+fingerprint  whose copy it is
+beside       the copy that lies beside its model, which drafts for it
+"""

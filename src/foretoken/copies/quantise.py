@@ -1,0 +1,266 @@
+"""Writes a low-bit copy of a checkpoint, a few rows at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.copies.place import expect_place, free_bytes, written_whole
+from foretoken.copies.tensors import TensorFile
+from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, parse_config, read_json
+from foretoken.decoder.weights import HEAD, INDEX, linear_shapes, mapped_tensors
+from foretoken.errors import CheckpointError, InputError, UnsupportedModelError
+from foretoken.formats import Format
+from foretoken.formats.quantiser import Quantiser, quantise
+from foretoken.formats.table import TILE
+from foretoken.formats.weight import Part, parts
+from foretoken.progress import progress
+from foretoken.text import TOKENIZER_FILES
+
+SHARD = 5_000_000_000  # bytes of a file at most, but for a tensor that is larger, as Hugging Face divides checkpoints
+_TOGETHER = 1 << 25  # numbers read, quantised and written together
+_KEPT = (  # beside the weights
+    "generation_config.json",
+    *TOKENIZER_FILES,
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+FILES = frozenset((*_KEPT, "config.json", INDEX))  # of a copy, beside those of tensors
+_EMBEDDING = "model.embed_tokens"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A copy that is to be written. Nothing has been yet."""
+
+    folder: Path
+    config: DecoderConfig
+    out: Path
+    format: Format
+    quantiser: Quantiser
+    tensors: dict[str, torch.Tensor]  # of the model, where they are mapped
+    shards: tuple[dict[str, dict[str, Part]], ...]  # layers or tensors of each, with what they become
+    free: int  # bytes of the disk
+
+    @property
+    def bytes_before(self) -> int:
+        """Of the model's weights."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def bytes_after(self) -> int:
+        """Of the copy's weights."""
+        return sum(_bytes(part) for shard in self.shards for made in shard.values() for part in made.values())
+
+    @property
+    def bits(self) -> float:
+        """Of a weight of a linear layer, with its part of scales and zero points."""
+        linears = linear_shapes(self.config)
+        size = sum(_bytes(p) for shape in linears.values() for p in parts(self.format, *shape).values())
+        return 8 * size / sum(map(prod, linears.values()))
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds: of everything, and of the quantiser alone. bytes_read: of all weights, a tied head counted again."""
+
+    seconds: float
+    quantiser_seconds: float
+    bytes_read: int
+
+
+def expect_original(folder: Path) -> DecoderConfig:
+    """The configuration of a checkpoint that can be quantised."""
+    config = parse_config(read_json(folder / "config.json"))
+    if config.low_bit is not None:
+        raise UnsupportedModelError(
+            f"{folder} is in a low-bit format already, {config.low_bit.label}; quantise the model that it was made of"
+        )
+    return config
+
+
+def plan(
+    folder: Path,
+    out: Path,
+    format: Format,
+    *,
+    quantiser: Quantiser = "direct",
+    replace: bool = False,
+    shard: int = SHARD,
+) -> Plan:
+    """Look at everything that could be wrong before minutes of work: model, format, place and disk.
+
+    replace: a copy of ours that lies at `out` may be replaced. Raises an InputError or a ModelError.
+    """
+    quantise(torch.ones(1, 1), format, name="", quantiser=quantiser)  # refuses a quantiser that cannot do the format
+    config = expect_original(folder)
+    expect_place(out, replace=replace, ours=FILES)
+    tensors = mapped_tensors(folder, config)
+    made = Plan(
+        folder, config, out, format, quantiser, tensors, _shards(tensors, config, format, shard), free_bytes(out)
+    )
+    needed = made.bytes_after + sum((folder / name).stat().st_size for name in _kept(folder)) + (1 << 20)
+    if needed > made.free:
+        raise InputError(
+            f"the copy takes {needed / 1e9:.3g} GB, and the disk of {out} has {made.free / 1e9:.3g} GB free; free some "
+            "space, or name a folder on another disk"
+        )
+    return made
+
+
+def _bytes(part: Part) -> int:
+    return prod(part.shape) * part.dtype.itemsize
+
+
+def _kept(folder: Path) -> list[str]:
+    return [name for name in _KEPT if (folder / name).is_file()]
+
+
+def _shards(
+    tensors: dict[str, torch.Tensor], config: DecoderConfig, format: Format, most: int
+) -> tuple[dict[str, dict[str, Part]], ...]:
+    """Codes and scales of a layer in one file; files in the order of the layers."""
+    linears = linear_shapes(config)
+    units: dict[str, dict[str, Part]] = {
+        name: {name: Part(tuple(tensor.shape), tensor.dtype)}
+        for name, tensor in tensors.items()
+        if name.removesuffix(".weight") not in linears
+    }
+    for name, shape in linears.items():
+        units[name] = {f"{name}.weight.{kind}": part for kind, part in parts(format, *shape).items()}
+    shards: list[dict[str, dict[str, Part]]] = [{}]
+    size = 0
+    for name, unit in units.items():
+        more = sum(map(_bytes, unit.values()))
+        if shards[-1] and size + more > most:
+            shards.append({})
+            size = 0
+        shards[-1][name] = unit
+        size += more
+    return tuple(shards)
+
+
+def write(plan: Plan, *, threads: int | None = None) -> Spent:
+    """Write a copy: a folder that is there whole or not at all. At no time is more of it in memory than some rows.
+
+    Raises CheckpointError, with the tensor's name, where one holds a NaN or an infinity, and InputError where the disk
+    fails.
+    """
+    began = perf_counter()
+    work = _Work(plan, threads)
+    title = f"quantising to {plan.format.label}"
+    with (
+        written_whole(plan.out) as folder,
+        progress(title, work.bytes_read, slow=plan.quantiser != "direct") as work.done,
+    ):
+        names = _file_names(len(plan.shards))
+        for file, shard in zip(names, plan.shards, strict=True):
+            with TensorFile(folder / file, {n: part for unit in shard.values() for n, part in unit.items()}) as opened:
+                for unit in shard:
+                    work.write(opened, unit)
+        if len(names) > 1:
+            mapping = {
+                name: file
+                for file, shard in zip(names, plan.shards, strict=True)
+                for unit in shard.values()
+                for name in unit
+            }
+            _write_json(folder / INDEX, {"metadata": {"total_size": plan.bytes_after}, "weight_map": mapping})
+        for name in _kept(plan.folder):
+            shutil.copyfile(plan.folder / name, folder / name)
+        about = {
+            "quant_method": QUANT_METHOD,
+            "version": QUANT_VERSION,
+            "format": plan.format.label,
+            "quantizer": plan.quantiser,
+            "source": fingerprint(plan.folder, plan.config),
+        }
+        _write_json(folder / "config.json", {**read_json(plan.folder / "config.json"), "quantization_config": about})
+    return Spent(perf_counter() - began, work.seconds, work.bytes_read)
+
+
+def _file_names(count: int) -> list[str]:
+    if count == 1:
+        return ["model.safetensors"]
+    return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
+
+
+def _write_json(path: Path, value: dict[str, object]) -> None:
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class _Work:
+    """Writes layers and tensors to files, and knows how long the quantiser took."""
+
+    def __init__(self, plan: Plan, threads: int | None) -> None:
+        self.plan = plan
+        self.threads = threads
+        self.seconds = 0.0
+        self.linears = linear_shapes(plan.config)
+        self.bytes_read = sum(self.source(unit)[1].nbytes for shard in plan.shards for unit in shard)
+        self.done: Callable[[int], None] = lambda done: None
+
+    def source(self, unit: str) -> tuple[str, torch.Tensor]:
+        """What a layer or a tensor is made of, and its name in the model."""
+        name = unit
+        if unit in self.linears:
+            name = f"{_EMBEDDING if unit == HEAD and self.plan.config.tied else unit}.weight"
+        return name, self.plan.tensors[name]
+
+    def write(self, file: TensorFile, unit: str) -> None:
+        name, tensor = self.source(unit)
+        for rows in _slices(tensor):
+            if unit in self.linears:
+                began = perf_counter()
+                made = self._quantised(rows, tensor, name)
+                self.seconds += perf_counter() - began
+                for kind, part in made.items():
+                    file.write(f"{unit}.weight.{kind}", part)
+            else:
+                low, high = rows.aminmax()
+                if not bool(low.isfinite() & high.isfinite()):
+                    raise CheckpointError(
+                        f"{name} holds {int((~tensor.isfinite()).sum())} numbers that are NaN or infinite among "
+                        f"{tensor.numel()}; the checkpoint is damaged: download it again"
+                    )
+                file.write(name, rows)
+            self.done(rows.nbytes)
+
+    def _quantised(self, rows: torch.Tensor, whole: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
+        plan = self.plan
+        dtype = plan.tensors[f"{_EMBEDDING}.weight"].dtype  # which a loaded model's weights have
+
+        def made(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+            q = quantise(weight.to(dtype), plan.format, name=name, quantiser=plan.quantiser, threads=self.threads)
+            return {kind: getattr(q, kind) for kind in parts(plan.format, *q.shape)}
+
+        try:
+            return made(rows)
+        except CheckpointError:
+            return made(whole)  # whose message counts all of it
+
+
+def _slices(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Some rows at a time, whole tiles of them."""
+    if tensor.ndim == 1:
+        yield tensor
+        return
+    step = max(_TOGETHER // tensor.shape[1] // TILE, 1) * TILE
+    for first in range(0, len(tensor), step):
+        yield tensor[first : first + step]

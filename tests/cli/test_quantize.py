@@ -1,0 +1,169 @@
+"""`foretoken quantize`, and drafting with what it wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from foretoken.source import EMBEDDED
+from tests.cli.conftest import Cli
+
+MODEL = EMBEDDED["stdlib-1m"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODEL, tmp_path / "small"))
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_copy_beside_the_model_is_written_and_drafts_for_it(cli: Cli, model: Path) -> None:
+    ran = cli("quantize", model, "--format", "int4", "--quantizer", "hqq")
+    assert (ran.code, ran.out) == (0, "")
+    first, last = ran.err.splitlines()
+    assert re.fullmatch(rf"-- int4-g64, \d\.\d MB to {model}-int4-g64, where [\d.]+ [GM]B are free", first)
+    assert re.fullmatch(
+        r"-- \d\.\d MB became \d\.\d MB, 4\.\d\d bits a weight in linear layers, in \d+\.\d s "
+        r"\(\d+\.\d s of them hqq\), \d+\.\d\d GB/s",
+        last,
+    )
+    assert left_in(model.parent) == ["small", "small-int4-g64"]
+    plain = cli("generate", "def add(", "--model", model, "--draft", "none", "--max-new-tokens", 12)
+    ran = cli("generate", "def add(", "--model", model, "--draft", "int4,int2,lookup", "--max-new-tokens", 12)
+    assert ran.code == 0
+    assert ran.out == plain.out
+    cast, read, _ = ran.err.splitlines()
+    assert re.fullmatch(r"-- int2-g64: [\d.]+ MB, cast in \d+\.\d s", cast)
+    assert re.fullmatch(rf"-- int4-g64: [\d.]+ MB, read from {model}-int4-g64 \(hqq\) in \d+\.\d s", read)
+
+
+def test_a_copy_of_an_embedded_model_goes_where_it_is_told_and_is_a_model(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert cli("quantize", "stdlib-1m", "--format", "int4-g128", out).code == 0
+    about = json.loads((out / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    assert (about["format"], about["quantizer"]) == ("int4-g128", "direct")
+    ran = cli("generate", "def add(", "--model", out, "--max-new-tokens", 8, "--audit")
+    assert ran.code == 0
+    assert "audit: identical, 8 tokens" in ran.err
+    again = cli("quantize", "stdlib-1m", "--format", "int4", "--group", 32, out)
+    assert (again.code, again.err) == (
+        2,
+        f"foretoken: {out} is there, a copy in int4-g128; give --force to replace it, or name another folder\n",
+    )
+    assert cli("quantize", "stdlib-1m", "--format", "int4", "--group", 32, out, "--force").code == 0
+    assert "int4-g32" in (out / "config.json").read_text(encoding="utf-8")
+    assert left_in(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["stdlib-1m"], "Missing option '--format'. See `foretoken COMMAND --help`."),
+        (
+            ["stdlib-1m", "--format", "mxfp5", "out"],
+            "the format 'mxfp5' is not known; did you mean 'mxfp4'? (known: int2, int3, int4, int8, mxfp4)",
+        ),
+        (["stdlib-1m", "--format", "int4-g48", "out"], "int4 got groups of 48; expected 32 or 64 or 128"),
+        (
+            ["stdlib-1m", "--format", "mxfp4", "--group", "64", "out"],
+            "mxfp4 got groups of 64; expected 32, which is all that mxfp4 has",
+        ),
+        (
+            ["stdlib-1m", "--format", "int4-g64", "--group", "32", "out"],
+            "the format 'int4-g64' says another group than 32; say one of them",
+        ),
+        (
+            ["stdlib-1m", "--format", "int8", "--quantizer", "hqq", "out"],
+            "hqq looks for zero points, and int8 has none; quantise it with 'direct'",
+        ),
+        (
+            ["stdlib-1m", "--format", "int4", "--quantizer", "best", "out"],
+            "the quantiser 'best' is not known (known: direct, hqq)",
+        ),
+        (
+            ["stdlib-1m", "--format", "int4"],
+            "there is no folder 'stdlib-1m' that a copy could lie beside; check the name, or give the copy's "
+            "folder, OUT",
+        ),
+        (
+            ["owner/name", "--format", "int4"],
+            "there is no folder 'owner/name' that a copy could lie beside; check the name, or give the copy's "
+            "folder, OUT",
+        ),
+        (["stdlib-1m", "--format", "int4", "gone/out"], "there is no folder {here}/gone for the copy; make it first"),
+        (
+            ["stdlib-1m", "--format", "int4", "out", "--threads", "0"],
+            "threads is 0, expected a whole number, 1 or more",
+        ),
+        (
+            ["stdlib", "--format", "int4", "out"],
+            "there is no folder 'stdlib'; expected a checkpoint's folder, a hub id (owner/name) or an embedded "
+            "model; did you mean 'stdlib-7m'? (known: stdlib-1m, stdlib-7m)",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line_before_anything_is_written(
+    given: list[str], message: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli("quantize", *given)
+    assert ran.code == 2
+    assert ran.err == f"foretoken: {message.format(here=tmp_path)}\n"
+    assert left_in(tmp_path) == []
+
+
+def test_what_is_low_bit_or_quantised_by_others_is_refused(cli: Cli, model: Path) -> None:
+    assert cli("quantize", model, "--format", "int2").code == 0
+    ran = cli("quantize", f"{model}-int2-g64", "--format", "int8")
+    assert ran.code == 2
+    assert ran.err == (
+        f"foretoken: {model}-int2-g64 is in a low-bit format already, int2-g64; quantise the model that it was made "
+        "of\n"
+    )
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "gptq"}
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ran = cli("quantize", model, "--format", "int8")
+    assert ran.code == 2
+    assert "the checkpoint is quantised ('gptq'); use the bf16, fp16 or fp32 original" in ran.err
+    assert left_in(model.parent) == ["small", "small-int2-g64"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_as_signals_do_and_nothing_is_left(number: int, model: Path) -> None:
+    code = """
+import sys, time
+from foretoken.copies import quantise
+from foretoken.cli.app import main
+shutil = quantise.shutil
+def wait(*given):
+    print("waiting", flush=True)
+    time.sleep(60)
+shutil.copyfile = wait  # when the weights are written
+sys.argv = ["foretoken", "quantize", sys.argv[1], "--format", "int8"]
+main()
+"""
+    process = subprocess.Popen([sys.executable, "-c", code, model], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"waiting\n"
+    (partial,) = model.parent.glob(".foretoken-*")
+    assert (partial / "model.safetensors").stat().st_size > 1_000_000
+    began = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - began < 20
+    assert process.returncode == -number
+    assert len(err.splitlines()) == 1, err
+    assert left_in(model.parent) == ["small"]

@@ -1,0 +1,232 @@
+"""The copy that lies beside its model drafts for it, if it is that model's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import foretoken
+from foretoken import build
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import parse_config, read_json
+from foretoken.decoder.decoder import Decoder
+from foretoken.formats.weight import QuantisedWeight
+from foretoken.ladder import name_levels
+from foretoken.settings import LoadSettings
+from tests.copies.conftest import copy_of, write_checkpoint
+from tests.tiny import needs_native
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.fixture
+def casts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The formats that are cast at load, as it happens."""
+    made: list[str] = []
+
+    def counted(weights: Any, config: Any, format: Any, **how: Any) -> Any:
+        made.append(format.label)
+        return quantised(weights, config, format, **how)
+
+    quantised = build.quantised
+    monkeypatch.setattr(build, "quantised", counted)
+    return made
+
+
+def draft_of(model: Path, draft: str, **settings: Any) -> Decoder:
+    """The decoder of a draft's first level."""
+    chosen = LoadSettings(draft=draft, **settings)
+    target = foretoken.load(model, draft="none", **settings).target
+    level = name_levels(chosen)[0]
+    return build.load_level(level, model, target, chosen)[0]
+
+
+def same_codes(decoder: Decoder, folder: Path) -> bool:
+    written = foretoken.load(folder, draft="none").target.weights.linears
+    pairs = [(one.weight, other.weight) for one, other in zip(decoder.weights.linears, written, strict=True)]
+    return all(
+        isinstance(a, QuantisedWeight) and isinstance(b, QuantisedWeight) and torch.equal(a.codes, b.codes)
+        for a, b in pairs
+    )
+
+
+def test_a_copy_beside_the_model_is_read_and_nothing_is_cast(model: Path, casts: list[str]) -> None:
+    out = copy_of(model, quantiser="hqq")
+    assert same_codes(draft_of(model, "int4"), out)
+    loaded = foretoken.load(model, draft="int4:tokens=3")
+    done = loaded.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    assert casts == []
+    plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    assert done.tokens == plain.tokens
+    assert done.stats.accepted_tokens > 0
+
+
+def test_without_one_or_with_another_format_it_is_cast(model: Path, casts: list[str]) -> None:
+    copy_of(model, "int4")
+    for draft in ("int2", "int4:group=32", "mxfp4", "int4"):
+        draft_of(model, draft)
+    assert casts == ["int2-g64", "int4-g32", "mxfp4"]
+
+
+def test_its_codes_have_memory_of_their_own_and_the_rest_is_the_models(model: Path) -> None:
+    copy_of(model, "mxfp4")
+    chosen = LoadSettings(draft="mxfp4")
+    target = foretoken.load(model, draft="none").target
+    drafter = build.load_level(name_levels(chosen)[0], model, target, chosen)[0].weights
+    assert drafter.embedding is target.weights.embedding
+    assert drafter.norm is target.weights.norm
+    storages = set()
+    for linear in drafter.linears:
+        assert isinstance(linear.weight, QuantisedWeight)
+        assert linear.weight.codes.data_ptr() % 64 == 0
+        storages |= {part.untyped_storage().data_ptr() for part in (linear.weight.codes, linear.weight.scales)}
+    assert len(storages) == 1, "one allocation"
+    maps = Path("/proc/self/maps")
+    if maps.exists():
+        assert "llama-mxfp4" not in maps.read_text(encoding="utf-8"), "its files are let go"
+
+
+@needs_native
+@pytest.mark.parametrize("settings", [{"weights": "copied"}, {"dtype": "float32"}])
+def test_however_the_model_is_loaded_its_copy_drafts(settings: dict[str, Any], model: Path, casts: list[str]) -> None:
+    copy_of(model, "mxfp4")
+    answers = [
+        foretoken.load(model, draft=draft, **settings).generate(PROMPT, max_new_tokens=16, ignore_eos=True).tokens
+        for draft in ("none", "mxfp4,lookup")
+    ]
+    assert answers[0] == answers[1]
+    assert casts == []
+
+
+def test_a_checkpoint_that_drafts_in_a_format_has_its_copy_beside_it(model: Path, casts: list[str]) -> None:
+    out = copy_of(model)
+    target = write_checkpoint(model.with_name("target"), seed=1)
+    assert same_codes(draft_of(target, f"{model}:format=int4"), out)
+    assert casts == []
+
+
+def test_a_copy_is_a_model_and_a_draft_by_its_folder(model: Path, casts: list[str]) -> None:
+    out = copy_of(model)
+    low_bit = foretoken.load(out, draft="none")
+    truth = low_bit.generate(PROMPT, max_new_tokens=16, ignore_eos=True).tokens
+    for draft in ("mxfp4", "int2,lookup", str(model), f"{out}:k=2:depth=3"):
+        done = foretoken.load(out, draft=draft).generate(PROMPT, max_new_tokens=16, ignore_eos=True)
+        assert done.tokens == truth, draft
+        assert done.stats.draft_tokens > 0
+    assert casts == ["mxfp4", "int2-g64"], "of the copy's values"
+    plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=16, ignore_eos=True).tokens
+    drafted = foretoken.load(model, draft=str(out)).generate(PROMPT, max_new_tokens=16, ignore_eos=True)
+    assert drafted.tokens == plain
+    assert drafted.stats.accepted_tokens > 0
+
+
+def warning(caplog: pytest.LogCaptureFixture, model: Path, casts: list[str]) -> str:
+    """What is said of the copy beside a model, which is not used."""
+    caplog.clear()
+    casts.clear()
+    with caplog.at_level(logging.WARNING):
+        draft_of(model, "int4")
+    assert casts == ["int4-g64"]
+    (record,) = caplog.records
+    message = record.getMessage()
+    start, end = f"{model}-int4-g64 is not used: ", "; quantise the model again with --force, or take it away"
+    assert message.startswith(start)
+    assert message.endswith(end)
+    assert "\n" not in message
+    return message[len(start) : -len(end)]
+
+
+def test_a_copy_that_is_another_models_or_damaged_is_told_and_not_used(
+    model: Path, casts: list[str], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = copy_of(model)
+    config = (out / "config.json").read_text(encoding="utf-8")
+    write_checkpoint(model, seed=1)
+    assert warning(caplog, model, casts) == f"it was made of other weights than those in {model}"
+    write_checkpoint(model)
+    for was, then, reason in (
+        ("int4-g64", "int2-g64", "it is in int2-g64"),
+        ('"version": 1', '"version": 2', "config.json: quantization_config: version is 2, expected 1; "),
+        ('"quantization_config"', '"another"', "it is no low-bit copy"),
+        ("{", "", f"{out}/config.json is not JSON"),
+    ):
+        (out / "config.json").write_text(config.replace(was, then, 1), encoding="utf-8")
+        assert warning(caplog, model, casts).startswith(reason)
+    (out / "config.json").write_text(config, encoding="utf-8")
+    whole = load_file(out / "model.safetensors")
+    scales = whole["lm_head.weight.scales"].clone()
+    whole["lm_head.weight.scales"].view(-1)[0] = float("nan")
+    save_file(whole, out / "model.safetensors")
+    assert warning(caplog, model, casts).startswith("lm_head.weight (int4-g64) has 1 groups with a scale")
+    whole["lm_head.weight.scales"] = scales[:-1]
+    save_file(whole, out / "model.safetensors")
+    assert warning(caplog, model, casts).startswith("the scales of lm_head.weight are bfloat16 [6, 1, 16, 2]")
+    (out / "model.safetensors").unlink()
+    assert warning(caplog, model, casts).startswith(f"{out} has no model.safetensors")
+
+
+def test_the_warning_reaches_standard_error_as_one_line(model: Path) -> None:
+    copy_of(model)
+    write_checkpoint(model, seed=1)
+    code = "import sys, foretoken; foretoken.load(sys.argv[1], draft='int4')"
+    done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == [
+        f"{model}-int4-g64 is not used: it was made of other weights than those in {model}; quantise the model again "
+        "with --force, or take it away"
+    ]
+
+
+# -- the fingerprint ------------------------------------------------------------------------------------------------
+
+
+def print_of(folder: Path) -> str:
+    return fingerprint(folder, parse_config(read_json(folder / "config.json")))
+
+
+def test_a_fingerprint_is_the_weights_and_what_they_are_put_together_to(tmp_path: Path) -> None:
+    first = print_of(write_checkpoint(tmp_path / "a"))
+    assert print_of(write_checkpoint(tmp_path / "b")) == first
+    # what can be set otherwise for the same weights
+    assert print_of(write_checkpoint(tmp_path / "c", max_position_embeddings=1024, rope_theta=5e5)) == first
+    others = [
+        print_of(write_checkpoint(tmp_path / f"other-{i}", **changes))
+        for i, changes in enumerate(
+            [
+                {"seed": 1},
+                {"dtype": torch.float16},
+                {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16},
+                {"tie_word_embeddings": True},
+                {"model_type": "mistral"},
+            ]
+        )
+    ]
+    assert len({first, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize("place", [0, 1 / 2, 1])
+def test_a_number_where_it_looks_makes_it_another(place: float, tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "a", vocab_size=4000)
+    before = print_of(model)
+    tensors = load_file(model / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "model.layers.0.mlp.gate_proj.weight", "model.norm.weight"):
+        changed = {n: tensor.clone() for n, tensor in tensors.items()}
+        changed[name].view(-1)[int(place * (changed[name].numel() - 1))] += 1
+        save_file(changed, model / "model.safetensors")
+        assert print_of(model) != before
+    far = {n: tensor.clone() for n, tensor in tensors.items()}
+    far["model.embed_tokens.weight"].view(-1)[30_000] += 1
+    save_file(far, model / "model.safetensors")
+    assert print_of(model) == before, "it does not look at every number, and says so"
+
+
+def test_the_configuration_holds_the_fingerprint(model: Path) -> None:
+    about = json.loads((copy_of(model) / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    assert about["source"] == print_of(model)
