@@ -16,9 +16,11 @@ import torch
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.engine import Engine
+from foretoken.formats import format_of
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.types import Drafter, Request, RoundRecord, SamplingParams, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
@@ -49,8 +51,9 @@ class World:
     plains: tuple[Plain, ...]
 
 
-def weak_decoder(seed: int, noise: float = 0.0, arithmetic: str = "auto") -> Decoder:
-    """A decoder whose blocks add little to the embedding. With `noise`, another draw is mixed in: a poor copy."""
+def weak_decoder(seed: int, noise: float = 0.0, arithmetic: str = "auto", low_bit: str | None = None) -> Decoder:
+    """A decoder whose blocks add little to the embedding. With `noise`, another draw is mixed in: a poor copy. With
+    `low_bit`, its linear layers are in that format."""
     config = tiny_config(vocab_size=VOCABULARY, num_hidden_layers=3, hidden_size=24, head_dim=6, intermediate_size=40)
     tensors = random_tensors(config, seed)
     other = random_tensors(config, seed + 1000)
@@ -61,13 +64,16 @@ def weak_decoder(seed: int, noise: float = 0.0, arithmetic: str = "auto") -> Dec
             tensor.mul_(8)
         if noise and tensor.ndim == 2:
             tensor.add_(noise * tensor.std() * other[name] / other[name].std())
-    return Decoder(config, assemble(tensors, config), arithmetic=arithmetic, threads=1)
+    weights = assemble(tensors, config)
+    if low_bit is not None:
+        weights = quantised(weights, config, format_of(low_bit))
+    return Decoder(config, weights, arithmetic=arithmetic, threads=1)
 
 
 @cache
-def make_world(arithmetic: str = "auto", sampling: SamplingParams = GREEDY) -> World:
+def make_world(arithmetic: str = "auto", sampling: SamplingParams = GREEDY, low_bit: str | None = None) -> World:
     """Two prompts that end as they began, so that there is something to look up."""
-    target = weak_decoder(_SEED, arithmetic=arithmetic)
+    target = weak_decoder(_SEED, arithmetic=arithmetic, low_bit=low_bit)
     plains = []
     for start in _STARTS:
         orbit = decode(target, (start,), 40).tokens

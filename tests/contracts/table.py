@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.low_bit import quantised
 from foretoken.drafters import DRAFTERS
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
+from foretoken.formats import format_of
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from foretoken.types import Drafter
@@ -58,9 +61,9 @@ def _model(stage: Stage, inner: Drafter | None = None, *, model: Decoder = _poor
     )
 
 
-def _tree(stage: Stage, shape: str, *, shared: bool = False) -> Drafter:
+def _tree(stage: Stage, shape: str, *, model: Decoder = _poor, shared: bool = False) -> Drafter:
     return TreeDrafter(
-        _poor,
+        model,
         Sampler,
         name="tree",
         vocab_size=VOCABULARY,
@@ -71,6 +74,46 @@ def _tree(stage: Stage, shape: str, *, shared: bool = False) -> Drafter:
         sharpness=1.0,
         views=stage.caches if shared else None,
     )
+
+
+@cache
+def copy_of(target: Decoder, format: str, inputs: str) -> Decoder:
+    """A target's copy in a low-bit format, which shares its memory."""
+    weights = quantised(target.weights, target.config, format_of(format), inputs=inputs)
+    return Decoder(target.config, weights, arithmetic=target.arithmetic, threads=1)
+
+
+def _stacked(stage: Stage, *formats: str) -> Drafter:
+    """A ladder of the target's copies, each on views of the one above it, with lookup behind the last."""
+    opened = [Caches() for _ in formats]
+    drafter: Drafter = LookupDrafter()
+    for format, views, its in reversed(list(zip(formats, [stage.caches, *opened], opened, strict=False))):
+        drafter = ModelDrafter(
+            copy_of(stage.world.target, format, "int8"),
+            Sampler,
+            name=format,
+            vocab_size=VOCABULARY,
+            tokens=4,
+            inner=drafter,
+            inner_tokens=3,
+            views=views,
+            opened=its,
+        )
+    return drafter
+
+
+def _copy(
+    format: str, *, inputs: str = "int8", shape: str | None = None, shared: bool = False
+) -> Callable[[Stage], Drafter]:
+    """Of the target, as a draft: a chain, or a tree of a shape."""
+
+    def make(stage: Stage) -> Drafter:
+        model = copy_of(stage.world.target, format, inputs)
+        if shape is not None:
+            return _tree(stage, shape, model=model, shared=shared)
+        return _model(stage, model=model, shared=shared)
+
+    return make
 
 
 def _shipped(name: str) -> Callable[[Stage], Drafter]:
@@ -88,6 +131,14 @@ TABLE: dict[str, Entry] = {
     "model on a view, model": Entry(lambda s: _model(s, _model(s, model=_poorer), shared=True)),
     **{f"tree, {shape}": Entry(lambda s, shape=shape: _tree(s, shape)) for shape in SHAPES},
     "tree on a view": Entry(lambda s: _tree(s, "beam", shared=True)),
+    "mxfp4": Entry(_copy("mxfp4")),
+    "mxfp4 on a view": Entry(_copy("mxfp4", shared=True)),
+    "mxfp4 on a view, bf16 inputs": Entry(_copy("mxfp4", inputs="bf16", shared=True)),
+    "int2": Entry(_copy("int2", inputs="bf16")),
+    "int2 on a view": Entry(_copy("int2", shared=True)),
+    "tree, mxfp4 on a view": Entry(_copy("mxfp4", shape="beam", shared=True)),
+    "tree, int2": Entry(_copy("int2", shape="best-first")),
+    "mxfp4, int2, lookup on stacked views": Entry(lambda s: _stacked(s, "mxfp4", "int2")),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.contracts.table import TABLE, Stage
 from tests.fakes import FarVerifier, Ladder
 from tests.world import LONGEST, Plain, Run, make_world
 
-SEED = 20261121
+SEED = 20261122
 FACTORS: dict[str, list[Any]] = {
     "shape": ["chain", "tree"],
     "max_new_tokens": list(range(1, 21)),
@@ -31,6 +32,7 @@ FACTORS: dict[str, list[Any]] = {
     "verifier": ["near", "far"],
     "sampling": ["greedy", "0.8, top-p", "1.3, penalties", "greedy, penalties", "0.6, top-k, bias"],
     "ends_by": ["token", "text"],  # an end token, or a stop string that ends with it
+    "target": [None, "mxfp4", "int3"],  # its low-bit format
 }
 SAMPLING = {
     "greedy": SamplingParams(),
@@ -52,7 +54,7 @@ def expected(plain: Plain, max_new_tokens: int, end_at: int | None) -> tuple[int
 
 def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
     sampling = SAMPLING[case["sampling"]]
-    world, caches = make_world(sampling=sampling), Caches()
+    world, caches = make_world(sampling=sampling, low_bit=case["target"]), Caches()
     drafter = TABLE[name].make(Stage(world, caches, case["shape"]))
     plains = world.plains[: case["sequences"]]
     ends = [frozenset[int]() if case["end_at"] is None else frozenset([p.tokens[case["end_at"]]]) for p in plains]
@@ -122,10 +124,14 @@ def run_all(name: str, cases: Iterable[Mapping[str, Any]]) -> Counter[str]:
     return events
 
 
+@cache
+def sample() -> list[dict[str, Any]]:
+    return pairwise({"drafter": list(TABLE), **FACTORS}, SEED)
+
+
 @pytest.mark.parametrize("name", TABLE)
 def test_every_pair_of_circumstances_gives_what_plain_decoding_gives(name: str) -> None:
-    sample = pairwise({"drafter": list(TABLE), **FACTORS}, SEED)
-    run_all(name, [case for case in sample if case["drafter"] == name])
+    run_all(name, [case for case in sample() if case["drafter"] == name])
 
 
 @pytest.mark.prove
@@ -146,5 +152,7 @@ def test_the_truth_is_not_trivial() -> None:
     for plain in make_world().plains:
         assert len(set(plain.tokens)) == LONGEST, "an end token can be planted at every offset"
         assert not plain.logits.isnan().any()
+    targets = {make_world(low_bit=format).plains[0].digests[-1] for format in FACTORS["target"]}
+    assert len(targets) == 3, "low-bit targets are others"
     texts = {tuple(plain.tokens for plain in make_world(sampling=sampling).plains) for sampling in SAMPLING.values()}
     assert len(texts) == len(SAMPLING), "each way to sample gives another text"
