@@ -72,13 +72,10 @@ def llama_cpp(python: str, checkpoint: Path, work: Path, threads: int) -> Iterat
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     except OSError as error:
         raise InputError(f"{python} does not run ({error.strerror}); expected a Python with llama-cpp-python") from None
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    with process:  # closes its input, which ends it
+        assert process.stdin is not None
+        assert process.stdout is not None
         yield _LlamaCpp(process.stdin, process.stdout)
-    finally:
-        process.stdin.close()
-        process.wait()
 
 
 class _LlamaCpp:
