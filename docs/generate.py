@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import typer
 
 import foretoken.errors
 from foretoken.cli.app import app
-from foretoken.drafters import CHAIN, DRAFTERS, TREE
+from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.formats import FORMATS
 
 DOCS = Path(__file__).parent
 
@@ -47,17 +48,32 @@ def _drafts() -> Iterator[str]:
         "",
     )
     yield from ("| name | what it is | options |", "|---|---|---|")
-    rows = [(f"`{name}`", entry) for name, entry in DRAFTERS.items()]
-    rows += [("a checkpoint", CHAIN), ("a checkpoint, with one of these options", TREE)]
-    for name, entry in rows:
-        options = ", ".join(f"`{option}`{_choices(kind)}" for option, kind in entry.options.items())
-        yield f"| {name} | {entry.summary} | {options} |"
+    rows: list[tuple[str, str, Mapping[str, Any]]] = [
+        *((f"`{name}`", entry.summary, entry.options) for name, entry in DRAFTERS.items()),
+        (
+            ", ".join(f"`{name}`" for name in FORMATS),
+            "the model's own copy in a low-bit format drafts a chain, on the model's keys and values",
+            {**CHAIN.options, **COPY_OPTIONS},
+        ),
+        ("a checkpoint", CHAIN.summary, {**CHAIN.options, **CHECKPOINT_OPTIONS}),
+        ("a copy or a checkpoint, with one of these options", TREE.summary, TREE.options),
+    ]
+    for name, summary, its_options in rows:
+        options = ", ".join(f"`{option}`{_choices(kind)}" for option, kind in its_options.items())
+        yield f"| {name} | {summary} | {options} |"
     yield from (
+        "",
+        "`group` is how many inputs share a scale and a zero point, in int4, int3 and int2: 32, 64 or 128, otherwise "
+        "64. `inputs` is what rows are rounded to before they meet low-bit weights, otherwise what is fastest here. "
+        "`own-cache` takes no value: the copy then reads the prompt itself, into keys and values of its own. `format` "
+        "makes a checkpoint that drafts a low-bit one at load.",
         "",
         "`tokens` is the most draft tokens a round, and of a tree `nodes` is (num_speculative_tokens, for the first "
         "level); a tree has at most 4096 nodes, and `k` times `depth` is no more. Examples: `lookup`; "
         "`lookup:min_match=3:tokens=6`; `stdlib-1m:tokens=4`, a checkpoint that drafts a chain; `stdlib-1m,lookup`, "
-        "the same, sped up by lookup; `PATH:k=4:depth=6`, a tree; `PATH:k=4:depth=6:shape=best-first:nodes=16`.",
+        "the same, sped up by lookup; `PATH:k=4:depth=6`, a tree; `PATH:k=4:depth=6:shape=best-first:nodes=16`; "
+        "`mxfp4`, the model's copy; `mxfp4,lookup`; `int4:group=32,int2,lookup`, two copies and lookup; "
+        "`int8:k=2:depth=3:own-cache`; `PATH:format=int4`.",
     )
 
 
@@ -90,6 +106,21 @@ def command_line() -> Iterator[str]:
                 yield f"| `{option.opts[0]}` | {_default(option)} | {option.help} |"
     yield from _drafts()
     yield from (
+        "",
+        "## Low-bit copies",
+        "",
+        "A draft that is named by a format, such as `int4`, is made of the model's weights at every load; of a large "
+        "model that takes a while, and rounding is all there is time for. `foretoken quantize` does it once, and "
+        "`--quantizer hqq` does it better: without OUT it writes `MODEL-int4-g64` beside the folder MODEL, where "
+        "`--draft int4` looks for it. A copy says whose it is: if the model's weights have changed since, a line on "
+        "standard error says so, and they are rounded as if there was none. Another line says of every low-bit draft "
+        "how large it is, and where it was read or that it was cast.",
+        "",
+        "A copy is a checkpoint: `--model MODEL-int4-g64` generates with it, as exactly as with any other model, and "
+        "`--draft PATH` drafts with it for another. It holds codes and scales of every linear layer and of the head, "
+        "and the rest as it was; the tokenizer's files come along. It is there when it is whole and not before: "
+        "whatever ends the command, nothing is left under its name, and what a killed one leaves under another "
+        "(`.foretoken-*.partial`) the next one removes.",
         "",
         "## Choosing tokens",
         "",

@@ -28,8 +28,8 @@ LOAD: dict[str, Any] = {
     "draft": _option(
         str,
         _LOADING,
-        "What drafts: none, lookup, lookup:min_match=3, a checkpoint (folder, hub id, stdlib-1m), or levels of them "
-        "with commas between, such as stdlib-1m,lookup.",
+        "What drafts: none, lookup, lookup:min_match=3, the model's copy in a low-bit format (mxfp4, int8, int4, int3, "
+        "int2), a checkpoint (folder, hub id, stdlib-1m), or levels of them with commas between, such as mxfp4,lookup.",
     ),
     "num_speculative_tokens": _option(
         int | None, _LOADING, "Most draft tokens a round.", show_default="what suits the draft"
