@@ -9,11 +9,14 @@ from typing import Any, cast
 import pytest
 
 import foretoken
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters import CHAIN, DRAFTERS, TREE
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import DraftSpecError
+from foretoken.formats import FORMATS, format_of
 from foretoken.ladder import Level, make_ladder, name_levels
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import LoadSettings
@@ -105,6 +108,15 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
             "stdlib-1m:k=2,lookup",
             "'k' makes 'stdlib-1m' draft a tree, and trees cannot be sped up; leave 'k' out, or 'lookup'",
         ),
+        ("mxfp4,none", "'none' speeds nothing up; leave it out"),
+        (
+            "mxfp4:k=2:own-cache,lookup",
+            "'k' makes 'mxfp4' draft a tree, and trees cannot be sped up; leave 'k' out, or 'lookup'",
+        ),
+        (
+            "lookup,mxfp4",
+            "'lookup' cannot be sped up by 'mxfp4'; only a decoder that drafts a chain can be sped up",
+        ),
         (
             "stdlib-1m,lookup,stdlib-1m",
             "'lookup' cannot be sped up by 'stdlib-1m'; only a decoder that drafts a chain can be sped up",
@@ -162,16 +174,46 @@ def test_a_tree_sends_as_many_nodes_as_it_is_told(spec: str, asked: int | None, 
 
 
 def test_a_checkpoint_drafts_a_chain_or_with_an_option_of_trees_a_tree() -> None:
-    def named(spec: str) -> tuple[Any, int]:
-        (level,) = name_levels(LoadSettings(draft=spec))
+    def drafts(spec: str) -> tuple[Any, int]:
+        level = named(spec)
         return level.entry, level.tokens
 
-    assert named("stdlib-1m") == (CHAIN, CHAIN.num_speculative_tokens)
-    assert named("stdlib-1m:tokens=9") == (CHAIN, 9)
-    assert named("somebody/something:k=3:depth=5") == (TREE, 15)
-    assert named("./folder:nodes=7") == (TREE, 7)
+    assert drafts("stdlib-1m") == (CHAIN, CHAIN.num_speculative_tokens)
+    assert drafts("stdlib-1m:tokens=9") == (CHAIN, 9)
+    assert drafts("somebody/something:k=3:depth=5") == (TREE, 15)
+    assert drafts("./folder:nodes=7") == (TREE, 7)
     with pytest.raises(DraftSpecError, match=r"^draft 'stdlib-1m': 'tokens' is an option of a chain, and 'k'"):
         named("stdlib-1m:k=2:tokens=9")
+
+
+def named(spec: str) -> Level:
+    (level,) = name_levels(LoadSettings(draft=spec))
+    return level
+
+
+def test_a_low_bit_format_is_a_copy_of_the_target_in_it() -> None:
+    for format in FORMATS.values():
+        level = named(format.name)
+        assert (level.entry, level.tokens) == (CHAIN, CHAIN.num_speculative_tokens)
+        assert level.format == format
+        assert level.is_copy
+        assert level.has_decoder
+        assert level.called == format.name
+    assert named("int4:group=128").format == format_of("int4-g128")
+    assert named("int2:group=32:inputs=bf16:own-cache").options == {"group": 32, "inputs": "bf16", "own-cache": True}
+    assert named("mxfp4:group=32").format == FORMATS["mxfp4"]  # which it has anyhow
+    assert (named("mxfp4:k=3:depth=5").entry, named("mxfp4:k=3:depth=5").tokens) == (TREE, 15)
+    assert named("mxfp4:tokens=7").tokens == 7
+    assert not named("lookup").is_copy
+
+
+def test_a_checkpoint_may_be_in_a_low_bit_format_too_and_is_no_copy() -> None:
+    level = named("stdlib-1m:format=int4:group=32:inputs=bf16:tokens=3")
+    assert level.format == format_of("int4-g32")
+    assert (level.is_copy, level.has_decoder, level.tokens) == (False, True, 3)
+    assert named("stdlib-1m").format is None
+    assert named("./mxfp4").format is None  # a folder
+    assert not named("owner/mxfp4").is_copy
 
 
 @pytest.mark.parametrize(
@@ -181,6 +223,28 @@ def test_a_checkpoint_drafts_a_chain_or_with_an_option_of_trees_a_tree() -> None
         ("stdlib-1m:sharpness=0", "draft 'stdlib-1m': sharpness is '0', expected a number above 0, such as 0.2"),
         ("stdlib-1m:sharpness=-1", "draft 'stdlib-1m': sharpness is '-1', expected a number above 0, such as 0.2"),
         ("stdlib-1m:k=0", "draft 'stdlib-1m': k is '0', expected a whole number, 1 to 9999"),
+        ("mxfp4:group=64", "draft 'mxfp4': mxfp4 got groups of 64; expected 32, which is all that mxfp4 has"),
+        ("int8:group=32", "draft 'int8': int8 got groups of 32; expected 0, which is all that int8 has"),
+        ("int4:group=48", "draft 'int4': int4 got groups of 48; expected 32 or 64 or 128"),
+        ("int4:group=0", "draft 'int4': group is '0', expected a whole number, 1 to 9999"),
+        ("int4:group", "draft 'int4': 'group' has no value; expected group=..."),
+        ("int4:inputs=fp32", "draft 'int4': inputs is 'fp32' (known: bf16, int8)"),
+        ("mxfp4:own-cache=yes", "draft 'mxfp4': own-cache takes no value; leave 'yes' out"),
+        (
+            "mxfp4:own_cache",
+            "draft 'mxfp4' has no option 'own_cache'; did you mean 'own-cache'? (known: depth, group, ",
+        ),
+        ("mxfp4:format=int4", "draft 'mxfp4' has no option 'format'"),
+        ("mxfp4:k=2:tokens=9", "draft 'mxfp4': 'tokens' is an option of a chain, and 'k' makes it a tree; a tree has"),
+        ("lookup:own-cache", "draft 'lookup' has no option 'own-cache' (known: min_match, tokens)"),
+        ("none:own-cache", "draft 'none' takes no options; leave 'own-cache' out"),
+        ("stdlib-1m:own-cache", "draft 'stdlib-1m' has no option 'own-cache'"),  # it has one anyhow
+        ("stdlib-1m:group=32", "draft 'stdlib-1m': 'group' belongs to a low-bit format; add format=int4, or leave 'gr"),
+        ("stdlib-1m:inputs=bf16", "draft 'stdlib-1m': 'inputs' belongs to a low-bit format; add format=int4, or leav"),
+        ("stdlib-1m:format=int5", "draft 'stdlib-1m': format is 'int5'; did you mean 'int"),
+        ("stdlib-1m:format=int4:group=33", "draft 'stdlib-1m': int4 got groups of 33; expected 32 or 64 or 128"),
+        ("mxpf4", "there is no draft 'mxpf4'; did you mean 'mxfp4'?"),
+        ("int4-g64", "there is no draft 'int4-g64'; did you mean 'int4'?"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(spec: str, message: str) -> None:
@@ -267,3 +331,71 @@ def test_no_two_levels_are_called_the_same_and_none_as_the_target() -> None:
     assert called("a/model,b/model,lookup") == ["model", "model-2", "lookup"]
     assert called("a/target") == ["target-1"]
     assert called("a/lookup,lookup") == ["lookup-1", "lookup"]
+    assert called("mxfp4,int2,mxfp4,lookup") == ["mxfp4", "int2", "mxfp4-3", "lookup"]
+    assert called("a/mxfp4,mxfp4") == ["mxfp4", "mxfp4-2"]
+
+
+# -- whose keys and values a copy drafts on ---------------------------------------------------------------------------
+
+
+def ladder(spec: str, caches: Caches | None) -> list[Any]:
+    """The drafters of a ladder, nearest to the target first."""
+    target = tiny_decoder()
+    drafter: Any = make_ladder(
+        name_levels(LoadSettings(draft=spec)),
+        target,
+        Samplers(None),
+        rule="walk",
+        load=lambda level: (target, None),
+        tokenizer=None,
+        caches=caches,
+    )
+    levels = []
+    while drafter is not None:
+        levels.append(drafter)
+        drafter = getattr(drafter, "inner", None)
+    return levels
+
+
+def test_a_copy_drafts_on_views_of_what_checks_it() -> None:
+    caches = Caches()
+    (chain,) = ladder("mxfp4", caches)
+    assert chain.views is caches
+    assert chain.opened is None  # nobody below needs it
+    (tree,) = ladder("int2:k=2", caches)
+    assert tree.views is caches
+    assert isinstance(tree, TreeDrafter)
+    first, second, third, lookup = ladder("int8,mxfp4,int2,lookup", caches)
+    assert first.views is caches
+    assert second.views is first.opened is not None
+    assert third.views is second.opened is not None
+    assert len({id(caches), id(first.opened), id(second.opened), id(third.opened)}) == 4
+    assert isinstance(lookup, LookupDrafter)
+
+
+def test_with_a_cache_of_its_own_a_copy_has_no_views_and_lends_some() -> None:
+    caches = Caches()
+    (chain,) = ladder("mxfp4:own-cache", caches)
+    assert chain.views is None
+    first, second = ladder("mxfp4:own-cache,int2", caches)
+    assert first.views is None
+    assert second.views is first.opened is not None
+    first, second = ladder("mxfp4,int2:own-cache", caches)
+    assert first.views is caches
+    assert second.views is None
+
+
+def test_a_copy_below_another_model_has_a_cache_of_its_own() -> None:
+    # the keys and values of the other are not the target's
+    caches = Caches()
+    model, copy, lookup = ladder("stdlib-1m,mxfp4,lookup", caches)
+    assert model.views is None
+    assert model.opened is None
+    assert copy.views is None
+    assert isinstance(lookup, LookupDrafter)
+    copy, model, below = ladder("mxfp4,stdlib-1m,int2", caches)
+    assert copy.views is caches
+    assert model.views is None
+    assert below.views is None
+    (model,) = ladder("stdlib-1m:format=mxfp4", caches)
+    assert model.views is None
