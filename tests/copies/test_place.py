@@ -20,6 +20,7 @@ from foretoken.copies import place
 from foretoken.copies import quantise as copies
 from foretoken.copies.tensors import TensorFile
 from foretoken.errors import InputError
+from foretoken.formats import FORMATS
 from tests.copies.conftest import copy_of, left_in, write_checkpoint
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -66,7 +67,7 @@ def test_what_breaks_off_leaves_nothing_and_what_was_there(
     if there:
         copy_of(model, "int2", out)
         before = {path.name: path.read_bytes() for path in out.iterdir()}
-    plan = copies.plan(model, out, foretoken.formats.format_of("int4"), replace=there, shard=9000)
+    plan = copies.plan(model, out, FORMATS["int4"], replace=there, shard=9000)
     assert len(plan.shards) > 2
     where, name, after = STAGES[stage]
     monkeypatch.setattr(where, name, breaking(getattr(where, name), after, reason))
@@ -86,7 +87,7 @@ def test_what_breaks_off_leaves_nothing_and_what_was_there(
 
 def test_an_old_copy_comes_back_where_the_new_one_gets_no_name(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = copy_of(model, "int2", model.parent / "copy")
-    plan = copies.plan(model, out, foretoken.formats.format_of("int4"), replace=True)
+    plan = copies.plan(model, out, FORMATS["int4"], replace=True)
     rename = Path.rename
 
     def refuse(path: Path, to: Path) -> Path:
@@ -98,7 +99,7 @@ def test_an_old_copy_comes_back_where_the_new_one_gets_no_name(model: Path, monk
     with pytest.raises(InputError):
         copies.write(plan)
     assert left_in(model.parent) == ["copy", "llama"]
-    assert foretoken.load(out, draft="none").target.config.low_bit == foretoken.formats.format_of("int2")
+    assert foretoken.load(out, draft="none").target.config.low_bit == FORMATS["int2"]
 
 
 def test_a_run_that_is_killed_leaves_no_copy_and_the_next_one_takes_away_what_it_left(model: Path) -> None:
@@ -122,16 +123,33 @@ copies.write(copies.plan(Path(sys.argv[1]), Path(sys.argv[2]), FORMATS["int4"]))
 
 
 def test_what_another_run_is_writing_is_left_alone(model: Path) -> None:
-    with place.written_whole(model.parent / "other") as partial:
+    with place.written_whole(model.parent / "other", replace=False, ours=()) as partial:
         (partial / "config.json").write_text("{}", encoding="utf-8")
         copy_of(model)
     assert left_in(model.parent) == ["llama", "llama-int4-g64", "other"]
 
 
+def test_what_came_to_lie_there_meanwhile_is_not_replaced(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = model.parent / "copy"
+    plan = copies.plan(model, out, FORMATS["int4"])
+    look = copies.fingerprint
+
+    def meanwhile(*given: Any) -> str:
+        monkeypatch.setattr(copies, "fingerprint", look)
+        copy_of(model, "int2", out)
+        return look(*given)
+
+    monkeypatch.setattr(copies, "fingerprint", meanwhile)
+    with pytest.raises(InputError, match="is there, a copy in int2-g64; give --force to replace it"):
+        copies.write(plan)
+    assert left_in(model.parent) == ["copy", "llama"]
+    assert foretoken.load(out, draft="none").target.config.low_bit == FORMATS["int2"]
+
+
 def refusal(model: Path, out: Path | str, *, replace: bool = False) -> str:
     before = left_in(model.parent)
     with pytest.raises(InputError) as error:
-        copies.plan(model, Path(out), foretoken.formats.format_of("int4"), replace=replace)
+        copies.plan(model, Path(out), FORMATS["int4"], replace=replace)
     assert left_in(model.parent) == before
     return str(error.value)
 
@@ -198,7 +216,7 @@ def test_a_link_keeps_leading_to_the_copy(model: Path) -> None:
     link.symlink_to(out)
     copy_of(model, "int2", link, replace=True)
     assert link.is_symlink()
-    assert foretoken.load(out, draft="none").target.config.low_bit == foretoken.formats.format_of("int2")
+    assert foretoken.load(out, draft="none").target.config.low_bit == FORMATS["int2"]
 
 
 def test_a_name_without_a_folder_is_in_the_one_where_we_are(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import foretoken
+from foretoken import progress as progress_module
 from foretoken.copies import quantise as copies
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
@@ -215,6 +218,28 @@ print(plan.bytes_after, max(seen) - seen[0])
     size, grown = map(int, done.stdout.split())
     assert size > 350e6
     assert grown < 80e6
+
+
+@pytest.mark.parametrize(("quantiser", "shown"), [("direct", False), ("hqq", True)])
+def test_a_bar_says_what_is_done_of_how_much_sooner_where_it_is_slow(
+    quantiser: Any, shown: bool, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(progress_module, "LARGE", 100_000)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    copy_of(model, quantiser=quantiser)
+    text = screen.getvalue()
+    assert ("quantising to int4-g64" in text) == shown
+    if shown:
+        size = (model / "model.safetensors").stat().st_size
+        assert re.search(r"([\d.]+)/\1 kB", re.sub(r"\x1b\[[0-9;]*m", "", text)), f"to the end of {size} bytes"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

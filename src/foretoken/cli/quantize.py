@@ -105,7 +105,8 @@ def _stoppable() -> Iterator[None]:
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # as by nohup
+    for number in before:
         signal.signal(number, stop)
     try:
         yield

@@ -75,10 +75,11 @@ def free_bytes(out: Path) -> int:
 
 
 @contextmanager
-def written_whole(out: Path) -> Iterator[Path]:
-    """Within it, a new folder under another name, which gets the name of `out` at the end, in place of what is there.
+def written_whole(out: Path, *, replace: bool, ours: Container[str]) -> Iterator[Path]:
+    """Within it, a new folder under another name, which gets the name of `out` at the end.
 
-    If anything breaks off, nothing of it stays, and what was there does. Raises InputError where the disk fails.
+    If anything breaks off, nothing of it stays, and what was there does. Raises InputError where the disk fails, and
+    where something has come to lie at `out` meanwhile that `expect_place` refuses.
     """
     place = _behind_links(out)
     partial = place.with_name(_PARTIAL.format(uuid.uuid4().hex))
@@ -87,6 +88,7 @@ def written_whole(out: Path) -> Iterator[Path]:
         with _locked(partial):
             yield partial
             _sync(partial)
+            expect_place(out, replace=replace, ours=ours)
             _put(partial, place)
             _sync(place.parent)
     except ForetokenError:  # some of them are OSErrors

@@ -53,6 +53,7 @@ class Plan:
     tensors: dict[str, torch.Tensor]  # of the model, where they are mapped
     shards: tuple[dict[str, dict[str, Part]], ...]  # layers or tensors of each, with what they become
     free: int  # bytes of the disk
+    replace: bool  # a copy that lies there
 
     @property
     def bytes_before(self) -> int:
@@ -108,9 +109,8 @@ def plan(
     config = expect_original(folder)
     expect_place(out, replace=replace, ours=FILES)
     tensors = mapped_tensors(folder, config)
-    made = Plan(
-        folder, config, out, format, quantiser, tensors, _shards(tensors, config, format, shard), free_bytes(out)
-    )
+    shards = _shards(tensors, config, format, shard)
+    made = Plan(folder, config, out, format, quantiser, tensors, shards, free_bytes(out), replace)
     needed = made.bytes_after + sum((folder / name).stat().st_size for name in _kept(folder)) + (1 << 20)
     if needed > made.free:
         raise InputError(
@@ -162,7 +162,7 @@ def write(plan: Plan, *, threads: int | None = None) -> Spent:
     work = _Work(plan, threads)
     title = f"quantising to {plan.format.label}"
     with (
-        written_whole(plan.out) as folder,
+        written_whole(plan.out, replace=plan.replace, ours=FILES) as folder,
         progress(title, work.bytes_read, slow=plan.quantiser != "direct") as work.done,
     ):
         names = _file_names(len(plan.shards))
