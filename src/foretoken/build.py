@@ -13,6 +13,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import copy_of, quantised
+from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import DTYPES, Weights, load_weights
 from foretoken.errors import CheckpointError, SettingError
 from foretoken.formats import Format
@@ -104,6 +105,11 @@ def _low_bit(
     size = sum(linear.nbytes for linear in made.linears)
     called = format.label if level.is_copy else f"{level.called} in {format.label}"
     log.info("%s: %.3g MB, %s in %.1f s", called, size / 1e6, how, perf_counter() - began)
+    why = why_not(made)
+    if why is not None:
+        log.warning(
+            "%s is no faster than the weights that it is a copy of, because it runs in PyTorch (%s)", called, why
+        )
     return made
 
 

@@ -57,7 +57,7 @@ def quantised_linears(
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
         for name, linear in linears.items():
             stored = "model.embed_tokens" if name == HEAD and config.tied else name
-            yield name, quantise(_plain(linear).values, format, name=f"{stored}.weight", quantiser=quantiser)
+            yield name, quantise(_plain(linear).values.cpu(), format, name=f"{stored}.weight", quantiser=quantiser)
             done(linear.nbytes)
 
 
@@ -77,10 +77,11 @@ def dequantised(weights: Weights) -> Weights:
     """The same values with every low-bit weight as bf16: what the exact promise of a low-bit model refers to."""
     if all(isinstance(linear.weight, torch.Tensor) for linear in weights.linears):
         return weights
-    return weights.with_linears(_plain)
+    device = weights.embedding.device
+    return weights.with_linears(lambda linear: _plain(linear, device))
 
 
-def _plain(linear: Linear) -> Linear:
+def _plain(linear: Linear, device: torch.device | None = None) -> Linear:
     if isinstance(linear.weight, torch.Tensor):
         return linear
-    return Linear(dequantise(linear.weight), linear.bias)
+    return Linear(dequantise(linear.weight).to(device), linear.bias)
