@@ -1,8 +1,8 @@
 """The proof: `python -m tests.prove --tokens 1000000`, as `make prove` runs it.
 
-Random tiny models of every family, the embedded models, and those that --models names; every type, instruction level
-and number of threads; every drafter and fake; random trees; several sequences in one pass. Each token and each bit of
-its logits is compared with plain decoding. The record goes to results/.
+Random tiny models of every family, the embedded models, and those that --models names; every type, low-bit format,
+instruction level and number of threads; every drafter and fake; random trees; several sequences in one pass. Each token
+and each bit of its logits is compared with plain decoding. The record goes to results/.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def run(
             name, make = order[turn % len(order)]
             turn += 1
         subject = make(dice)
-        subjects[f"{subject.name}, {subject.dtype}"] += 1
+        subjects[f"{subject.name}, {subject.kind}"] += 1
         try:
-            prove(subject, levels, small if name in ("tiny", "stdlib-1m") else LARGE, dice, events)
+            prove(subject, levels, small if name.startswith("tiny") or name == "stdlib-1m" else LARGE, dice, events)
         except Difference as found:
             difference = str(found)
         except KeyboardInterrupt:  # what was compared until then is compared

@@ -16,6 +16,7 @@ from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
+from foretoken.formats import FORMATS, Format, format_of
 from foretoken.kernels import native
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
@@ -49,11 +50,19 @@ class Stage:
     truth: Truth
     shape: str
     copy: Callable[[float], Decoder]
+    low: Callable[[Format, str], Decoder]  # a copy in a low-bit format, with such inputs
     dice: random.Random
 
 
-def _model(stage: Stage, noise: float, inner: Drafter | None = None, views: Caches | None = None) -> Drafter:
-    model = stage.copy(noise)
+def _model(
+    stage: Stage,
+    noise: float,
+    inner: Drafter | None = None,
+    views: Caches | None = None,
+    model: Decoder | None = None,
+    opened: Caches | None = None,
+) -> Drafter:
+    model = stage.copy(noise) if model is None else model
     return ModelDrafter(
         model,
         sampler,
@@ -63,11 +72,12 @@ def _model(stage: Stage, noise: float, inner: Drafter | None = None, views: Cach
         inner=inner,
         inner_tokens=stage.dice.choice([1, 3]),
         views=views,
+        opened=opened,
     )
 
 
-def _tree(stage: Stage, views: Caches | None = None) -> Drafter:
-    model = stage.copy(0.1)
+def _tree(stage: Stage, views: Caches | None = None, model: Decoder | None = None) -> Drafter:
+    model = stage.copy(0.1) if model is None else model
     width, depth = stage.dice.choice([(1, 3), (2, 4), (4, 4)])
     return TreeDrafter(
         model,
@@ -81,6 +91,33 @@ def _tree(stage: Stage, views: Caches | None = None) -> Drafter:
         sharpness=stage.dice.choice([0.2, 1.0]),
         views=views,
     )
+
+
+def _low_bit(stage: Stage, name: str) -> Decoder:
+    groups = FORMATS[name].groups
+    return stage.low(format_of(name, stage.dice.choice(groups)), stage.dice.choice(["int8", "int8", "bf16"]))
+
+
+def _copy(stage: Stage, name: str) -> Drafter:
+    """The target's copy in a format: a chain or a tree, on views of the target's cache or in a cache of its own."""
+    model, views = _low_bit(stage, name), stage.dice.choice([stage.caches, None])
+    if stage.dice.random() < 0.3:
+        return _tree(stage, views, model)
+    return _model(stage, 0, stage.dice.choice([None, LookupDrafter(min_match=1)]), views, model)
+
+
+def _stacked(stage: Stage) -> Drafter:
+    """A ladder of two or three copies, each on views of what the one above it checks with."""
+    views, opened = stage.caches, Caches()
+    levels = []
+    for name in stage.dice.sample(list(FORMATS), stage.dice.choice([2, 3])):
+        levels.append((_low_bit(stage, name), views, opened))
+        views, opened = opened, Caches()
+    drafter: Drafter | None = stage.dice.choice([None, LookupDrafter(min_match=1)])
+    for model, on, its in reversed(levels):
+        drafter = _model(stage, 0, drafter, on, model, its)
+    assert drafter is not None
+    return drafter
 
 
 class Thirds:
@@ -124,6 +161,8 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "model on a view": lambda s: _model(s, 0.1, views=s.caches),
     "tree": lambda s: _tree(s),
     "tree on a view": lambda s: _tree(s, views=s.caches),
+    **{f"{name} copy": (lambda s, name=name: _copy(s, name)) for name in FORMATS},  # type: ignore[misc]
+    "stacked copies": _stacked,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
     "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),
@@ -169,9 +208,12 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
         ]
         for request in requests
     ]
-    _compare(f"{subject.name} {subject.dtype}: twice", plain, requests[:1], plains, events, "plain")
+    _compare(f"{subject.name} {subject.kind}: twice", plain, requests[:1], plains, events, "plain")
+    if subject.format is not None:
+        values = Run(subject.of_values(f"native {dice.choice(levels)}"), NothingDrafter(), requests, samplers=sampler)
+        _compare(f"{subject.name} {subject.kind}: its values as bf16", values, requests, plains, events, "values")
     for level in levels:
-        if level == native.EMULATED and subject.dtype != "bf16":
+        if level == native.EMULATED and subject.dtype != "bf16" and subject.format is None:
             continue  # tiles are for bf16
         # plain C++ takes most of the time: with one of the numbers of threads
         for threads in [dice.choice(size.threads)] if level in SLOW else size.threads:
@@ -182,7 +224,7 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
                 prefill_chunk=_chunk(dice),
                 samplers=sampler,
             )
-            what = f"{subject.name} {subject.dtype}, plainly at {level} with {threads} threads"
+            what = f"{subject.name} {subject.kind}, plainly at {level} with {threads} threads"
             _compare(what, run, requests, plains, events, "level")
     copies: dict[float, Decoder] = {}
     for name, make in DRAFTERS.items():
@@ -198,11 +240,14 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
                 copies[noise] = subject.poor_copy(noise, best)
             return copies[noise]
 
+        def low(format: Format, inputs: str, target: Decoder = target) -> Decoder:
+            return subject.low_bit_copy(format, inputs, target)
+
         truth = {request.sequence: request.prompt + plains[request.sequence].tokens for request in chosen}
         shape, count = dice.choice(["chain", "tree"]), dice.choice([1, 2, 5, 8, 17])
         run = Run(
             target,
-            make(Stage(target, caches, truth, shape, copy, dice)),
+            make(Stage(target, caches, truth, shape, copy, low, dice)),
             chosen,
             num_speculative_tokens=count,
             caches=caches,
@@ -211,7 +256,7 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
             samplers=sampler,
         )
         what = (
-            f"{subject.name} {subject.dtype}, {name} ({shape}, {count} tokens) at {arithmetic}, "
+            f"{subject.name} {subject.kind}, {name} ({shape}, {count} tokens) at {arithmetic}, "
             f"{len(chosen)} sequences, weights {'copied' if copied else 'mapped'}"
         )
         _compare(what, run, chosen, plains, events, "drafted")
@@ -225,6 +270,8 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
                 events["fully accepted rounds"] += drafted > 0 and accepted == drafted
                 events["passes with several sequences"] += len(record.drafted) > 1
                 events[f"accepted tokens, {sampling}"] += accepted
+                if "cop" in name:
+                    events[f"accepted tokens, {name}"] += accepted
 
 
 def _prompt(subject: Subject, size: Size, dice: random.Random) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ import torch
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.copied import copied as copies
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.weights import assemble, expected_shapes, load_weights, repacked
+from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears
+from foretoken.decoder.weights import Weights, assemble, expected_shapes, load_weights, repacked
+from foretoken.formats import Format, format_of
+from foretoken.formats.weight import QuantisedWeight
 from foretoken.source import resolve
 from tests.tiny import random_tensors, tiny_config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+INTEGERS = ("int8", *(f"int{bits}-g{group}" for bits in (4, 3, 2) for group in (32, 64, 128)))
 EMBEDDED = ("stdlib-1m", "stdlib-7m")
 
 # one row a way in which members of the family differ; sizes are drawn
@@ -51,19 +55,44 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with its weights in one type, from which decoders of any level and number of threads are made."""
+    """A model with its weights in one type, from which decoders of any level and number of threads are made; with its
+    linear layers in a low-bit format, if it has one."""
 
     name: str
     dtype: str
     config: DecoderConfig
     tensors: Mapping[str, torch.Tensor] = field(repr=False)
+    format: Format | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.dtype if self.format is None else f"{self.format.label}, else {self.dtype}"
+
+    @cached_property
+    def coded(self) -> dict[str, QuantisedWeight]:
+        """The low-bit weights."""
+        if self.format is None:
+            return {}
+        return dict(quantised_linears(assemble(dict(self.tensors), self.config), self.config, self.format))
+
+    def weights(self) -> Weights:
+        return assemble(dict(self.tensors), self.config, self.coded)
 
     def decoder(self, arithmetic: str, threads: int, *, copied: bool = False) -> Decoder:
-        weights = assemble(dict(self.tensors), self.config)
+        weights = self.weights()
         if copied:
-            weights = assemble(copies(dict(self.tensors), weights.embedding.dtype), self.config)
+            weights = assemble(copies(dict(self.tensors), weights.embedding.dtype), self.config, self.coded)
             weights = repacked(weights, arithmetic.partition(" ")[2], threads)
         return Decoder(self.config, weights, arithmetic=arithmetic, threads=threads)
+
+    def of_values(self, arithmetic: str) -> Decoder:
+        """The bf16 model that a low-bit one is."""
+        return Decoder(self.config, dequantised(self.weights()), arithmetic=arithmetic, threads=1)
+
+    def low_bit_copy(self, format: Format, inputs: str, target: Decoder) -> Decoder:
+        """A copy in a low-bit format, as a draft of a target that is made of this subject."""
+        weights = quantised(self.weights(), self.config, format, inputs=inputs, share=target.weights)
+        return Decoder(self.config, weights, arithmetic=target.arithmetic, threads=target.threads)
 
     def poor_copy(self, noise: float, arithmetic: str) -> Decoder:
         """The same model with noise in its matrices: a draft that is often right."""
@@ -77,8 +106,9 @@ class Subject:
         return Decoder(self.config, assemble(spoiled, self.config), arithmetic=arithmetic, threads=1)
 
 
-def tiny(dice: random.Random) -> Subject:
-    """A random tiny model, whose next token depends mostly on the last one, so that drafts are sometimes right."""
+def tiny(dice: random.Random, formats: tuple[str, ...] = ()) -> Subject:
+    """A random tiny model, in one of the formats if there are some, whose next token depends mostly on the last one, so
+    that drafts are sometimes right."""
     family = dice.choice(list(FAMILIES))
     config = tiny_config(
         **{
@@ -96,7 +126,9 @@ def tiny(dice: random.Random) -> Subject:
     for name, tensor in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             tensor.mul_(0.15)
-    return Subject(f"tiny {family}", dtype, config, {name: t.to(DTYPES[dtype]) for name, t in tensors.items()})
+    format = format_of(dice.choice(formats)) if formats else None
+    typed = {name: t.to(DTYPES[dtype]) for name, t in tensors.items()}
+    return Subject(f"tiny {family}", dtype, config, typed, format)
 
 
 def stored(name: str, dice: random.Random) -> Subject:
@@ -104,13 +136,18 @@ def stored(name: str, dice: random.Random) -> Subject:
     folder = resolve(name, None)
     config = parse_config(read_json(folder / "config.json"))
     dtype = dice.choice(["bf16", "fp32"])
+    format = dice.choice([None, None, *map(format_of, ("mxfp4", "int4"))])
     weights = load_weights(folder, config, dtype=DTYPES[dtype])
-    return Subject(Path(name).name, dtype, config, {n: weights.tensors[n] for n in expected_shapes(config)})
+    return Subject(Path(name).name, dtype, config, {n: weights.tensors[n] for n in expected_shapes(config)}, format)
 
 
 def makers(models: list[str]) -> tuple[list[tuple[str, int, Callable[[random.Random], Subject]]], list[str]]:
     """Names, how often each comes, and how each is made; and the models that are absent."""
-    rows: list[tuple[str, int, Callable[[random.Random], Subject]]] = [("tiny", 60, tiny)]
+    rows: list[tuple[str, int, Callable[[random.Random], Subject]]] = [
+        ("tiny", 60, tiny),
+        ("tiny mxfp4", 12, partial(tiny, formats=("mxfp4",))),
+        ("tiny int", 12, partial(tiny, formats=INTEGERS)),
+    ]
     absent = []
     for name, often in _names(models):
         if name in EMBEDDED or Path(name, "config.json").is_file():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from foretoken.formats import FORMATS
 from foretoken.kernels import native
 from tests.prove.__main__ import run
 from tests.prove.cases import Size
@@ -19,3 +20,9 @@ def test_a_slice_of_the_proof() -> None:
         assert events[event] > 50, f"the proof is vacuous: {events}"
     assert events["passes with several sequences"] > 50
     assert events["drafters on copied weights"] > 0
+    kinds = {name.partition(", ")[2] for name in record["models"]}  # type: ignore[attr-defined]
+    assert any("mxfp4, else" in kind for kind in kinds)
+    assert any("int" in kind for kind in kinds)
+    assert events["tokens, values"] > 50
+    for name in (*(f"{format} copy" for format in FORMATS), "stacked copies"):
+        assert events[f"accepted tokens, {name}"] > 10, f"{name}: {events}"
