@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from foretoken.source import EMBEDDED
@@ -35,7 +36,7 @@ def test_a_copy_beside_the_model_is_written_and_drafts_for_it(cli: Cli, model: P
     assert re.fullmatch(rf"-- int4-g64, \d\.\d MB to {model}-int4-g64, where [\d.]+ [GM]B are free", first)
     assert re.fullmatch(
         r"-- \d\.\d MB became \d\.\d MB, 4\.\d\d bits a weight in linear layers, in \d+\.\d s "
-        r"\(\d+\.\d s of them hqq\), \d+\.\d\d GB/s",
+        r"\(\d+\.\d s of them hqq\), \d\.\d+ GB/s",
         last,
     )
     assert left_in(model.parent) == ["small", "small-int4-g64"]
@@ -138,6 +139,32 @@ def test_what_is_low_bit_or_quantised_by_others_is_refused(cli: Cli, model: Path
     assert ran.code == 2
     assert "the checkpoint is quantised ('gptq'); use the bf16, fp16 or fp32 original" in ran.err
     assert left_in(model.parent) == ["small", "small-int2-g64"]
+
+
+def test_a_model_from_the_hub_goes_where_it_is_told_and_is_refused_before_its_weights_come(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def download(name: str, *, revision: str | None, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
+        assert (name, revision) == ("owner/name", "v2")
+        asked.append(allow_patterns)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    out, folder = model.with_name("out"), model
+    hub = ("quantize", "owner/name", "--revision", "v2", "--format", "int8")
+    assert cli(*hub, out).code == 0
+    assert asked[0] == ["config.json"]
+    assert len(asked) == 2
+    folder = out
+    ran = cli(*hub, model.with_name("again"))
+    assert ran.code == 2
+    assert "is in a low-bit format already, int8" in ran.err
+    assert asked[2:] == [["config.json"]]
+    assert cli(*hub, out).code == 2
+    assert len(asked) == 3, "a place that cannot be is refused before anything is asked for"
+    assert left_in(model.parent) == ["out", "small"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")

@@ -82,7 +82,7 @@ def quantize(
     how = "" if quantizer == "direct" else f" ({spent.quantiser_seconds:.1f} s of them {quantizer})"
     say(
         f"{_size(made.bytes_before)} became {_size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
-        f"in {spent.seconds:.1f} s{how}, {spent.bytes_read / spent.seconds / 1e9:.2f} GB/s"
+        f"in {spent.seconds:.1f} s{how}, {spent.bytes_read / spent.seconds / 1e9:.2g} GB/s"
     )
 
 

@@ -105,7 +105,8 @@ def _put(partial: Path, place: Path) -> None:
     if not place.exists():
         partial.rename(place)
         return
-    old = partial.with_suffix(".old")  # no system of files exchanges two folders for everybody
+    # two folders cannot be exchanged in one step everywhere; who is killed between these two has the old one as .old
+    old = partial.with_suffix(".old")
     try:
         place.rename(old)
         partial.rename(place)
