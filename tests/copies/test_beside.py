@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import foretoken
 from foretoken import build
+from foretoken.copies import beside
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
@@ -135,7 +136,7 @@ def warning(caplog: pytest.LogCaptureFixture, model: Path, casts: list[str]) -> 
     with caplog.at_level(logging.WARNING):
         draft_of(model, "int4")
     assert casts == ["int4-g64"]
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if record.name == beside.__name__]
     message = record.getMessage()
     start, end = f"{model}-int4-g64 is not used: ", "; quantise the model again with --force, or take it away"
     assert message.startswith(start)
@@ -178,7 +179,7 @@ def test_the_warning_reaches_standard_error_as_one_line(model: Path) -> None:
     write_checkpoint(model, seed=1)
     code = "import sys, foretoken; foretoken.load(sys.argv[1], draft='int4')"
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines() == [
+    assert [line for line in done.stderr.splitlines() if "PyTorch" not in line] == [  # which would be no faster
         f"{model}-int4-g64 is not used: it was made of other weights than those in {model}; quantise the model again "
         "with --force, or take it away"
     ]
