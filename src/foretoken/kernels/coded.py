@@ -30,8 +30,9 @@ def quantise_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.
     sound = (top <= LARGEST).all(-1)
     used = (top >= SMALLEST) & (top <= LARGEST)
     top = torch.where(used, top, torch.ones(()))
-    numbers = torch.where(used[..., None], (blocks * (127.0 / top)[..., None]).round(), torch.zeros(()))
-    return numbers.nan_to_num().to(torch.int32), torch.where(used, top / 127.0, torch.ones(())), sound
+    by = torch.tensor(127.0) / top  # of two tensors: of a number PyTorch makes a reciprocal, which is rounded twice
+    numbers = torch.where(used[..., None], (blocks * by[..., None]).round(), torch.zeros(()))
+    return numbers.nan_to_num().to(torch.int32), torch.where(used, top / torch.tensor(127.0), torch.ones(())), sound
 
 
 def linear_int8(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
