@@ -32,11 +32,16 @@ def weight(
     made = QuantisedWeight(
         format,
         (outputs, inputs),
-        placed(torch.from_numpy(codes), offsets[0]),
-        placed(_scales(format, shapes["scales"], dice, scales), offsets[1]),
+        _placed(torch.from_numpy(codes), offsets[0]),
+        _placed(_scales(format, shapes["scales"], dice, scales), offsets[1]),
     )
     expect_valid(made, "a weight made for a test")
     return made
+
+
+def _placed(tensor: torch.Tensor, offset: int) -> torch.Tensor:
+    """At the beginning of a line in memory that ends where the tensor does, so that sanitizers see what reads on."""
+    return placed(tensor, offset) if offset else tensor.clone()
 
 
 def _scales(format: Format, shape: tuple[int, ...], dice: np.random.Generator, kind: str) -> torch.Tensor:
