@@ -151,8 +151,8 @@ def command_line() -> Iterator[str]:
         "## Environment and exit codes",
         "",
         "Environment: `FORETOKEN_LEVEL` forces an instruction level (generic, avx2, avxvnni, avx512, "
-        "avx512vnni, avx512bf16, amx: same output, other speed); `FORETOKEN_NATIVE` is auto, off (everything in PyTorch, whose output is another) or "
-        "required.",
+        "avx512vnni, avx512bf16, amx: same output, other speed); `FORETOKEN_NATIVE` is auto, off (everything in "
+        "PyTorch, whose output is another) or required.",
         "",
         "Exit codes: 0; 1 if `demo`, `verify` or `--audit` finds a difference; 2 for what cannot be used, with the "
         "reason in one line on standard error; 141 if the output's reader went away. Ctrl-C ends a command at once, "

@@ -1,7 +1,7 @@
 """One file per drafting method. `DRAFTERS` is the table of those that a user can name.
 
-A low-bit format is a draft too: a copy of the model in it. What is no name at all is a checkpoint. Both draft as `CHAIN`
-or, with an option of `TREE`'s, as a tree.
+A low-bit format is a draft too: a copy of the model in it. What is no name at all is a checkpoint. Both draft as
+`CHAIN` or, with an option of `TREE`'s, as a tree.
 
 To add one: write its file, add its row here, and every contract test in `tests/contracts` runs on it.
 """
