@@ -12,11 +12,13 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
+from foretoken.formats import format_of
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from foretoken.types import Drafter, Request, SamplingParams
@@ -124,6 +126,99 @@ def test_drafts_that_fit_badly_change_nothing(poison: bool) -> None:
         events["accepted"] += sum(sum(record.accepted.values()) for record in run.records)
     assert events["accepted"] > 100, events
     assert events["drafted"] > events["accepted"] + 100, events
+
+
+@cache
+def low_bit_copy(label: str, inputs: str) -> Decoder:
+    weights = quantised(target().weights, target().config, format_of(label), inputs=inputs)
+    return Decoder(target().config, weights, threads=1)
+
+
+def some_copies(dice: random.Random, views: Caches | None, depth: int = 0) -> Drafter:
+    """A ladder of up to four copies of the target, each on views of what the one above checks with, or on its own."""
+    if depth and dice.random() < 0.25:
+        return LookupDrafter(1)
+    label = dice.choice(["mxfp4", "int8", "int4-g32", "int3", "int2"])
+    model = low_bit_copy(label, dice.choice(["int8", "bf16"]))
+    views = None if dice.random() < 0.25 else views
+    if dice.random() < 0.25:
+        return TreeDrafter(
+            model,
+            Sampler,
+            name=f"{label} {depth}",
+            vocab_size=TOKENS,
+            shape=dice.choice(SHAPES),
+            width=dice.randint(1, 4),
+            depth=dice.randint(1, 6),
+            nodes=dice.randint(1, 20),
+            sharpness=dice.choice([0.1, 1.0]),
+            views=views,
+        )
+    opened = Caches()
+    inner = some_copies(dice, opened, depth + 1) if depth < 3 and dice.random() < 0.75 else None
+    return ModelDrafter(
+        model,
+        Sampler,
+        name=f"{label} {depth}",
+        vocab_size=TOKENS,
+        tokens=dice.randint(1, 9),
+        inner=inner,
+        inner_tokens=dice.randint(1, 6),
+        views=views,
+        opened=opened if inner is not None else None,
+    )
+
+
+def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
+    events: Counter[str] = Counter()
+    for seed in range(150):
+        dice, caches = random.Random(seed), Caches()
+        requests, drafter = some_requests(dice), some_copies(dice, caches)
+        plain = Run(target(), NothingDrafter(), requests, prefill_chunk=5)
+        most = dice.randint(1, 20)
+        run = Run(target(), drafter, requests, num_speculative_tokens=most, caches=caches, prefill_chunk=5)
+        for request in requests:
+            mine, right = run.sequences[request.sequence], plain.sequences[request.sequence]
+            assert (mine.tokens, mine.finish_reason) == (right.tokens, right.finish_reason), f"case {seed}"
+            length = len(request.prompt) + len(mine.tokens) - 1
+            assert run.final_caches[request.sequence].digest_at(length) == plain.final_caches[
+                request.sequence
+            ].digest_at(length), f"case {seed}"
+            for origin in mine.origins:
+                events[f"from level {origin[-1]}" if origin[-1].isdigit() else origin] += 1
+        events["drafted"] += sum(sum(record.drafted.values()) for record in run.records)
+        events["accepted"] += sum(sum(record.accepted.values()) for record in run.records)
+    assert events["accepted"] > 1000, events
+    assert events["drafted"] > events["accepted"] + 1000, events
+    for level in range(4):
+        assert events[f"from level {level}"] > 3, events
+
+
+def test_a_copy_whose_int8_inputs_are_too_large_drafts_nothing() -> None:
+    # float32 goes on beyond 2**60, the largest number that is quantised; the target notices nothing
+    config = tiny_config(num_hidden_layers=_LAYERS)
+    tensors = random_tensors(config, 1)
+    for name, tensor in tensors.items():
+        if name.endswith("up_proj.weight"):
+            tensor.mul_(2.0**63)
+        if name.endswith("down_proj.weight"):
+            tensor.mul_(2.0**-63)
+    weights = assemble(tensors, config)
+    large = Decoder(config, weights, threads=1)
+    request = Request(0, (5, 6, 7), 24)
+    plain = Run(large, NothingDrafter(), [request]).sequences[0]
+    for inputs, drafts in (("int8", False), ("bf16", True)):
+        copy = Decoder(config, quantised(weights, config, format_of("int8"), inputs=inputs), threads=1)
+        if not copy.arithmetic.startswith("native"):
+            pytest.skip("in PyTorch inputs are not quantised")
+        for inner in (None, LookupDrafter(1)):
+            caches = Caches()
+            drafter = ModelDrafter(
+                copy, Sampler, name="copy", vocab_size=TOKENS, tokens=8, views=caches, inner=inner, inner_tokens=2
+            )
+            run = Run(large, drafter, [request], num_speculative_tokens=8, caches=caches)
+            assert run.sequences[0].tokens == plain.tokens
+            assert any(sum(record.drafted.values()) for record in run.records) == drafts
 
 
 def test_a_greedy_chain_ends_where_the_draft_meets_a_nan() -> None:
