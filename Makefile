@@ -43,9 +43,10 @@ prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, sanit
 	$(BIN)/python -m foretoken.bench.constrained --out results/$(TODAY)-constrained.json
 	$(BIN)/python -m tests.prove.sanitized
 
-bench: $(INSTALLED) ## kernels and passes beside what memory allows, minutes, on an idle machine; records in results/
-	$(BIN)/foretoken bench kernels --json results/$(TODAY)-kernels.json
+bench: $(INSTALLED) ## kernels, passes and copies beside what memory allows: a quarter of an hour, on an idle machine
+	$(BIN)/foretoken bench kernels --json results/$(TODAY)-kernels.json --plot results/$(TODAY)-kernels.png
 	$(BIN)/python -m foretoken.bench.passes --out results/$(TODAY)-passes.json
+	$(BIN)/python -m foretoken.bench.copies --out results/$(TODAY)-copies.json
 
 docs: $(INSTALLED) ## write the generated documents
 	$(BIN)/python docs/generate.py

@@ -53,7 +53,7 @@ def linear_int8(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | N
 def _blocks(x: torch.Tensor) -> torch.Tensor:
     """[..., K] as [..., blocks, 32], 0 behind the last input."""
     padded = pad(x, (0, -x.shape[-1] % BLOCK))
-    return padded.view(*x.shape[:-1], -1, BLOCK)
+    return padded.view(*x.shape[:-1], padded.shape[-1] // BLOCK, BLOCK)
 
 
 def _sums(numbers: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
