@@ -42,7 +42,7 @@ _EMBEDDING = "model.embed_tokens"
 
 
 @dataclass(frozen=True)
-class Plan:
+class CopyPlan:
     """A copy that is to be written. Nothing has been yet."""
 
     folder: Path
@@ -100,7 +100,7 @@ def plan(
     quantiser: Quantiser = "direct",
     replace: bool = False,
     shard: int = SHARD,
-) -> Plan:
+) -> CopyPlan:
     """Look at everything that could be wrong before minutes of work: model, format, place and disk.
 
     replace: a copy of ours that lies at `out` may be replaced. Raises an InputError or a ModelError.
@@ -110,7 +110,7 @@ def plan(
     expect_place(out, replace=replace, ours=FILES)
     tensors = mapped_tensors(folder, config)
     shards = _shards(tensors, config, format, shard)
-    made = Plan(folder, config, out, format, quantiser, tensors, shards, free_bytes(out), replace)
+    made = CopyPlan(folder, config, out, format, quantiser, tensors, shards, free_bytes(out), replace)
     needed = made.bytes_after + sum((folder / name).stat().st_size for name in _kept(folder)) + (1 << 20)
     if needed > made.free:
         raise InputError(
@@ -152,7 +152,7 @@ def _shards(
     return tuple(shards)
 
 
-def write(plan: Plan, *, threads: int | None = None) -> Spent:
+def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
     """Write a copy: a folder that is there whole or not at all. At no time is more of it in memory than some rows.
 
     Raises CheckpointError, with the tensor's name, where one holds a NaN or an infinity, and InputError where the disk
@@ -208,7 +208,7 @@ def _write_json(path: Path, value: dict[str, object]) -> None:
 class _Work:
     """Writes layers and tensors to files, and knows how long the quantiser took."""
 
-    def __init__(self, plan: Plan, threads: int | None) -> None:
+    def __init__(self, plan: CopyPlan, threads: int | None) -> None:
         self.plan = plan
         self.threads = threads
         self.seconds = 0.0
