@@ -10,7 +10,7 @@ from foretoken import kernels
 from foretoken.kernels import native
 
 # empty where there is no native module
-HERE = [*native.supported(), native.EMULATED] if native.module() is not None else []
+HERE = native.testable()
 
 
 def forget() -> None:

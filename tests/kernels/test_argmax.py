@@ -22,7 +22,7 @@ INFINITY, NAN = math.inf, math.nan
 SIZES = [*range(1, 71), 1000, 4096]  # every way to fill a vector and leave a rest, then sizes of vocabularies
 
 
-HERE = [*native.supported(), native.EMULATED] if native.module() is not None else []
+HERE = native.testable()
 
 
 def _native_at(level: str) -> kernels.Argmax:
@@ -253,7 +253,7 @@ def test_an_unknown_level_is_refused(
     monkeypatch.setenv("FORETOKEN_LEVEL", level)
     with pytest.raises(NativeError) as error:
         native.level()
-    known = "amx, amx-emulated, avx2, avx512, avx512bf16, avx512vnni, avxvnni, generic"
+    known = "amx, amx-emulated, avx2, avx512, avx512bf16, avx512vnni, avxvnni, avxvnni-twin, generic"
     assert str(error.value) == f"FORETOKEN_LEVEL is {level!r}{hint} (known: {known})"
 
 

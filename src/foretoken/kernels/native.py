@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from foretoken.formats.weight import QuantisedWeight
 
 LEVELS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")  # from slow to fast
-EMULATED = "amx-emulated"  # AMX's arithmetic in plain C++: for tests, never chosen by itself
-_NUMBERS = {name: number for number, name in enumerate((*LEVELS, EMULATED))}
+# for tests of levels that a machine lacks, never chosen by themselves: AMX's arithmetic in plain C++, and avxvnni by
+# AVX-512's form of its instruction
+EMULATED, TWIN = "amx-emulated", "avxvnni-twin"
+_NUMBERS = {name: number for number, name in enumerate((*LEVELS, EMULATED, TWIN))}
 FORMATS = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2}  # by the name of a type
 CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
 INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # what rows are rounded to before they meet low-bit weights
@@ -56,6 +58,12 @@ def supported() -> list[str]:
     """The instruction levels that this machine can run, from slow to fast; empty without the native module."""
     native = module()
     return [] if native is None else [name for name in LEVELS if not native.why_not(_NUMBERS[name])]
+
+
+def testable() -> list[str]:
+    """The instruction levels that can be tested here: those that this machine can run, and what stands for others."""
+    native = module()
+    return [] if native is None else [name for name, number in _NUMBERS.items() if not native.why_not(number)]
 
 
 @cache

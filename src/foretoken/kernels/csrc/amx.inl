@@ -110,7 +110,7 @@ void values_groups(const Codes& w, int64_t k, const std::uint16_t* packed, int64
   tiles.template zero<G>();
   for (int64_t block = 0; block * 32 < k; ++block) {
     V16 values[32];
-    block_values(w, block, values);
+    block_values(w, block, k - block * 32, values);
     alignas(64) std::int32_t pairs[16][16];
     for (int t = 0; t < 16; ++t) {
       const Ints both = plus(right<16>(as_ints(values[2 * t])), as_ints(values[2 * t + 1]));

@@ -64,9 +64,20 @@ __attribute__((target("avx512f"))) void read_avx512(const char* from, int64_t st
 template <int S>
 void read_at(Level level, const char* from, int64_t stretch) {
 #if defined(__x86_64__)
-  if (level == Level::amx_emulated) return read_plain<S>(from, stretch);
-  if (level >= Level::avx512) return read_avx512<S>(from, stretch);
-  if (level == Level::avx2) return read_avx2<S>(from, stretch);
+  switch (level) {
+    case Level::avx2:
+    case Level::avxvnni:
+    case Level::avxvnni_twin:
+      return read_avx2<S>(from, stretch);
+    case Level::avx512:
+    case Level::avx512vnni:
+    case Level::avx512bf16:
+    case Level::amx:
+      return read_avx512<S>(from, stretch);
+    case Level::generic:
+    case Level::amx_emulated:
+      break;
+  }
 #else
   (void)level;
 #endif

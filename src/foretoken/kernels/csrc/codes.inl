@@ -1,5 +1,6 @@
 // Low-bit weights: written once over the vectors of a level's header (V16, Bytes, Ints), compiled for each level.
-// docs/formats.md says how codes lie, `kernels/reference.py` what is computed.
+// docs/formats.md says how codes lie; with int8 and fp32 inputs `kernels/coded.py` defines what is computed, with bf16
+// inputs `kernels/reference.py`, of the values that the codes mean.
 //
 // With int8 inputs, sums over 32 inputs are whole numbers, so every level has the same. A level's file adds what depends
 // on its instructions for bf16 inputs: `bytes_values`, `pack_values` and `linear_values`.
@@ -9,11 +10,15 @@ namespace {
 using foretoken::Codes;
 using foretoken::Inputs;
 
-constexpr int64_t kCodesAhead = 4 << 10;  // bytes of codes that are fetched ahead
 constexpr float kSmallest = 0x1p-40f, kLargest = 0x1p60f;  // of a block of inputs: less is zero, more is no number
 
-inline void fetch_codes(const std::uint8_t* at, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + kCodesAhead + i, 0, 2);
+// Fetches a block ahead of the one that is read. How far, and into which cache, was measured (LOG.md): into the first for
+// blocks of four bits and less; int8's come faster than that takes them, and farther where several rows take longer.
+template <Format F>
+inline void fetch_codes(const std::uint8_t* at, int64_t rows) {
+  constexpr int64_t kBytes = foretoken::block_bytes(F);
+  const std::uint8_t* next = at + (kBytes > 256 && rows > 1 ? 8 << 10 : 4 << 10);
+  for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(next + i, 0, kBytes > 256 ? 2 : 3);
 }
 
 // -- codes ----------------------------------------------------------------------------------------------------------
@@ -88,7 +93,10 @@ inline int64_t blocks_of(int64_t k) { return (k + 31) / 32; }
 
 inline std::int32_t excess(Format format) {
   if (format == Format::mxfp4) return 12;
-  return format == Format::int8 && kWideDot ? 128 : 0;
+#if defined(FORETOKEN_WIDE_DOT)
+  if (format == Format::int8) return 128;
+#endif
+  return 0;
 }
 
 inline bool pack_block(const float* x, int64_t rest, std::int32_t too_large, Block* out) {
@@ -133,7 +141,18 @@ void pack_int8(Format format, const float* x, int64_t stride, int64_t from, int6
 template <Format F, int N>
 inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
   for (int r = 0; r < N; ++r) sums[r] = ints(x[r].start);
-  if constexpr (kPairDot && F != Format::int8) {
+#if defined(FORETOKEN_WIDE_DOT)
+#pragma GCC unroll 8
+  for (int j = 0; j < 8; ++j) {
+    for (int r = 0; r < N; ++r) sums[r] = dot(sums[r], columns[j], x[r].inputs + j);
+  }
+#else
+  if constexpr (F == Format::int8) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      for (int r = 0; r < N; ++r) sums[r] = dot_signed(sums[r], columns[j], x[r].inputs + j);
+    }
+  } else {
     // a pair of products is at most 2 * 24 * 127 in size: four of them fit into 16 bits
 #pragma GCC unroll 2
     for (int j = 0; j < 8; j += 4) {
@@ -144,29 +163,21 @@ inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
         sums[r] = plus(sums[r], widen_pairs(plus_pairs(even, odd)));
       }
     }
-    return;
   }
-#pragma GCC unroll 8
-  for (int j = 0; j < 8; ++j) {
-    for (int r = 0; r < N; ++r) {
-      if constexpr (F == Format::int8 && !kWideDot) {
-        sums[r] = dot_signed(sums[r], columns[j], x[r].inputs + j);
-      } else {
-        sums[r] = dot(sums[r], columns[j], x[r].inputs + j);
-      }
-    }
-  }
+#endif
 }
 
 template <Format F>
-inline void load_codes(const Codes& w, int64_t block, Bytes columns[8]) {
+inline void load_codes(const Codes& w, int64_t block, int64_t rows, Bytes columns[8]) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
   const std::uint8_t* at = w.codes + block * kBytes;
-  fetch_codes(at, kBytes);
+  fetch_codes<F>(at, rows);
   unpack<F>(at, columns);
-  if constexpr (F == Format::int8 && kWideDot) {
+#if defined(FORETOKEN_WIDE_DOT)
+  if constexpr (F == Format::int8) {
     for (int j = 0; j < 8; ++j) columns[j] = flipped(columns[j]);
   }
+#endif
 }
 
 template <int N>
@@ -189,7 +200,7 @@ void linear_scaled(const Codes& w, int64_t k, const Block* x, int64_t n, float* 
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     Bytes columns[8];
-    load_codes<F>(w, block, columns);
+    load_codes<F>(w, block, n, columns);
     const Ints power = F == Format::mxfp4 ? exponents(w, block, 1) : ints(0);
     by_rows(n, [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
@@ -227,7 +238,7 @@ void linear_grouped(const Codes& w, int64_t k, const Block* x, int64_t n, float*
       for (int r = 0; r < N; ++r) products[r] = set1(0.0f);
       for (int64_t block = first; block < first + each && block < blocks; ++block) {
         Bytes columns[8];
-        load_codes<F>(w, block, columns);
+        load_codes<F>(w, block, n, columns);
         Ints sums[N];
         const Block* rows = x + block * n + row;
         dots<F, N>(columns, rows, sums);
@@ -276,7 +287,7 @@ void linear_fp32(const Codes& w, int64_t k, const float* x, int64_t n, float* ti
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     const std::uint8_t* at = w.codes + block * 256;
-    fetch_codes(at, 256);
+    fetch_codes<Format::mxfp4>(at, n);
     V16 values[32];
     for (int c = 0; c < 4; ++c) {
       const Ints lanes = load_ints(at + 64 * c);
@@ -316,12 +327,13 @@ inline V16 value_of(Bytes column, const V16& scale, const V16& zero) {
   return mul(sub(to_floats(byte_of<B>(column)), zero), scale);
 }
 
-// What a block's codes mean, inputs 0 to 31 of each output: not yet rounded to bf16, which of mxfp4 they are already.
+// What a block's codes mean, inputs 0 to 31 of each output, of which `left` are there: not yet rounded to bf16, which of mxfp4
+// they are already.
 template <Format F>
-inline void values_as(const Codes& w, int64_t block, V16 values[32]) {
+inline void values_as(const Codes& w, int64_t block, int64_t left, V16 values[32]) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
   const std::uint8_t* at = w.codes + block * kBytes;
-  fetch_codes(at, kBytes);
+  fetch_codes<F>(at, 1);
   Bytes columns[8];
   unpack<F>(at, columns);
   V16 scale, zero = set1(0.0f);
@@ -342,21 +354,22 @@ inline void values_as(const Codes& w, int64_t block, V16 values[32]) {
     v[0] = value_of<F, 2>(columns[j], scale, zero);
     v[1] = value_of<F, 3>(columns[j], scale, zero);
   }
+  for (int64_t i = left; i < 32; ++i) values[i] = set1(0.0f);  // behind the end a code 0 has a zero point, too
 }
 
-inline void unrounded_values(const Codes& w, int64_t block, V16 values[32]) {
+inline void unrounded_values(const Codes& w, int64_t block, int64_t left, V16 values[32]) {
   switch (w.format) {
-    case Format::mxfp4: return values_as<Format::mxfp4>(w, block, values);
-    case Format::int8: return values_as<Format::int8>(w, block, values);
-    case Format::int4: return values_as<Format::int4>(w, block, values);
-    case Format::int3: return values_as<Format::int3>(w, block, values);
-    default: return values_as<Format::int2>(w, block, values);
+    case Format::mxfp4: return values_as<Format::mxfp4>(w, block, left, values);
+    case Format::int8: return values_as<Format::int8>(w, block, left, values);
+    case Format::int4: return values_as<Format::int4>(w, block, left, values);
+    case Format::int3: return values_as<Format::int3>(w, block, left, values);
+    default: return values_as<Format::int2>(w, block, left, values);
   }
 }
 
 // The bf16 numbers.
-inline void block_values(const Codes& w, int64_t block, V16 values[32]) {
-  unrounded_values(w, block, values);
+inline void block_values(const Codes& w, int64_t block, int64_t left, V16 values[32]) {
+  unrounded_values(w, block, left, values);
   if (w.format == Format::mxfp4) return;
   for (int i = 0; i < 32; ++i) values[i] = round_bf16(values[i]);
 }

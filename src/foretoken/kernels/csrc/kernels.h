@@ -122,6 +122,7 @@ const Kernels* kernels_avx512();
 const Kernels* kernels_avx512vnni();
 const Kernels* kernels_avx512bf16();
 const Kernels* kernels_amx();
+const Kernels* kernels_avxvnni_twin();  // avxvnni by AVX-512's form of its instruction: for tests where only that is there
 const Kernels* kernels_amx_emulated();  // AMX's documented arithmetic in plain C++: for tests on machines without it
 
 }  // namespace foretoken

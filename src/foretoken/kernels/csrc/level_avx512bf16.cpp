@@ -71,7 +71,7 @@ inline void mxfp4_columns(const Codes& w, int64_t block, __m512i columns[16]) {
       0, 0x5d00, 0x5d80, 0x5dc0, 0x5e00, 0x5e40, 0x5e80, 0x5ec0, 0, 0xdd00, 0xdd80, 0xddc0, 0xde00, 0xde40, 0xde80, 0xdec0};
   const __m512i table = _mm512_load_si512(kValues);
   const std::uint8_t* at = w.codes + block * 256;
-  fetch_codes(at, 256);
+  fetch_codes<Format::mxfp4>(at, 1);
   const __m512i power = _mm512_sub_epi32(
       _mm512_set1_epi32(60 + 127), load_small(static_cast<const std::uint8_t*>(w.scales) + block * kTile).x);
   const __m512i lower = _mm512_maskz_slli_epi32(kAll, power, 7);
@@ -86,10 +86,10 @@ inline void mxfp4_columns(const Codes& w, int64_t block, __m512i columns[16]) {
   }
 }
 
-inline void value_columns(const Codes& w, int64_t block, __m512i columns[16]) {
+inline void value_columns(const Codes& w, int64_t block, int64_t left, __m512i columns[16]) {
   if (w.format == Format::mxfp4) return mxfp4_columns(w, block, columns);
   V16 values[32];
-  unrounded_values(w, block, values);
+  unrounded_values(w, block, left, values);
   alignas(64) constexpr std::uint16_t kInterleaved[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i order = _mm512_load_si512(kInterleaved);
@@ -110,7 +110,7 @@ void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, flo
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     __m512i columns[16];
-    value_columns(w, block, columns);
+    value_columns(w, block, k - block * 32, columns);
     all_rows<Pairs>(columns, n, rows + block * n * Pairs::kNumbers, tile);
   }
 }

@@ -97,22 +97,52 @@ const Machine& machine() {
 
 constexpr const char* kUnknown = "the compiler that built Foretoken does not know its instructions";
 
-// A level that not every compiler builds: null if the build or this machine lacks it.
-template <const Kernels* (*Table)()>
-[[maybe_unused]] const Kernels* known(bool here, const char** reason) {
-  if (!Table()) *reason = kUnknown;
-  return here ? Table() : nullptr;
+// Whether a level multiplies low-bit weights as the plain C++ does, bit for bit.
+[[maybe_unused]] bool agrees_on_codes(const Kernels* kernels) {
+  const FlushSubnormals flush;
+  constexpr std::int64_t k = 150, most = 40;
+  std::uint32_t state = 54321;
+  auto next = [&] {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  };
+  std::vector<float> x(static_cast<std::size_t>(most * k));
+  for (auto& v : x) v = (static_cast<float>(next() % 4001) - 2000.0f) / static_cast<float>(1u << next() % 12);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>((k + 31) / 32 * block_bytes(Format::int8)));
+  for (auto& c : codes) c = static_cast<std::uint8_t>(next() % 255 - 127);  // of int8: -127 to 127
+  for (Format format : {Format::mxfp4, Format::int8, Format::int4, Format::int3, Format::int2}) {
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_bytes(format, 64, k)));
+    for (std::size_t i = 0; i < scales.size(); ++i) {  // powers of two, or floats and bf16 numbers of moderate size
+      scales[i] = static_cast<std::uint8_t>(format == Format::mxfp4 ? 110 + next() % 30
+                                            : format == Format::int8 ? (i % 4 == 3 ? 0x3c : next())
+                                                                     : (i % 2 == 1 ? 0x3f : next()));
+    }
+    const Codes w{format, 64, codes.data(), scales.data()};
+    for (Inputs inputs : {Inputs::bf16, Inputs::int8}) {
+      for (std::int64_t n : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, most}) {
+        float tiles[2][most * kTile];
+        const Kernels* both[2] = {kernels_generic(), kernels};
+        for (int i = 0; i < 2; ++i) {
+          std::vector<std::uint64_t> packed(both[i]->coded_bytes(inputs, n, k) / 8 + 1);
+          both[i]->pack_coded(inputs, format, x.data(), k, 0, n, n, k, packed.data());
+          both[i]->linear_coded(inputs, w, k, packed.data(), n, tiles[i]);
+        }
+        if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * kTile) * 4) != 0) return false;
+      }
+    }
+  }
+  return true;
 }
 
-// A level whose instructions round in their own way: null if the build or this machine lacks it, or if it does not sum
-// as it should here, which is looked at once.
+// A level whose instructions are not on every machine that we test on, or round in their own way: null if the build or
+// this machine lacks it, or if it does not sum as it should here, which is looked at once.
 template <const Kernels* (*Table)()>
 [[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
-  static const bool sums = here && Table() && agrees(Table());
+  static const bool sums = here && Table() && agrees(Table()) && agrees_on_codes(Table());
   if (!Table()) {
     *reason = kUnknown;
   } else if (here && !sums) {
-    *reason = "its instruction does not sum in the format's order on this machine";
+    *reason = "its instructions do not sum in the formats' order on this machine";
   }
   return sums ? Table() : nullptr;
 }
@@ -124,6 +154,7 @@ const Kernels* kernels_avxvnni() { return nullptr; }
 #endif
 #if !defined(FORETOKEN_AVX512VNNI)
 const Kernels* kernels_avx512vnni() { return nullptr; }
+const Kernels* kernels_avxvnni_twin() { return nullptr; }
 #endif
 #if !defined(FORETOKEN_AVX512BF16)
 const Kernels* kernels_avx512bf16() { return nullptr; }
@@ -171,11 +202,13 @@ const Kernels* kernels_of(Level level, const char** reason) {
     case Level::avx2:
       return machine().avx2 ? kernels_avx2() : nullptr;
     case Level::avxvnni:
-      return known<kernels_avxvnni>(machine().avxvnni, reason);
+      return checked<kernels_avxvnni>(machine().avxvnni, reason);
+    case Level::avxvnni_twin:
+      return checked<kernels_avxvnni_twin>(machine().avx512vnni, reason);
     case Level::avx512:
       return machine().avx512 ? kernels_avx512() : nullptr;
     case Level::avx512vnni:
-      return known<kernels_avx512vnni>(machine().avx512vnni, reason);
+      return checked<kernels_avx512vnni>(machine().avx512vnni, reason);
     case Level::avx512bf16:
       return checked<kernels_avx512bf16>(machine().avx512bf16, reason);
     case Level::amx:

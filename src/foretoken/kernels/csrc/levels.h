@@ -13,7 +13,8 @@ enum class Level : int {
   avx512vnni = 4,
   avx512bf16 = 5,
   amx = 6,
-  amx_emulated = 7
+  amx_emulated = 7,
+  avxvnni_twin = 8
 };
 
 // A level's kernels, or null: `reason` then says what this machine or this build lacks.

@@ -30,7 +30,7 @@ void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, flo
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     V16 values[32];
-    block_values(w, block, values);
+    block_values(w, block, k - block * 32, values);
     const float* x = static_cast<const float*>(packed) + block * n * 32;
     by_rows(n, [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;

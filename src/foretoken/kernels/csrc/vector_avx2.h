@@ -220,20 +220,22 @@ inline V16 round_bf16(V16 a) {  // finite numbers
   return as_floats(masked({round_bf16(u.lo), round_bf16(u.hi)}, 0xffff0000u));
 }
 
-// sums + the products of four unsigned bytes with the four signed ones at x. Without VNNI, two products must fit into 16
-// bits.
+#if defined(__AVXVNNI__) || defined(FORETOKEN_AVXVNNI_TWIN)
+#define FORETOKEN_WIDE_DOT
+// sums + the products of four unsigned bytes with the four signed ones at x.
 inline __m256i dot(__m256i sums, __m256i w, __m256i x) {
-#if defined(__AVXVNNI__)
-  return _mm256_dpbusd_avx_epi32(sums, w, x);
+#if defined(FORETOKEN_AVXVNNI_TWIN)
+  return _mm256_dpbusd_epi32(sums, w, x);
 #else
-  return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+  return _mm256_dpbusd_avx_epi32(sums, w, x);
 #endif
 }
 inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   const __m256i four = _mm256_set1_epi32(*x);
   return {dot(sums.lo, w.lo, four), dot(sums.hi, w.hi, four)};
 }
-// The sums of two products each, for those of several columns to be added before they are widened.
+#else
+// For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline Bytes pair_dot(Bytes w, const std::int32_t* x) {
   const __m256i four = _mm256_set1_epi32(*x);
   return {_mm256_maddubs_epi16(w.lo, four), _mm256_maddubs_epi16(w.hi, four)};
@@ -243,12 +245,7 @@ inline Ints widen_pairs(Bytes a) {
   const __m256i one = _mm256_set1_epi16(1);
   return {_mm256_madd_epi16(a.lo, one), _mm256_madd_epi16(a.hi, one)};
 }
-#if defined(__AVXVNNI__)
-constexpr bool kWideDot = true, kPairDot = false;  // `dot` takes any unsigned bytes
-#else
-constexpr bool kWideDot = false, kPairDot = true;
-#endif
-// The same with signed bytes, -127 to 127.
+// sums + the products of four signed bytes, -128 to 127, with those at x, -127 to 127.
 inline __m256i dot_signed(__m256i sums, __m256i w, __m256i x) {
   const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
   return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
@@ -257,6 +254,7 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
   const __m256i four = _mm256_set1_epi32(*x);
   return {dot_signed(sums.lo, w.lo, four), dot_signed(sums.hi, w.hi, four)};
 }
+#endif
 
 constexpr int kOutputs = 2, kRows = 2, kQueries = 2, kChunks = 2, kBlocks = 1, kCodeRows = 2;  // what fits into 16 registers
 constexpr int kRegister = 32;  // bytes

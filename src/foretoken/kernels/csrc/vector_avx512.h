@@ -156,26 +156,18 @@ inline V16 round_bf16(V16 a) {  // finite numbers
   return as_floats(masked({up}, 0xffff0000u));
 }
 
-// sums + the products of four unsigned bytes with the four signed ones at x. Without VNNI, two products must fit into 16
-// bits.
-inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
 #if defined(__AVX512VNNI__)
+#define FORETOKEN_WIDE_DOT
+// sums + the products of four unsigned bytes with the four signed ones at x.
+inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   return {_mm512_dpbusd_epi32(sums.x, w.x, _mm512_set1_epi32(*x))};
-#else
-  const __m512i pairs = _mm512_maddubs_epi16(w.x, _mm512_set1_epi32(*x));
-  return {_mm512_add_epi32(sums.x, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
-#endif
 }
-// The sums of two products each, for those of several columns to be added before they are widened.
+#else
+// For several columns to be added before they are widened: the sums of two products each, in 16 bits.
 inline Bytes pair_dot(Bytes w, const std::int32_t* x) { return {_mm512_maddubs_epi16(w.x, _mm512_set1_epi32(*x))}; }
 inline Bytes plus_pairs(Bytes a, Bytes b) { return {_mm512_add_epi16(a.x, b.x)}; }
 inline Ints widen_pairs(Bytes a) { return {_mm512_madd_epi16(a.x, _mm512_set1_epi16(1))}; }
-#if defined(__AVX512VNNI__)
-constexpr bool kWideDot = true, kPairDot = false;  // `dot` takes any unsigned bytes
-#else
-constexpr bool kWideDot = false, kPairDot = true;
-#endif
-// The same with signed bytes.
+// sums + the products of four signed bytes with those at x.
 inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
   const __m512i four = _mm512_set1_epi32(*x);
   auto odd = [](__m512i a) { return _mm512_srai_epi16(a, 8); };
@@ -183,6 +175,7 @@ inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
   const __m512i a = _mm512_madd_epi16(even(w.x), even(four)), b = _mm512_madd_epi16(odd(w.x), odd(four));
   return {_mm512_add_epi32(sums.x, _mm512_add_epi32(a, b))};
 }
+#endif
 
 constexpr int kOutputs = 4, kRows = 4, kQueries = 4, kChunks = 4, kBlocks = 2, kCodeRows = 8;  // what fits into 32 registers
 constexpr int kRegister = 64;  // bytes

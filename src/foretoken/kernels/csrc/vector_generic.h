@@ -205,23 +205,42 @@ inline V16 pick(V16 table, Ints index) { return V16::each([&](int i) { return ta
 inline V16 to_floats(Ints a) { return V16::each([&](int i) { return static_cast<float>(a.x[i]); }); }
 inline V16 round_bf16(V16 a) { return V16::each([&](int i) { return from_bf16(to_bf16(a.x[i])); }); }
 
-constexpr bool kWideDot = false, kPairDot = false;
-inline Bytes pair_dot(Bytes w, const std::int32_t*) { return w; }  // of levels that multiply pairs
-inline Bytes plus_pairs(Bytes a, Bytes) { return a; }
-inline Ints widen_pairs(Bytes) { return ints(0); }
-// sums + the products of four bytes, unsigned or signed, with the four signed ones at x.
-template <class Byte>
-inline Ints dot_as(Ints sums, Bytes w, const std::int32_t* x) {
+// For several columns to be added before they are widened: the sums of two products each, in 16 bits.
+inline std::int16_t pair_at(Bytes a, int i) {
+  std::int16_t r;
+  std::memcpy(&r, a.x + 2 * i, 2);
+  return r;
+}
+template <class F>
+inline Bytes pairs_of(F f) {
+  Bytes r;
+  for (int i = 0; i < 32; ++i) {
+    const std::int16_t pair = static_cast<std::int16_t>(f(i));
+    std::memcpy(r.x + 2 * i, &pair, 2);
+  }
+  return r;
+}
+inline Bytes pair_dot(Bytes w, const std::int32_t* x) {
+  std::int8_t four[4];
+  std::memcpy(four, x, 4);
+  return pairs_of([&](int i) { return w.x[2 * i] * four[2 * i % 4] + w.x[2 * i + 1] * four[2 * i % 4 + 1]; });
+}
+inline Bytes plus_pairs(Bytes a, Bytes b) {
+  return pairs_of([&](int i) { return pair_at(a, i) + pair_at(b, i); });
+}
+inline Ints widen_pairs(Bytes a) {
+  return Ints::each([&](int i) { return pair_at(a, 2 * i) + pair_at(a, 2 * i + 1); });
+}
+// sums + the products of four signed bytes with those at x.
+inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) {
   std::int8_t four[4];
   std::memcpy(four, x, 4);
   return Ints::each([&](int i) {
     std::int32_t sum = sums.x[i];
-    for (int b = 0; b < 4; ++b) sum += static_cast<Byte>(w.x[4 * i + b]) * four[b];
+    for (int b = 0; b < 4; ++b) sum += static_cast<std::int8_t>(w.x[4 * i + b]) * four[b];
     return sum;
   });
 }
-inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) { return dot_as<std::uint8_t>(sums, w, x); }
-inline Ints dot_signed(Ints sums, Bytes w, const std::int32_t* x) { return dot_as<std::int8_t>(sums, w, x); }
 
 constexpr int kOutputs = 4, kRows = 1, kQueries = 1, kChunks = 1, kBlocks = 1, kCodeRows = 1;
 constexpr int kRegister = 16;  // bytes
