@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretoken.bench import passes
+from foretoken.bench import kernels, passes
 from foretoken.bench.ceilings import STREAMS, Ceiling
-from foretoken.bench.kernels import bench
+from foretoken.bench.kernels import FLOATS, bench
 from foretoken.bench.roofline import draw
 from foretoken.errors import NativeError, SettingError
+from foretoken.formats.weight import expect_valid
 from foretoken.kernels import native
 from tests.tiny import needs_native
 
@@ -43,6 +44,39 @@ def test_the_record_has_every_kernel_at_every_size(monkeypatch: pytest.MonkeyPat
     low, high = record["read_bandwidth_range_gb_per_s"]
     assert low <= record["read_bandwidth_gb_per_s"] <= high
     json.dumps(record)
+
+
+FORMATS = (*FLOATS, "mxfp4", "int8", *(f"int{bits}-g{group}" for bits in (4, 3, 2) for group in (32, 64, 128)))
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_multiplied_is_valid(name: str) -> None:
+    memory = torch.full((1 << 16,), kernels._FILL, dtype=torch.uint8)
+    weights = kernels._rotation(memory, name, 40, 200)
+    assert len(weights) > 1
+    for weight in weights:
+        if isinstance(weight, torch.Tensor):
+            assert 0.1 < float(weight.float().min()) <= float(weight.float().max()) < 1000
+        else:
+            expect_valid(weight, name)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_roof_is_products_alone(name: str, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, sizes = 0.0, set()
+
+    def linear(x: torch.Tensor, weight: kernels.Weight, *_: object, **__: object) -> torch.Tensor:
+        nonlocal now
+        now += 0.5 + 1e-9 * x.shape[0] * weight.shape[0] * weight.shape[1]  # packing and waking cost as much each time
+        sizes.add(weight.nbytes)
+        return x
+
+    monkeypatch.setattr(native, "linear", linear)
+    monkeypatch.setattr(kernels, "perf_counter", lambda: now)
+    assert kernels._roof("kernel", name, {}, "generic", threads) == {"kernel": "kernel", "gflops": 2.0}
+    assert 0.8 * threads < max(sizes) / (1 << 19) <= threads
+    assert max(sizes) == 2 * min(sizes)
 
 
 def test_a_record_is_drawn_and_the_same_record_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
