@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foretoken.bench import acceptance, copies
 from foretoken.bench.ceilings import Ceiling
 from foretoken.build import load
+from foretoken.decoder import low_bit
+from foretoken.decoder.weights import Weights
 from foretoken.errors import ForetokenError, InputError
 from tests.bench.test_measurements import needs_library
 from tests.tiny import needs_native
@@ -55,6 +59,51 @@ def test_the_record_has_the_model_and_its_copies(monkeypatch: pytest.MonkeyPatch
     assert record["llama_cpp"]["faster_than_it"]["mxfp4"][1] > 1
     assert record["llama_cpp"]["version"] == "1"
     json.dumps(record)
+
+
+@needs_native
+@pytest.mark.usefixtures("_small")
+def test_a_turn_is_the_same_for_all_and_its_first_pass_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    peer = tmp_path / "peer.py"
+    peer.write_text(PEER.replace("[0.5 * int(rows)] * int(count)", "[9.0, *[0.25] * (int(count) - 1)]"), "utf-8")
+    monkeypatch.setattr(copies, "PEER", peer)
+    events: list[str] = []
+    times = {"bandwidth": 1e9, "pass": 0.5}
+
+    def telling(event: str) -> Callable[..., float]:
+        def told(*_: object) -> float:
+            first = events[-1:] != [event]
+            events.append(event)
+            return 7.0 if first and event == "pass" else times[event]
+
+        return told
+
+    ask = copies._LlamaCpp.turn
+
+    def asked(peer: copies._LlamaCpp, format: str, rows: int) -> list[float]:
+        events.append("peer")
+        return ask(peer, format, rows)
+
+    casts: list[str] = []
+
+    def quantised(*given: Any, **how: Any) -> Weights:
+        casts.append("cast")
+        return low_bit.quantised(*given, **how)
+
+    monkeypatch.setattr(copies, "quantised", quantised)
+    monkeypatch.setattr(Ceiling, "measure", telling("bandwidth"))
+    monkeypatch.setattr(copies, "one_pass", telling("pass"))
+    monkeypatch.setattr(copies, "steps", telling("pass"))
+    monkeypatch.setattr(copies._LlamaCpp, "turn", asked)
+    record = copies._measure(arguments(rounds=2, llama_python=sys.executable))
+    ours, theirs = ["bandwidth", *["pass"] * 4], ["bandwidth", "peer"]
+    assert events == 2 * ([*ours, *ours, *theirs] * len(copies.ROWS) + [*ours, *ours])
+    assert casts == ["cast"] * 4
+    assert {row["milliseconds"] for row in record["passes"]} == {500.0}
+    assert set(record["llama_cpp"]["milliseconds"].values()) == {250.0}
+    assert record["llama_cpp"]["faster_than_it"]["mxfp4"] == dict.fromkeys(copies.ROWS, 0.5)
 
 
 @needs_native

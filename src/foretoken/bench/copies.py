@@ -1,9 +1,10 @@
 """What a model's low-bit copies cost beside the model: `python -m foretoken.bench.copies --out results/NAME.json`.
 
-A Llama of the 1b shape with random weights (their values cost nothing): how long casting takes, then single tokens and
-passes of several rows of the model and of its copies, in turn, as shares of what the bandwidth measured beside each
-allows. With `--llama-python PYTHON`, a Python that has llama-cpp-python and gguf, llama.cpp's Q4_0 of the same weights
-runs in turn with them.
+A Llama of the 1b shape with random weights (their values cost nothing): how long casting takes, the median of three
+after one that does not count; then single tokens and passes of several rows of the model and of its copies, in turn, as
+shares of what the bandwidth measured beside each allows. With `--llama-python PYTHON`, a Python that has
+llama-cpp-python and gguf, llama.cpp's Q4_0 of the same weights runs in turn with them. A turn is the same for all: the
+bandwidth, a pass that does not count, then three that do.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import json
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import IO, Any
@@ -35,14 +37,20 @@ from foretoken.kernels import native
 
 ROWS = (1, 2, 4, 8, 16)
 STEPS = 8  # of a chain in one call: what a draft is
+COUNTED = 3  # casts of a format, and passes of a turn, after one that does not count
 PEER = Path(__file__).parent / "peers" / "llamacpp.py"
 
 
 def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:
-    """A copy of a model, and the seconds that the cast took."""
-    began = perf_counter()
-    weights = quantised(target.weights, target.config, format_of(label), inputs=inputs)
-    return Decoder(target.config, weights, threads=target.threads), perf_counter() - began
+    """A copy of a model, and the seconds that a cast took."""
+    seconds = []
+    for _ in range(1 + COUNTED):
+        weights = None  # no two copies at a time
+        began = perf_counter()
+        weights = quantised(target.weights, target.config, format_of(label), inputs=inputs)
+        seconds.append(perf_counter() - began)
+    assert weights is not None
+    return Decoder(target.config, weights, threads=target.threads), statistics.median(seconds[1:])
 
 
 def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
@@ -62,6 +70,11 @@ def steps(decoder: Decoder, cache: Cache) -> float:
     seconds = perf_counter() - began
     cache.discard()
     return seconds / STEPS
+
+
+def turn(run: Callable[[], float]) -> list[float]:
+    """Seconds of the passes that count."""
+    return [run() for _ in range(1 + COUNTED)][1:]
 
 
 @contextmanager
@@ -84,11 +97,11 @@ class _LlamaCpp:
         self._answers = answers
         self.about: dict[str, str] = self._answer()
 
-    def passes(self, format: str, rows: int, count: int) -> list[float]:
-        """Seconds of some passes."""
-        print(format, rows, count, file=self._to, flush=True)
+    def turn(self, format: str, rows: int) -> list[float]:
+        """Seconds of the passes that count."""
+        print(format, rows, 1 + COUNTED, file=self._to, flush=True)
         seconds: list[float] = self._answer()
-        return seconds
+        return seconds[1:]
 
     def _answer(self) -> Any:
         line = self._answers.readline()
@@ -122,6 +135,10 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             return {**record, **measured, "llama_cpp": {**measured["llama_cpp"], **peer.about}}
 
 
+def _once(decoder: Decoder, cache: Cache, kind: int | str) -> float:
+    return one_pass(decoder, cache, kind) if isinstance(kind, int) else steps(decoder, cache)
+
+
 def _in_turn(
     decoders: dict[str, Decoder], casts: dict[str, float], ceiling: Ceiling, rounds: int, peer: _LlamaCpp | None
 ) -> dict[str, Any]:
@@ -135,13 +152,12 @@ def _in_turn(
         for kind in kinds:
             for label, decoder in decoders.items():
                 bandwidths.append(ceiling.measure())
-                cache = caches[label]
-                took = one_pass(decoder, cache, kind) if isinstance(kind, int) else steps(decoder, cache)
-                seconds[label, kind].append(took)
-                shares[label, kind].append(decoder.weights.nbytes / took / bandwidths[-1])
+                took = turn(partial(_once, decoder, caches[label], kind))
+                seconds[label, kind] += took
+                shares[label, kind] += [decoder.weights.nbytes / each / bandwidths[-1] for each in took]
             if peer is not None and isinstance(kind, int):
-                peer.passes("q4_0", kind, 1)
-                others[kind] += peer.passes("q4_0", kind, 3)
+                bandwidths.append(ceiling.measure())
+                others[kind] += peer.turn("q4_0", kind)
     results = [
         {
             "weights": label,
@@ -184,7 +200,7 @@ def main() -> None:
     parser.add_argument(
         "--layers", type=int, default=SHAPE["num_hidden_layers"], help="of the model that is measured (%(default)s)"
     )
-    parser.add_argument("--rounds", type=int, default=9, help="how often each is measured; medians (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each; medians (%(default)s)")
     parser.add_argument("--llama-python", help="a Python that has llama-cpp-python and gguf, for llama.cpp's Q4_0")
     carry_out("copies", parser, _measure)
 
