@@ -44,7 +44,7 @@ def test_a_copy_beside_the_model_is_written_and_drafts_for_it(cli: Cli, model: P
     ran = cli("generate", "def add(", "--model", model, "--draft", "int4,int2,lookup", "--max-new-tokens", 12)
     assert ran.code == 0
     assert ran.out == plain.out
-    cast, read, _ = [line for line in ran.err.splitlines() if "runs in PyTorch" not in line]
+    cast, read = [line for line in ran.err.splitlines() if re.search(" MB, (cast|read)", line)]
     assert re.fullmatch(r"-- int2-g64: [\d.]+ MB, cast in \d+\.\d s", cast)
     assert re.fullmatch(rf"-- int4-g64: [\d.]+ MB, read from {model}-int4-g64 \(hqq\) in \d+\.\d s", read)
 
@@ -164,6 +164,11 @@ def test_a_model_from_the_hub_goes_where_it_is_told_and_is_refused_before_its_we
     assert asked[2:] == [["config.json"]]
     assert cli(*hub, out).code == 2
     assert len(asked) == 3, "a place that cannot be is refused before anything is asked for"
+    for quantizer in ("hqq", "best"):
+        ran = cli(*hub, model.with_name("again"), "--quantizer", quantizer)
+        assert ran.code == 2
+        assert "quantise it with 'direct'" in ran.err or "the quantiser 'best' is not known" in ran.err
+        assert len(asked) == 3, "and so is a quantiser"
     assert left_in(model.parent) == ["out", "small"]
 
 

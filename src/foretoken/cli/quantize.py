@@ -69,13 +69,14 @@ def quantize(
 
     from foretoken.copies import place, quantise
     from foretoken.copies.beside import place_beside
+    from foretoken.formats.quantiser import expect_quantiser
 
+    expect_quantiser(chosen, quantizer)  # before a download
     if out is not None:
         place.expect_place(out, replace=force, ours=quantise.FILES)
     folder = resolve(model, revision, accept=quantise.expect_original)
     out = place_beside(folder, chosen) if out is None else out
     with _stoppable():
-        # another one is refused there
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {_size(made.bytes_after)} to {out}, where {_size(made.free)} are free")
         spent = quantise.write(made, threads=threads)

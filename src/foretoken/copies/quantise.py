@@ -20,7 +20,7 @@ from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig,
 from foretoken.decoder.weights import HEAD, INDEX, linear_shapes, mapped_tensors
 from foretoken.errors import CheckpointError, InputError, UnsupportedModelError
 from foretoken.formats import Format
-from foretoken.formats.quantiser import Quantiser, quantise
+from foretoken.formats.quantiser import Quantiser, expect_quantiser, quantise
 from foretoken.formats.table import TILE
 from foretoken.formats.weight import Part, parts
 from foretoken.progress import progress
@@ -105,7 +105,7 @@ def plan(
 
     replace: a copy of ours that lies at `out` may be replaced. Raises an InputError or a ModelError.
     """
-    quantise(torch.ones(1, 1), format, name="", quantiser=quantiser)  # refuses a quantiser that cannot do the format
+    expect_quantiser(format, quantiser)
     config = expect_original(folder)
     expect_place(out, replace=replace, ours=FILES)
     tensors = mapped_tensors(folder, config)

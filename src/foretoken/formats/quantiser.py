@@ -18,6 +18,14 @@ QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq")
 _TOGETHER = 1 << 18  # numbers that a thread casts together: what is made of them on the way stays in its cache
 
 
+def expect_quantiser(format: Format, quantiser: str) -> None:
+    """Refuse a quantiser that is not known or cannot do the format. Raises SettingError."""
+    if quantiser not in QUANTISERS:
+        raise SettingError(f"the quantiser {quoted(quantiser)} is not known{nearest(str(quantiser), QUANTISERS)}")
+    if quantiser == "hqq" and not format.has_zeros:
+        raise SettingError(f"hqq looks for zero points, and {format.name} has none; quantise it with 'direct'")
+
+
 def quantise(
     weight: torch.Tensor,
     format: Format,
@@ -35,10 +43,7 @@ def quantise(
     Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is not known or cannot do
     the format, and ContractError for what is no weight.
     """
-    if quantiser not in QUANTISERS:
-        raise SettingError(f"the quantiser {quoted(quantiser)} is not known{nearest(str(quantiser), QUANTISERS)}")
-    if quantiser == "hqq" and not format.has_zeros:
-        raise SettingError(f"hqq looks for zero points, and {format.name} has none; quantise it with 'direct'")
+    expect_quantiser(format, quantiser)
     if weight.ndim != 2 or weight.numel() == 0 or weight.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ContractError(
             f"{name} is {str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}; expected float16, bfloat16 or "
