@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,14 @@ import pytest
 
 from foretoken.bench import acceptance, copies
 from foretoken.bench.ceilings import Ceiling
-from foretoken.build import load
+from foretoken.build import load, load_level
+from foretoken.copies import quantise
+from foretoken.copies.beside import place_beside
 from foretoken.decoder import low_bit
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ForetokenError, InputError
+from foretoken.formats import format_of
+from foretoken.source import EMBEDDED
 from tests.bench.test_measurements import needs_library
 from tests.tiny import needs_native
 
@@ -129,3 +134,43 @@ def test_drafts_of_a_copy_are_counted_with_a_view_and_without() -> None:
         assert 0 < row["accepted_tokens"] <= row["draft_tokens"]
         assert 1 < row["mean_acceptance_length"] <= 5
     assert "own cache" in alone["way"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("int4:tokens=4", "--draft is 'int4:tokens=4', and 'tokens' is not a draft's to choose here"),
+        ("int4:own-cache", "'own-cache' is not a draft's to choose here"),
+        ("stdlib-1m:inputs=int8:k=4:format=int4", "'k' is not a draft's to choose here"),
+        ("lookup", "--draft is 'lookup'; expected a checkpoint or a low-bit format"),
+        ("int4,int2", "--draft is 'int4,int2'; expected a checkpoint or a low-bit format"),
+    ],
+)
+def test_what_the_ways_to_draft_decide_is_no_option(spec: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        acceptance.named(spec)
+
+
+def test_a_draft_is_described_by_its_format_inputs_and_quantiser(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "small"))
+    model = load(folder, draft="none")
+
+    def about(spec: str) -> dict[str, Any]:
+        level = acceptance.named(spec)
+        draft, _ = load_level(level, model.folder, model.target, model.settings)
+        told = acceptance.describe(draft, level, model.folder)
+        assert told.pop("arithmetic") == draft.arithmetic
+        return told
+
+    direct = {"format": "int4-g32", "inputs": "int8", "quantiser": "direct", "from_copy": False}
+    assert about("int4:group=32:inputs=int8") == direct
+    assert about(f"{folder}:format=int4:group=32:inputs=bf16") == {**direct, "inputs": "bf16"}
+    assert about("stdlib-1m") == {"format": None}
+    out, chosen = place_beside(folder, format_of("int4-g32")), format_of("int4-g32")
+    quantise.write(quantise.plan(folder, out, chosen, quantiser="hqq"))
+    read = {**direct, "quantiser": "hqq", "from_copy": True}
+    assert about("int4:group=32:inputs=int8") == read
+    assert about(f"{folder}:format=int4:group=32:inputs=bf16") == {**read, "inputs": "bf16"}
+    copy = about(str(out))
+    assert copy.pop("inputs") in ("int8", "bf16")
+    assert copy == {key: value for key, value in read.items() if key != "inputs"}

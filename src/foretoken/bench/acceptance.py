@@ -3,7 +3,8 @@
 Chains and trees of another checkpoint and of the model's own low-bit copies, on views of the model's keys and values or
 with a cache of their own, judged by the walk with the target's dice and by the rejection rule; and for comparison
 drafts that do not know the dice: greedy chains that a sampled text is matched with, trees whose children are ranked by
-their probabilities alone. No times: tokens a pass do not depend on the machine.
+their probabilities alone. No times. Tokens a pass depend on the arithmetic, and on each draft's format, inputs and
+quantiser: the record has them.
 """
 
 from __future__ import annotations
@@ -22,20 +23,25 @@ from rich.progress import Progress
 from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
 from foretoken.bench.suites import suite_hash
 from foretoken.build import load, load_level
+from foretoken.copies import beside
 from foretoken.decoder.caches import Caches
+from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
-from foretoken.errors import InputError
-from foretoken.ladder import name_levels
+from foretoken.errors import InputError, quoted
+from foretoken.formats.weight import QuantisedWeight
+from foretoken.ladder import Level, name_levels
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings import LoadSettings
+from foretoken.source import resolve
 from foretoken.stats import summarise
 from foretoken.types import Drafter, Request, RoundRecord, SamplingParams
 from foretoken.verification.local import LocalVerifier
 
 Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view
+OPTIONS = ("format", "group", "inputs")  # of a draft that may be given
 KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
 
@@ -147,12 +153,45 @@ def measure(
     }
 
 
+def named(spec: str) -> Level:
+    """One checkpoint or one format; how it drafts is this script's to choose. Raises InputError."""
+    levels = name_levels(LoadSettings(draft=spec))
+    if len(levels) != 1 or not levels[0].has_decoder:
+        raise InputError(f"--draft is {quoted(spec)}; expected a checkpoint or a low-bit format")
+    others = [option for option in levels[0].options if option not in OPTIONS]
+    if others:
+        raise InputError(
+            f"--draft is {quoted(spec)}, and {others[0]!r} is not a draft's to choose here: the ways to draft are; "
+            f"expected {', '.join(OPTIONS)}"
+        )
+    return levels[0]
+
+
+def describe(draft: Decoder, level: Level, folder: Path) -> dict[str, Any]:
+    """What a draft's weights are. folder: the target's. quantiser: how they were rounded; from_copy: whether they were
+    read from a copy, and not rounded now."""
+    if not level.is_copy:
+        folder = resolve(level.name)
+    head = draft.weights.head
+    if not isinstance(head.weight, QuantisedWeight):
+        return {"format": None, "arithmetic": draft.arithmetic}
+    low_bit = {"format": head.weight.format.label, "inputs": head.inputs, "arithmetic": draft.arithmetic}
+    if level.format is None:  # the checkpoint is a copy itself
+        about = read_json(folder / "config.json")["quantization_config"]
+        return {**low_bit, "quantiser": about.get("quantizer", "direct"), "from_copy": True}
+    found = beside.find(folder, parse_config(read_json(folder / "config.json")), level.format)
+    return {**low_bit, "quantiser": found.quantiser if found else "direct", "from_copy": found is not None}
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="How much of a draft is accepted, greedily and sampled?")
     add_model_and_suite(parser, new_tokens=160)
     parser.add_argument(
-        "--draft", nargs="+", default=["stdlib-1m", "int4"], help="checkpoints and low-bit formats (%(default)s)"
+        "--draft",
+        nargs="+",
+        default=["stdlib-1m", "int4"],
+        help="checkpoints and low-bit formats, with inputs, group or format (%(default)s)",
     )
     parser.add_argument("--prompts", type=int, default=20, help="how many of them (%(default)s)")
     parser.add_argument("--temperature", type=float, action="append", help="may come again (0 and 0.8)")
@@ -168,12 +207,13 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     model = load(args.model, draft="none")
     prompts = [prompt.tokens for prompt in prompts_for(model, args.suite)][: args.prompts]
     drafts: dict[str, tuple[Decoder, bool]] = {}
+    about = []
     for spec in args.draft:
-        (level,) = name_levels(LoadSettings(draft=spec))
-        if not level.has_decoder:
-            raise InputError(f"--draft is {spec!r}; expected a checkpoint or a low-bit format")
+        level = named(spec)
         draft, _ = load_level(level, model.folder, model.target, model.settings)
-        drafts[spec if level.is_copy else Path(spec).name] = draft, level.is_copy
+        name = spec if level.is_copy else Path(spec).name
+        drafts[name] = draft, level.is_copy
+        about.append({"draft": name, **describe(draft, level, model.folder)})
     asked = [
         (name, draft, way, temperature)
         for name, draft in drafts.items()
@@ -194,6 +234,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "suite": {"name": args.suite, "sha256": suite_hash(args.suite), "prompts": len(prompts)},
         "max_new_tokens": args.max_new_tokens,
+        "drafts": about,
         "results": rows,
     }
 
