@@ -240,10 +240,18 @@ def test_scales_at_the_ends_are_taken(byte: int) -> None:
     assert float(dequantise(q).abs().max()) in {x * 2.0 ** (byte - 127) for x in (4, 6)}
 
 
-def test_the_code_that_int8_does_not_have_is_refused() -> None:
+def test_an_int8_code_of_minus_128_may_be_read_if_its_value_is_finite() -> None:
     q = quantise(weights(32, 64), FORMATS["int8"], name="w")
+    assert int(codes_of(q).amin()) >= -127, "none is written"
     q.codes[0, 1, 77] = 128
-    with pytest.raises(CheckpointError, match=r"^w \(int8\) has 1 codes of -128, where -127 is the least; quantise"):
+    expect_valid(q, "w")
+    row, column = (int(i) for i in (codes_of(q) == -128).nonzero()[0])
+    assert dequantise(q)[row, column] == (-128 * q.scales[row]).bfloat16()
+    largest = float(torch.finfo(torch.bfloat16).max)
+    q.scales[0] = largest / 128
+    expect_valid(q, "w")
+    q.scales[0] = largest / 127
+    with pytest.raises(CheckpointError, match=r"^w \(int8\) has 1 scales that are no finite number, .* too large for"):
         expect_valid(q, "w")
 
 

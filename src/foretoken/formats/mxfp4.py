@@ -16,8 +16,11 @@ E8M0 = torch.tensor([*(2.0 ** (byte - 127) for byte in range(255)), torch.nan]) 
 
 
 def values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Codes [..., 32] and E8M0 bytes [...] as float32 [..., 32]: exact for every byte with which they are finite."""
-    return E2M1[codes.int()] * E8M0[scales.int()][..., None]
+    """Codes [..., 32] and E8M0 bytes [...] as float32 [..., 32]: exact for every byte with which they are finite.
+
+    Code 8 is 0 here, as kernels have it: adding 0 makes that of -0, and changes nothing else.
+    """
+    return (E2M1[codes.int()] * E8M0[scales.int()][..., None]).add_(0)
 
 
 def cast(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -29,6 +29,8 @@ class Format:
             raise SettingError(f"the format {quoted(self.name)} is not known{nearest(self.name, BITS)}")
         if self.bits != BITS[self.name]:
             raise SettingError(f"{self.name} has {BITS[self.name]} bits, not {self.bits}")
+        if self.group and self.name == "int8":
+            raise SettingError("int8 has one scale an output, and no groups; leave group out")
         if self.group not in self.groups:
             raise SettingError(
                 f"{self.name} got groups of {self.group}; expected {' or '.join(map(str, self.groups))}"
