@@ -26,6 +26,8 @@ from tests.decoder.outcomes import Outcome, read_committed, run
 from tests.decoder.test_native_pass import expect_chain_and_tree
 from tests.decoder.test_weights import file_under
 from tests.formats.layout import ALL
+from tests.kernels.low_bit import defined, weight
+from tests.kernels.numbers import floats, same
 from tests.levels import HERE
 from tests.reference_decoder import ReferenceDecoder
 from tests.tiny import BASE, needs_native, random_tensors, tiny_config
@@ -353,6 +355,27 @@ def test_codes_stay_in_the_mapped_file_unless_they_are_copied(tmp_path: Path) ->
                 assert file_under(part.data_ptr()).endswith("model.safetensors") != copy
 
 
+def test_for_another_device_codes_stay_on_the_cpu(tmp_path: Path) -> None:
+    low = write(tmp_path, INT4)
+    _, weights = load(tmp_path, device="meta")
+    assert {tensor.device.type for tensor in weights.tensors.values()} == {"meta"}
+    assert same_codes(weights, low)
+    assert {linear.values.device.type for linear in dequantised(weights).linears} == {"meta"}
+
+
+@needs_native
+@pytest.mark.parametrize("inputs", ["bf16", "int8"])
+@pytest.mark.parametrize(("format", "code"), [(format_of("int8"), 0x80), (MXFP4, 0x88)], ids=["int8 -128", "mxfp4 -0"])
+def test_codes_that_only_others_write_have_the_definition_s_bits(format: Format, code: int, inputs: str) -> None:
+    for share in (0.3, 1):
+        w = weight(format, 50, 100, seed=0)
+        w.codes[torch.rand(w.codes.shape, generator=torch.Generator().manual_seed(0)) < share] = code
+        for x in (floats("normal", (17, 100), 1), torch.ones(17, 100), -torch.ones(17, 100)):
+            expected = defined(x, w, None, inputs)
+            for level in HERE:
+                assert same(native.linear(x, w, None, level, 1, inputs=inputs), expected), level
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("copy", [False, True])
 @pytest.mark.parametrize("format", [MXFP4, format_of("int8"), INT4], ids=lambda format: format.label)
@@ -457,7 +480,6 @@ def test_a_part_of_another_shape_or_type_is_named(
         ("int8", "scales", (5,), -1.0, "1 scales that are no finite number, negative"),
         ("int8", "scales", (5,), 2.0**-101, "1 scales that are no finite number, negative, below 2**-100"),
         ("int8", "scales", (5,), 2.0**122, "1 scales that are no finite number"),
-        ("int8", "codes", (0, 0, 7), 128, "1 codes of -128, where -127 is the least"),
         ("int4-g32", "scales", (0, 0, 2, 0), torch.inf, "1 groups with a scale that is no finite number"),
         ("int4-g32", "scales", (0, 0, 2, 0), -1.0, "1 groups with a scale that is no finite number, negative"),
         ("int4-g32", "scales", (0, 0, 2, 1), torch.nan, "1 groups with a scale"),

@@ -19,16 +19,21 @@ from foretoken.progress import progress
 
 K = TypeVar("K")
 
+INSTEAD = "leave them where they are, with weights 'mapped'"  # what to do where there is no memory
 _LINE = 64  # bytes; each tensor begins at a multiple
 _HUGE_PAGE = 2 << 20  # bytes; the whole begins at one
 
 
-def copied(tensors: dict[str, torch.Tensor], dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
+def copied(
+    tensors: dict[str, torch.Tensor], dtype: torch.dtype | None, *, instead: str = INSTEAD
+) -> dict[str, torch.Tensor]:
     """The tensors, converted on the way if a type is given, in one allocation that lives as long as any of them.
 
-    `tensors` is emptied as it goes: when the last tensor of a mapped file is copied, the file is let go.
+    `tensors` is emptied as it goes: when the last tensor of a mapped file is copied, the file is let go. instead: what
+    to do where there is no memory for them.
     """
-    copies = together({name: (tensor.shape, dtype or tensor.dtype) for name, tensor in tensors.items()})
+    kinds = {name: (tensor.shape, dtype or tensor.dtype) for name, tensor in tensors.items()}
+    copies = together(kinds, instead=instead)
     with progress("copying weights", sum(copy.nbytes for copy in copies.values())) as done:
         for name, copy in copies.items():
             copy.copy_(tensors.pop(name))
@@ -36,21 +41,21 @@ def copied(tensors: dict[str, torch.Tensor], dtype: torch.dtype | None) -> dict[
     return copies
 
 
-def together(kinds: Mapping[K, tuple[Sequence[int], torch.dtype]]) -> dict[K, torch.Tensor]:
+def together(kinds: Mapping[K, tuple[Sequence[int], torch.dtype]], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
     """Tensors of some shapes and types, not filled, one behind the other in one allocation, each from a line on."""
     places: dict[K, int] = {}
     size = 0
     for key, (shape, dtype) in kinds.items():
         places[key] = size
         size += -(-prod(shape) * dtype.itemsize // _LINE) * _LINE
-    memory = allocate(size)
+    memory = allocate(size, instead=instead)
     return {
         key: memory[places[key] :][: prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
         for key, (shape, dtype) in kinds.items()
     }
 
 
-def allocate(size: int, *, huge: bool = True) -> torch.Tensor:
+def allocate(size: int, *, huge: bool = True, instead: str = INSTEAD) -> torch.Tensor:
     """`size` bytes of anonymous memory, uint8, that begin where a huge page may; in small pages if not `huge`."""
     # private: shared memory, which is what one gets unasked, follows another setting of huge pages, mostly off
     private: Mapping[str, int] = (
@@ -60,8 +65,7 @@ def allocate(size: int, *, huge: bool = True) -> torch.Tensor:
         memory = mmap.mmap(-1, size + _HUGE_PAGE, **private)
     except OSError as error:
         raise ModelError(
-            f"the machine does not give {size / 1e9:.3g} GB of memory for the weights ({error.strerror}); "
-            "leave them where they are, with weights 'mapped'"
+            f"the machine does not give {size / 1e9:.3g} GB of memory for the weights ({error.strerror}); {instead}"
         ) from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a system without them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 
@@ -17,6 +18,8 @@ from foretoken.formats.values import dequantise
 from foretoken.formats.weight import QuantisedWeight, parts
 from foretoken.progress import progress
 
+INSTEAD = "free some, or draft with a smaller format or without a copy"  # where there is no memory for low-bit weights
+
 
 def quantised(
     weights: Weights,
@@ -26,6 +29,7 @@ def quantised(
     inputs: str = "bf16",
     quantiser: Quantiser = "direct",
     share: Weights | None = None,
+    threads: int | None = None,
 ) -> Weights:
     """A copy with all linear layers in a format, the output layer too, in one allocation.
 
@@ -38,17 +42,23 @@ def quantised(
             (name, part): (p.shape, p.dtype)
             for name, shape in linear_shapes(config).items()
             for part, p in parts(format, *shape).items()
-        }
+        },
+        instead=INSTEAD,
     )
     coded: dict[str, QuantisedWeight] = {}
-    for name, made in quantised_linears(weights, config, format, quantiser=quantiser):
+    for name, made in quantised_linears(weights, config, format, quantiser=quantiser, threads=threads):
         kept = {part: memory[name, part].copy_(getattr(made, part)) for part in parts(format, *made.shape)}
         coded[name] = QuantisedWeight(format, made.shape, **kept)
     return copy_of(share or weights, config, coded, inputs=inputs)
 
 
 def quantised_linears(
-    weights: Weights, config: DecoderConfig, format: Format, *, quantiser: Quantiser = "direct"
+    weights: Weights,
+    config: DecoderConfig,
+    format: Format,
+    *,
+    quantiser: Quantiser = "direct",
+    threads: int | None = None,
 ) -> Iterator[tuple[str, QuantisedWeight]]:
     """Each linear layer's weight in a format, with its name, one after the other, with progress."""
     if weights.layouts != {"rows"}:
@@ -57,7 +67,8 @@ def quantised_linears(
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
         for name, linear in linears.items():
             stored = "model.embed_tokens" if name == HEAD and config.tied else name
-            yield name, quantise(_plain(linear).values.cpu(), format, name=f"{stored}.weight", quantiser=quantiser)
+            values = _plain(linear, None, threads).values.cpu()
+            yield name, quantise(values, format, name=f"{stored}.weight", quantiser=quantiser, threads=threads)
             done(linear.nbytes)
 
 
@@ -73,15 +84,22 @@ def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedW
     return assemble(tensors, config, coded, inputs=inputs)
 
 
-def dequantised(weights: Weights) -> Weights:
+def with_inputs(weights: Weights, inputs: str) -> Weights:
+    """The same, with rows rounded otherwise before they meet a low-bit weight (see `Linear`)."""
+    return weights.with_linears(
+        lambda linear: linear if isinstance(linear.weight, torch.Tensor) else replace(linear, inputs=inputs)
+    )
+
+
+def dequantised(weights: Weights, *, threads: int | None = None) -> Weights:
     """The same values with every low-bit weight as bf16: what the exact promise of a low-bit model refers to."""
     if all(isinstance(linear.weight, torch.Tensor) for linear in weights.linears):
         return weights
     device = weights.embedding.device
-    return weights.with_linears(lambda linear: _plain(linear, device))
+    return weights.with_linears(lambda linear: _plain(linear, device, threads))
 
 
-def _plain(linear: Linear, device: torch.device | None = None) -> Linear:
+def _plain(linear: Linear, device: torch.device | None, threads: int | None) -> Linear:
     if isinstance(linear.weight, torch.Tensor):
         return linear
-    return Linear(dequantise(linear.weight).to(device), linear.bias)
+    return Linear(dequantise(linear.weight, threads=threads).to(device), linear.bias)

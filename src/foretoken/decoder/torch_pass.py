@@ -24,7 +24,7 @@ class TorchPass:
         self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, *, batched: bool = False
     ) -> None:
         self._config = config
-        self._weights = dequantised(weights)  # here low-bit weights save no memory
+        self._weights = dequantised(weights, threads=threads)  # here low-bit weights save no memory
         self._rope = rope
         self._threads = threads
         self._linear = rowwise.linear_batched if batched else rowwise.linear

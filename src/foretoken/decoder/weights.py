@@ -150,15 +150,15 @@ def load_weights(
     threads: int | None = None,
 ) -> Weights:
     """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
-    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Every tensor's presence and
-    shape is checked before any is used."""
+    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Low-bit weights
+    stay on the CPU. Every tensor's presence and shape is checked before any is used."""
     found = mapped_tensors(folder, config)
     dtype = dtype or found["model.embed_tokens.weight"].dtype
     tensors = {name: found.pop(name) for name in expected_shapes(config)}
     if copy and device == "cpu":
-        codes = _coded(copied(found, None), config)
+        codes = _coded(copied(found, None), config, threads)
         return repacked(assemble(copied(tensors, dtype), config, codes), threads=threads)
-    codes = _coded({name: tensor.to(device=device) for name, tensor in found.items()}, config)
+    codes = _coded(found, config, threads)  # on the CPU: what runs elsewhere takes their values there
     return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config, codes)
 
 
@@ -189,19 +189,22 @@ def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tenso
     return found
 
 
-def copied_codes(folder: Path, config: DecoderConfig) -> dict[str, QuantisedWeight]:
-    """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own."""
+def copied_codes(
+    folder: Path, config: DecoderConfig, *, instead: str, threads: int | None = None
+) -> dict[str, QuantisedWeight]:
+    """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own. instead:
+    what to do where there is no memory for them."""
     found = mapped_tensors(folder, config)
     for name in expected_shapes(config):
         del found[name]
-    return _coded(copied(found, None), config)
+    return _coded(copied(found, None, instead=instead), config, threads)
 
 
 def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> list[str]:
     return [f"{name}.weight.{part}" for name, shape in linears.items() for part in parts(format, *shape)]
 
 
-def _coded(found: dict[str, torch.Tensor], config: DecoderConfig) -> dict[str, QuantisedWeight]:
+def _coded(found: dict[str, torch.Tensor], config: DecoderConfig, threads: int | None) -> dict[str, QuantisedWeight]:
     """The weights of a low-bit checkpoint, each checked, by the name of its layer."""
     if config.low_bit is None:
         return {}
@@ -210,7 +213,7 @@ def _coded(found: dict[str, torch.Tensor], config: DecoderConfig) -> dict[str, Q
         made = {part: found.pop(f"{name}.weight.{part}") for part in parts(config.low_bit, *shape)}
         coded[name] = QuantisedWeight(config.low_bit, shape, **made)
     names = list(coded)
-    on_threads(lambda i: expect_valid(coded[names[i]], f"{names[i]}.weight"), range(len(names)), None)
+    on_threads(lambda i: expect_valid(coded[names[i]], f"{names[i]}.weight"), range(len(names)), threads)
     return coded
 
 
