@@ -84,8 +84,6 @@ class ModelDrafter(DecoderDrafter):
         self._chains.pop(sequence, None)
         if self.inner is not None:
             self.inner.end(sequence)
-        if self.opened is not None:
-            self.opened.close(sequence)
 
     def _propose(self, turn: Turn) -> Draft:
         reading = self._readings[turn.sequence]
@@ -97,7 +95,7 @@ class ModelDrafter(DecoderDrafter):
                 if self.inner is None:
                     self._alone(reading, grown, count)
                 else:
-                    self._checking(self.inner, turn.sequence, reading, grown, count)
+                    self._lending(self.inner, turn.sequence, reading, grown, count)
             finally:
                 reading.sampler.rewind(step)
         return turn.chain(grown.tokens, grown.origins, tuple(grown.work), grown.distributions or None)
@@ -123,12 +121,22 @@ class ModelDrafter(DecoderDrafter):
         seconds, passes = time.perf_counter() - began, 1 + rows - len(pending)
         grown.work.append(Work(self.name, rows, began, seconds, draft_tokens=len(grown.tokens), passes=passes))
 
-    def _checking(self, inner: Drafter, sequence: int, reading: Reading, grown: _Chain, count: int) -> None:
-        """What the level below guesses is checked as the target checks: a pass, a walk, a commit."""
+    def _lending(self, inner: Drafter, sequence: int, reading: Reading, grown: _Chain, count: int) -> None:
+        """While it checks, the level below may look at what it checks on."""
         cache = reading.open()
-        if self.opened is not None:
+        if self.opened is None:
+            self._checking(inner, sequence, reading, cache, grown, count)
+            return
+        self.opened.open(sequence, cache)
+        try:
+            self._checking(inner, sequence, reading, cache, grown, count)
+        finally:
             self.opened.close(sequence)
-            self.opened.open(sequence, cache)
+
+    def _checking(
+        self, inner: Drafter, sequence: int, reading: Reading, cache: Cache, grown: _Chain, count: int
+    ) -> None:
+        """What the level below guesses is checked as the target checks: a pass, a walk, a commit."""
         pending = reading.pending(cache)
         if len(pending) > 1:  # all but the last, which is the root of what the level below drafts
             began = time.perf_counter()
