@@ -64,9 +64,10 @@ def _drafts() -> Iterator[str]:
     yield from (
         "",
         "`group` is how many inputs share a scale and a zero point, in int4, int3 and int2: 32, 64 or 128, otherwise "
-        "64. `inputs` is what rows are rounded to before they meet low-bit weights, otherwise what is fastest here. "
+        "64. `inputs` is what rows are rounded to before they meet low-bit weights, otherwise int8. "
         "`own-cache` takes no value: the copy then reads the prompt itself, into keys and values of its own. `format` "
-        "makes a checkpoint that drafts a low-bit one at load.",
+        "makes a checkpoint that drafts a low-bit one at load; one that is low-bit already has `inputs`, and if it was "
+        "made of the model, it is a copy like any other, with `own-cache`. Copies stand before other checkpoints.",
         "",
         "`tokens` is the most draft tokens a round, and of a tree `nodes` is (num_speculative_tokens, for the first "
         "level); a tree has at most 4096 nodes, and `k` times `depth` is no more. Examples: `lookup`; "

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 import foretoken
+from foretoken import build
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.linear import Linear
@@ -23,10 +24,9 @@ from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import Weights, linear_shapes
 from foretoken.drafters.reading import DecoderDrafter
-from foretoken.errors import CheckpointError
+from foretoken.errors import CheckpointError, DraftSpecError
 from foretoken.formats import FORMATS, format_of
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.kernels import native
 from foretoken.model import Model
 from foretoken.source import EMBEDDED
 from foretoken.types import Completion
@@ -84,9 +84,10 @@ DRAFTS = (
     "int2:k=2:depth=3:shape=rerank:own-cache",
     "int4,mxfp4,int2,lookup:tokens=3",
     "int8:own-cache,int2,lookup",
-    "stdlib-1m,mxfp4,lookup",
+    "mxfp4,stdlib-1m,lookup",
+    "int3-g32,stdlib-1m:format=mxfp4",
     "stdlib-1m:format=int3:group=32,lookup",
-    "int4,stdlib-1m:format=mxfp4:inputs=bf16,int2",
+    "int4,int2,stdlib-1m:format=mxfp4:inputs=bf16",
 )
 
 
@@ -249,9 +250,8 @@ def test_options_reach_the_copy() -> None:
     def linears(draft: str) -> set[tuple[str, str]]:
         return {(linear.format, linear.inputs) for linear in copies(load(draft))[0].model.weights.linears}
 
-    usual = "bf16" if native.module() is not None and native.level().startswith("amx") else "int8"
-    assert linears("mxfp4") == {("mxfp4", usual)}
-    assert linears("int4") == {("int4-g64", usual)}
+    assert linears("mxfp4") == {("mxfp4", "int8")}
+    assert linears("int4") == linears("int4-g64") == {("int4-g64", "int8")}
     assert linears("int4:group=32:inputs=bf16") == {("int4-g32", "bf16")}
     assert linears("int2:inputs=int8:k=2") == {("int2-g64", "int8")}
     assert linears("stdlib-1m:format=int8:inputs=bf16") == {("int8", "bf16")}
@@ -329,6 +329,26 @@ def test_nothing_of_a_sequence_stays_when_it_has_ended(draft: str) -> None:
         assert opened is None or not opened._caches
 
 
+def test_what_a_copy_lends_to_the_one_below_it_takes_back_where_a_round_breaks_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load("int4,int2,lookup")
+    first, second = copies(model)
+    opened: Any = getattr(first, "opened", None)
+    lent = []
+
+    def fail(turns: Any) -> Any:
+        lent.append(len(opened._caches))
+        raise OSError("gone")
+
+    assert getattr(second, "opened", None) is None, "nothing below it is a copy"
+    monkeypatch.setattr(second, "propose", fail)
+    with pytest.raises(OSError, match="gone"):
+        generate(model)
+    assert lent == [1]
+    assert not opened._caches
+
+
 # -- low-bit targets --------------------------------------------------------------------------------------------------
 
 
@@ -388,18 +408,79 @@ def test_a_copy_of_a_low_bit_model_in_its_own_format_is_always_right(tmp_path: P
 def test_a_low_bit_model_may_draft_for_another(tmp_path: Path) -> None:
     low = write(tmp_path / "low", low_bit("int4"), "int4-g64")
     plain = generate(load("none", "stdlib-7m"))
-    for draft in (str(low), f"{low}:k=2:depth=3", f"{low}:format=int2,lookup"):
-        done = generate(load(draft, "stdlib-7m"))
+    for draft, inputs in (
+        (str(low), "int8"),
+        (f"{low}:k=2:depth=3:inputs=int8", "int8"),
+        (f"{low}:format=int4:group=64:inputs=bf16,lookup", "bf16"),  # in which it is
+    ):
+        model = load(draft, "stdlib-7m")
+        assert {(linear.format, linear.inputs) for linear in copies(model)[0].model.weights.linears} == {
+            ("int4-g64", inputs)
+        }
+        done = generate(model)
         expect_equal(done, plain)
         assert done.stats.accepted_tokens > 0
 
 
-def test_a_low_bit_model_in_pytorch_says_the_same_with_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_low_bit_checkpoint_cannot_be_is_refused_before_weights_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*given: Any, **named: Any) -> Any:
+        raise AssertionError("weights were loaded")
+
+    low = write(tmp_path / "low", low_bit("int4"), "int4-g64")
+    monkeypatch.setattr(build, "load_weights", never)
+    for draft, message in (
+        (
+            f"{low}:format=int2",
+            f"draft '{low}' is in int4-g64 already, of which no other format is made; leave format out, or name the "
+            "model that it was made of",
+        ),
+        (f"{low}:format=int4:group=32", f"draft '{low}' is in int4-g64 already"),
+        (f"{low}:group=64", f"draft '{low}': 'group' belongs to a low-bit format; add format=int4"),
+        (f"{low}:own-cache", f"draft '{low}' is no copy of the model, and has a cache of its own anyhow; leave"),
+        ("stdlib-1m:own-cache", "draft 'stdlib-1m' is no copy of the model, and has a cache of its own anyhow; leave"),
+        ("stdlib-1m:inputs=bf16", "draft 'stdlib-1m': 'inputs' belongs to a low-bit format; add format=int4, or leav"),
+    ):
+        with pytest.raises(DraftSpecError) as error:
+            load(draft, "stdlib-7m")
+        assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("draft", "message"),
+    [
+        (
+            "stdlib-1m,int4-g32",
+            "draft 'int4-g32' is a copy of the model, and would draft for 'stdlib-1m' here; put it first, or name a "
+            "copy of that one: stdlib-1m:format=int4:group=32",
+        ),
+        (
+            "mxfp4,stdlib-1m:tokens=2,int2,lookup",
+            "draft 'int2' is a copy of the model, and would draft for 'stdlib-1m' here; put it first, or name a copy "
+            "of that one: stdlib-1m:format=int2",
+        ),
+    ],
+)
+def test_a_copy_below_another_checkpoint_is_refused(draft: str, message: str) -> None:
+    with pytest.raises(DraftSpecError) as error:
+        load(draft, "stdlib-7m")
+    assert str(error.value) == message
+
+
+def test_a_low_bit_model_in_pytorch_says_the_same_with_drafts_and_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     low = write(tmp_path / "low", low_bit("int4"), "int4-g64")
     with in_pytorch(monkeypatch):
         plain = generate(load("none", low))
         for draft in ("lookup", "mxfp4"):
+            caplog.clear()
             expect_equal(generate(load(draft, low)), plain)
+            told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            assert len(told) == (2 if draft == "mxfp4" else 1), "once of the model, once of the draft"
+            assert told[0].startswith(f"{low} (int4-g64) runs in PyTorch (the native module is ")
+            assert told[0].endswith("it is no smaller and no faster than the weights that it was made of")
 
 
 def test_a_model_that_holds_no_numbers_has_no_copy(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from foretoken.copies import beside
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import copy_of, quantised
+from foretoken.decoder.low_bit import copy_of, quantised, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import DTYPES, Weights, load_weights
-from foretoken.errors import CheckpointError, SettingError
+from foretoken.errors import CheckpointError, DraftSpecError, SettingError
 from foretoken.formats import Format
-from foretoken.kernels import native
-from foretoken.ladder import Level, make_ladder, name_levels
+from foretoken.ladder import Level, belongs_to_a_format, expect_copies_first, make_ladder, name_levels
 from foretoken.model import Model
+from foretoken.progress import size
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import LoadSettings
 from foretoken.source import DEFAULT_MODEL, resolve
@@ -39,7 +39,10 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     levels = name_levels(chosen)  # before the model: a wrong name should not cost a load
     _expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=_read_config)
+    levels = find_levels(levels, folder)
     target, tokenizer = _load_decoder(folder, chosen)
+    if target.config.low_bit is not None:
+        _warn_if_inflated(f"{model} ({target.config.low_bit.label})", target.weights)
     caches = Caches()
     samplers = Samplers(tokenizer)
     drafter = make_ladder(
@@ -73,16 +76,57 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     )
 
 
+def find_levels(levels: list[Level], folder: Path) -> list[Level]:
+    """Levels with what the folders of their checkpoints say, before weights are loaded. folder: the target's."""
+    found = [_find_level(level, folder) for level in levels]
+    expect_copies_first(found)
+    return found
+
+
+def _find_level(level: Level, folder: Path) -> Level:
+    if not level.has_decoder or level.is_copy or level.folder is not None:
+        return level
+    place = resolve(level.name, accept=_read_config)
+    its_format = _read_config(place).low_bit
+    if its_format is None and level.format is None and "inputs" in level.options:
+        raise belongs_to_a_format(level.name, "inputs")
+    if its_format is not None and level.format not in (None, its_format):
+        raise DraftSpecError(
+            f"draft {level.name!r} is in {its_format.label} already, of which no other format is made; leave format "
+            "out, or name the model that it was made of"
+        )
+    is_copy = its_format is not None and beside.is_copy_of(place, folder)
+    if not is_copy and "own-cache" in level.options:
+        raise DraftSpecError(
+            f"draft {level.name!r} is no copy of the model, and has a cache of its own anyhow; leave 'own-cache' out"
+        )
+    return replace(level, format=its_format or level.format, is_copy=is_copy, folder=place)
+
+
 def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:
-    """The decoder of a draft: another checkpoint, or the target's copy; its tokenizer, where it is another's."""
-    if level.is_copy:
-        config, weights, tokenizer = target.config, target.weights, None
-    else:
-        plain = settings if level.format is None else replace(settings, weights="mapped")
-        folder = resolve(level.name, accept=_read_config)
-        config, weights, tokenizer = _load_checkpoint(folder, plain)
-    if level.format is not None:
+    """The decoder of a draft: another checkpoint, or the target's copy; its tokenizer, where it has one of its own."""
+    level = _find_level(level, folder)
+    config, weights, tokenizer = target.config, target.weights, None
+    if level.folder is None:  # the target's weights, in a format
+        assert level.format is not None
         weights = _low_bit(level, level.format, folder, config, weights, settings)
+    elif level.is_copy:
+        assert level.format is not None
+        began = perf_counter()
+        found = beside.read(level.folder, config, level.format, settings.threads)
+        weights = copy_of(weights, config, found.coded, inputs=_inputs(level))
+        _tell(level.called, weights, f"read from {found.folder} ({found.quantiser})", began)
+        tokenizer = Tokenizer.load(level.folder)
+    elif level.format is None:
+        config, weights, tokenizer = _load_checkpoint(level.folder, settings)
+    elif _read_config(level.folder).low_bit is None:
+        config, weights, tokenizer = _load_checkpoint(level.folder, replace(settings, weights="mapped"))
+        weights = _low_bit(level, level.format, level.folder, config, weights, settings)
+    else:
+        began = perf_counter()
+        config, weights, tokenizer = _load_checkpoint(level.folder, settings)
+        weights = with_inputs(weights, _inputs(level))
+        _tell(level.called, weights, f"read from {level.folder}", began)
     return _decoder(config, weights, settings), tokenizer
 
 
@@ -91,33 +135,55 @@ def _low_bit(
 ) -> Weights:
     """A copy of weights in a format: read, where one lies beside the folder that they come from, otherwise made."""
     began = perf_counter()
-    inputs = level.options.get("inputs", draft_inputs())
-    found = beside.find(folder, config, format)
+    called = format.label if level.is_copy else f"{level.called} in {format.label}"
+    found = beside.find(folder, config, format, settings.threads)
     if found is not None:
-        made = copy_of(weights, config, found.coded, inputs=inputs)
+        made = copy_of(weights, config, found.coded, inputs=_inputs(level))
         how = f"read from {found.folder} ({found.quantiser})"
     else:
+        other = beside.find_other(folder, format)
+        if other is not None:
+            spec = other[1].label if level.is_copy else f"{level.name}:format={_as_options(other[1])}"
+            log.info("%s is made anew, and %s is there: the draft %r reads it", called, other[0], spec)
         rows = weights
         if weights.layouts != {"rows"}:  # of an instruction level's own layout nobody else can make anything
             rows = _load_weights(folder, config, replace(settings, weights="mapped"))
-        made = quantised(rows, config, format, inputs=inputs, share=weights)
+        made = quantised(rows, config, format, inputs=_inputs(level), share=weights, threads=settings.threads)
         how = "cast"
-    size = sum(linear.nbytes for linear in made.linears)
-    called = format.label if level.is_copy else f"{level.called} in {format.label}"
-    log.info("%s: %.3g MB, %s in %.1f s", called, size / 1e6, how, perf_counter() - began)
-    why = why_not(made)
-    if why is not None:
-        log.warning(
-            "%s is no faster than the weights that it is a copy of, because it runs in PyTorch (%s)", called, why
-        )
+    _tell(called, made, how, began)
     return made
 
 
 def draft_inputs() -> str:
-    """What rows are rounded to before they meet a draft's low-bit weights. AMX multiplies bf16 as fast as memory gives
-    weights; other levels need bytes for that."""
-    fast = native.module() is not None and native.level().startswith("amx")
-    return "bf16" if fast else "int8"
+    """What rows are rounded to before they meet a draft's low-bit weights, unless the draft says."""
+    return "int8"
+
+
+def _inputs(level: Level) -> str:
+    inputs: str = level.options.get("inputs", draft_inputs())
+    return inputs
+
+
+def _as_options(format: Format) -> str:
+    return f"{format.name}:group={format.group}" if format.has_zeros else format.name
+
+
+def _tell(called: str, weights: Weights, how: str, began: float) -> None:
+    """What a low-bit draft is and how long that took."""
+    bytes_read = sum(linear.nbytes for linear in weights.linears)
+    log.info("%s: %s, %s in %.1f s", called, size(bytes_read), how, perf_counter() - began)
+    _warn_if_inflated(called, weights)
+
+
+def _warn_if_inflated(called: str, weights: Weights) -> None:
+    why = why_not(weights)
+    if why is not None:
+        log.warning(
+            "%s runs in PyTorch (%s), which makes bf16 of low-bit weights: it is no smaller and no faster than the "
+            "weights that it was made of",
+            called,
+            why,
+        )
 
 
 def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:

@@ -6,6 +6,7 @@ The level nearest to the target comes first; each is sped up by the one behind i
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +31,8 @@ class Level:
     """One level: what is in the table of drafters, its options, and how many tokens it drafts at most.
 
     format: the low-bit format of a level that a decoder stands behind, if that has one. is_copy: whether it is the
-    target's own copy in it. `called` is the level's name in origins and statistics, where no other has it.
+    target's own copy in it: that is known of a format's name, and of a checkpoint when its `folder` was looked into.
+    `called` is the level's name in origins and statistics, where no other has it.
     """
 
     name: str
@@ -39,16 +41,13 @@ class Level:
     tokens: int
     format: Format | None = None
     called: str = ""
+    is_copy: bool = False
+    folder: Path | None = None
 
     @property
     def has_decoder(self) -> bool:
         """Whether it is a checkpoint or a copy of the target."""
         return self.entry in (CHAIN, TREE)
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether it is the target's own copy in a low-bit format."""
-        return self.has_decoder and self.name in FORMATS
 
 
 def name_levels(settings: LoadSettings) -> list[Level]:
@@ -131,7 +130,7 @@ def _name(level: DraftLevel) -> Level:
     if entry is not None:
         options = level.values(entry.options)
         return Level(level.name, entry, options, options.get("tokens", entry.num_speculative_tokens))
-    is_copy = level.name in FORMATS
+    is_copy = _is_format(level.name)
     if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
         known = [*DRAFTERS, *FORMATS, *EMBEDDED]
         raise DraftSpecError(
@@ -151,22 +150,47 @@ def _name(level: DraftLevel) -> Level:
         entry, tokens = TREE, options.get("nodes", options.get("k", _WIDTH) * options.get("depth", _DEPTH))
     else:
         entry, tokens = CHAIN, options.get("tokens", CHAIN.num_speculative_tokens)
-    return Level(level.name, entry, options, tokens, _format(level.name, options))
+    return Level(level.name, entry, options, tokens, _format(level.name, options), is_copy=is_copy)
+
+
+def _is_format(name: str) -> bool:
+    """Whether it is the name of a low-bit format, or a label: `int4-g64`, whatever its group."""
+    return re.sub(r"-g[0-9]{1,9}$", "", name) in FORMATS
 
 
 def _format(name: str, options: dict[str, Any]) -> Format | None:
-    called = name if name in FORMATS else options.get("format")
+    called = name if _is_format(name) else options.get("format")
     if called is None:
-        if "group" in options or "inputs" in options:
-            option = "group" if "group" in options else "inputs"
-            raise DraftSpecError(
-                f"draft {name!r}: {option!r} belongs to a low-bit format; add format=int4, or leave {option!r} out"
-            )
+        if "group" in options:
+            raise belongs_to_a_format(name, "group")
         return None
     try:
         return format_of(called, options.get("group"))
     except SettingError as error:
         raise DraftSpecError(f"draft {name!r}: {error}") from None
+
+
+def belongs_to_a_format(name: str, option: str) -> DraftSpecError:
+    """What to say of an option that a checkpoint has only in a low-bit format."""
+    return DraftSpecError(
+        f"draft {name!r}: {option!r} belongs to a low-bit format; add format=int4, or leave {option!r} out"
+    )
+
+
+def expect_copies_first(levels: list[Level]) -> None:
+    """Refuse a copy of the model below another checkpoint, for which it would draft: a larger one for a smaller."""
+    for above, level in itertools.pairwise(levels):
+        if level.is_copy and above.has_decoder and not above.is_copy:
+            made = "" if level.folder is not None or level.format is None else _made_of(above.name, level.format)
+            raise DraftSpecError(
+                f"draft {level.name!r} is a copy of the model, and would draft for {above.name!r} here; put it first"
+                f"{made}"
+            )
+
+
+def _made_of(name: str, format: Format) -> str:
+    group = f":group={format.group}" if format != FORMATS[format.name] else ""
+    return f", or name a copy of that one: {name}:format={format.name}{group}"
 
 
 def _exists(name: str) -> bool:
@@ -191,7 +215,7 @@ def make_ladder(
     level, *below = levels
     if not level.has_decoder:
         return level.entry.make(**{name: value for name, value in level.options.items() if name != "tokens"})
-    opened = Caches() if level.is_copy and below else None
+    opened = Caches() if level.is_copy and below and below[0].is_copy else None
     inner = None
     if below:
         inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer, caches=opened)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +19,11 @@ import foretoken
 from foretoken import build
 from foretoken.copies import beside
 from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder import weights
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.errors import DraftSpecError, ModelError
+from foretoken.formats import quantiser, slices, values
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.ladder import name_levels
 from foretoken.settings import LoadSettings
@@ -127,6 +132,115 @@ def test_a_copy_is_a_model_and_a_draft_by_its_folder(model: Path, casts: list[st
     drafted = foretoken.load(model, draft=str(out)).generate(PROMPT, max_new_tokens=16, ignore_eos=True)
     assert drafted.tokens == plain
     assert drafted.stats.accepted_tokens > 0
+
+
+def drafters(model: foretoken.Model) -> list[Any]:
+    """Nearest to the target first."""
+    found, drafter = [], model._drafter
+    while drafter is not None:
+        found.append(drafter)
+        drafter = getattr(drafter, "inner", None)
+    return found
+
+
+def test_a_copy_that_is_named_by_its_folder_is_one_as_if_by_its_format(model: Path, casts: list[str]) -> None:
+    out = copy_of(model, out=model.with_name("elsewhere"))
+    below = copy_of(model, "int2")
+    plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    for options, inputs, shares in (("", "int8", True), (":inputs=bf16:own-cache", "bf16", False)):
+        loaded = foretoken.load(model, draft=f"{out}{options},{below}:inputs=bf16,lookup")
+        first, second, _ = drafters(loaded)
+        assert same_codes(first.model, out)
+        assert same_codes(second.model, below)
+        for copy in (first, second):
+            assert copy.model.weights.embedding is loaded.target.weights.embedding
+            assert copy.model.weights.norm is loaded.target.weights.norm
+            assert copy.model.config is loaded.target.config
+        assert {linear.inputs for linear in first.model.weights.linears} == {inputs}
+        assert {linear.inputs for linear in second.model.weights.linears} == {"bf16"}
+        assert (first.views is not None) == shares
+        assert second.views is first.opened is not None
+        assert second.opened is None
+        done = loaded.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+        assert done.tokens == plain.tokens
+        assert done.stats.accepted_tokens > 0
+    assert casts == []
+
+
+def test_a_copy_of_another_model_is_a_checkpoint_like_any_other(model: Path) -> None:
+    out = copy_of(model)
+    target = write_checkpoint(model.with_name("target"), seed=1)
+    (first,) = drafters(foretoken.load(target, draft=str(out)))
+    assert first.views is None
+    assert {linear.inputs for linear in first.model.weights.linears} == {"int8"}
+    for draft in (f"{out},int2", f"{model},{copy_of(target, 'int2')}"):
+        with pytest.raises(
+            DraftSpecError, match=r"is a copy of the model, and would draft for '.*' here; put it first"
+        ):
+            foretoken.load(target, draft=draft)
+    with pytest.raises(DraftSpecError, match=r"is no copy of the model, and has a cache of its own anyhow"):
+        foretoken.load(target, draft=f"{out}:own-cache")
+
+
+def test_a_copy_in_another_format_is_told_with_how_to_ask_for_it(
+    model: Path, casts: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def told(target: Path, draft: str) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger=build.__name__):
+            draft_of(target, draft)
+        return [text for text in map(logging.LogRecord.getMessage, caplog.records) if "is made anew" in text]
+
+    other = write_checkpoint(model.with_name("other"), seed=1)
+    assert told(model, "int4") == []
+    copy_of(model, "int2")
+    out = copy_of(model, "int4-g128")
+    assert told(model, "int4") == [f"int4-g64 is made anew, and {out} is there: the draft 'int4-g128' reads it"]
+    asked = f"{model}:format=int4:group=128"
+    assert told(other, f"{model}:format=int4") == [
+        f"llama in int4-g64 is made anew, and {out} is there: the draft '{asked}' reads it"
+    ]
+    casts.clear()
+    assert told(model, "int4-g128") == told(other, asked) == []
+    assert casts == []
+    write_checkpoint(model, seed=2)
+    assert told(model, "int4") == [], "they are of other weights"
+
+
+def test_threads_are_those_that_were_asked_for(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, list[int | None]] = {}
+
+    def counted(name: str) -> Any:
+        def on_threads(work: Any, items: Any, threads: int | None) -> None:
+            asked.setdefault(name, []).append(threads)
+            slices.on_threads(work, items, threads)
+
+        return on_threads
+
+    out = copy_of(model)
+    for module in (quantiser, values, weights):
+        monkeypatch.setattr(module, "on_threads", counted(module.__name__))
+    foretoken.load(out, draft="int2", threads=2)
+    foretoken.load(model, draft="int4", threads=2)
+    assert {name: set(threads) for name, threads in asked.items()} == {
+        module.__name__: {2} for module in (quantiser, values, weights)
+    }
+
+
+def test_where_there_is_no_memory_a_copy_is_not_called_damaged(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    copy_of(model)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    for draft in ("int4", "int2"):  # read, and cast
+        with pytest.raises(
+            ModelError, match=r"of memory for the weights .*; free some, or draft with a smaller format"
+        ):
+            draft_of(model, draft)
+    assert "is not used" not in caplog.text
 
 
 def warning(caplog: pytest.LogCaptureFixture, model: Path, casts: list[str]) -> str:

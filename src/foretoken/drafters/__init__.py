@@ -62,4 +62,4 @@ TREE = DrafterEntry(
 )
 
 COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool}
-CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16")}
+CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), **COPY_OPTIONS}
