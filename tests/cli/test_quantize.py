@@ -191,7 +191,7 @@ main()
     assert process.stdout is not None
     assert process.stdout.readline() == b"waiting\n"
     (partial,) = model.parent.glob(".foretoken-*")
-    assert (partial / "model.safetensors").stat().st_size > 1_000_000
+    assert (partial / "new" / "model.safetensors").stat().st_size > 1_000_000
     began = time.monotonic()
     process.send_signal(number)
     _, err = process.communicate(timeout=30)

@@ -19,6 +19,7 @@ import foretoken
 from foretoken.copies import place
 from foretoken.copies import quantise as copies
 from foretoken.copies.tensors import TensorFile
+from foretoken.decoder.config import QUANT_METHOD
 from foretoken.errors import InputError
 from foretoken.formats import FORMATS
 from tests.copies.conftest import copy_of, left_in, write_checkpoint
@@ -42,6 +43,9 @@ def breaking(function: Callable[..., Any], after: int, reason: BaseException) ->
 
 STAGES = {
     "the folder": (Path, "mkdir", 0),
+    "the folder's lock": (place, "_locked", 0),
+    "the locked folder's name": (Path, "rename", 0),
+    "the folder within it": (Path, "mkdir", 1),
     "the first rows": (TensorFile, "write", 0),
     "rows in the middle": (TensorFile, "write", 17),
     "the end of a file": (TensorFile, "close", 0),
@@ -51,7 +55,7 @@ STAGES = {
     "the fingerprint": (copies, "fingerprint", 0),
     "the configuration": (copies, "_write_json", 1),
     "the disk": (os, "fsync", 3),
-    "its name": (Path, "rename", 0),
+    "its name": (Path, "rename", 1),
 }
 
 
@@ -91,7 +95,7 @@ def test_an_old_copy_comes_back_where_the_new_one_gets_no_name(model: Path, monk
     rename = Path.rename
 
     def refuse(path: Path, to: Path) -> Path:
-        if path.suffix == ".partial":
+        if path.name == "new":
             raise FULL
         return rename(path, to)
 
@@ -117,9 +121,97 @@ copies.write(copies.plan(Path(sys.argv[1]), Path(sys.argv[2]), FORMATS["int4"]))
     left = left_in(model.parent)
     assert len(left) == 2
     assert left[0].startswith(".foretoken-")
-    assert (model.parent / left[0] / "model.safetensors").exists()
+    assert (model.parent / left[0] / "new" / "model.safetensors").exists()
     copy_of(model, out=out)
     assert left_in(model.parent) == ["copy", "llama"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no such processes")
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("there", "step"), [*((False, step) for step in range(5)), *((True, s) for s in range(12))])
+def test_killed_at_any_step_a_run_leaves_what_was_there_or_the_new_one(
+    there: bool, step: int, after: bool, tmp_path: Path
+) -> None:
+    out = tmp_path / "copy"
+
+    def fill(folder: Path, name: str) -> None:
+        about = {"quantization_config": {"quant_method": QUANT_METHOD, "format": name}}
+        (folder / "config.json").write_text(json.dumps(about), encoding="utf-8")
+        (folder / "model.safetensors").write_text(name, encoding="utf-8")
+
+    if there:
+        out.mkdir()
+        fill(out, "the old one")
+    child = os.fork()
+    if child == 0:
+        steps = 0
+
+        def killing(function: Callable[..., Any]) -> Callable[..., Any]:
+            def called(*args: Any, **named: Any) -> Any:
+                nonlocal steps
+                steps += 1
+                if steps == step + 1 and not after:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                result = function(*args, **named)
+                if steps == step + 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return result
+
+            return called
+
+        try:
+            for where, function in ((Path, "mkdir"), (Path, "rename"), (os, "unlink"), (os, "rmdir")):
+                setattr(where, function, killing(getattr(where, function)))
+            with place.written_whole(out, replace=True, ours=copies.FILES) as folder:
+                fill(folder, "the new one")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "there are not so many steps"
+    whole = out.exists()
+    for left in tmp_path.glob(".foretoken-*.new"):
+        assert not list(left.iterdir())
+        os.utime(left, (1, 1))
+    place.tidy(out)
+    assert left_in(tmp_path) == (["copy"] if there or whole else [])
+    if there or whole:
+        named = step > (5 if there else 3) or (after and step == (5 if there else 3))
+        assert (out / "model.safetensors").read_text(encoding="utf-8") == ("the new one" if named else "the old one")
+        assert left_in(out) == ["config.json", "model.safetensors"]
+
+
+def test_what_a_killed_run_was_replacing_is_back_before_anything_is_looked_at(model: Path) -> None:
+    out = copy_of(model, "int2", model.parent / "copy")
+    work = model.parent / ".foretoken-0.partial"
+    for folder in (work, work / "new", work / "old"):
+        folder.mkdir()
+    out.rename(work / "old" / "copy")
+    with pytest.raises(InputError, match="is there, a copy in int2-g64; give --force to replace it"):
+        copies.plan(model, out, FORMATS["int4"])
+    assert left_in(model.parent) == ["copy", "llama"]
+
+
+def test_a_half_removed_old_copy_never_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "copy"
+    out.mkdir()
+    about = {"quantization_config": {"quant_method": QUANT_METHOD, "format": "int2"}}
+    (out / "config.json").write_text(json.dumps(about), encoding="utf-8")
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # as if it were killed in it
+    with place.written_whole(out, replace=True, ours=copies.FILES) as folder:
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    monkeypatch.undo()
+    (work,) = tmp_path.glob(".foretoken-*")
+    assert left_in(work) == ["gone", "old"]
+    shutil.rmtree(out)
+    place.tidy(out)
+    assert left_in(tmp_path) == []
+
+
+def test_a_folder_that_gets_its_lock_just_now_is_left_alone(tmp_path: Path) -> None:
+    fresh = tmp_path / ".foretoken-0.new"
+    fresh.mkdir()
+    place.tidy(tmp_path / "copy")
+    assert fresh.exists()
 
 
 def test_what_another_run_is_writing_is_left_alone(model: Path) -> None:

@@ -73,6 +73,7 @@ def quantize(
 
     expect_quantiser(chosen, quantizer)  # before a download
     if out is not None:
+        place.tidy(out)
         place.expect_place(out, replace=force, ours=quantise.FILES)
     folder = resolve(model, revision, accept=quantise.expect_original)
     out = place_beside(folder, chosen) if out is None else out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Container, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +16,10 @@ from foretoken.errors import ForetokenError, InputError, ModelError, quoted
 if os.name != "nt":
     import fcntl
 
-_PARTIAL = ".foretoken-{}.partial"
+# Beside a place, while a copy is made: `new`, which gets the place's name; `old/NAME`, what had that name until then;
+# `gone`, what nobody needs any more. Its process has it locked. It is called .new until it has.
+_WORK = ".foretoken-{}.partial"
+_YOUNG = 60  # seconds that a folder which is called .new may need for its lock
 
 
 def expect_place(out: Path, *, replace: bool, ours: Container[str]) -> None:
@@ -68,10 +72,25 @@ def _quantised_as(folder: Path) -> str | None:
 
 
 def free_bytes(out: Path) -> int:
-    """What the disk of a place has free, when what killed runs left beside it has been removed."""
+    """What the disk of a place has free."""
+    return shutil.disk_usage(_behind_links(out).parent).free
+
+
+def tidy(out: Path) -> None:
+    """Put right what killed runs left beside a place: what they were replacing gets its name back, where nothing else
+    has it, and the rest is removed."""
     parent = _behind_links(out).parent
-    _remove_left(parent)
-    return shutil.disk_usage(parent).free
+    with suppress(OSError, ValueError):
+        for work in parent.glob(_WORK.format("*")):
+            with suppress(OSError):
+                if work.is_dir() and not work.is_symlink():
+                    with _locked(work) as left:
+                        if left:
+                            _take_away(work)
+        for fresh in parent.glob(_WORK.format("*").replace(".partial", ".new")):
+            with suppress(OSError):
+                if time.time() - fresh.stat().st_mtime > _YOUNG:
+                    fresh.rmdir()
 
 
 @contextmanager
@@ -82,15 +101,21 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str]) -> Iterator
     where something has come to lie at `out` meanwhile that `expect_place` refuses.
     """
     place = _behind_links(out)
-    partial = place.with_name(_PARTIAL.format(uuid.uuid4().hex))
+    work = place.with_name(_WORK.format(uuid.uuid4().hex))
+    fresh, new = work.with_suffix(".new"), work / "new"
     try:
-        partial.mkdir()
-        with _locked(partial):
-            yield partial
-            _sync(partial)
-            expect_place(out, replace=replace, ours=ours)
-            _put(partial, place)
-            _sync(place.parent)
+        fresh.mkdir()
+        with _locked(fresh):
+            try:
+                fresh.rename(work)
+                new.mkdir()
+                yield new
+                _sync(new)
+                expect_place(out, replace=replace, ours=ours)
+                _put(work, place)
+            finally:
+                _take_away(work)
+        _sync(place.parent)
     except ForetokenError:  # some of them are OSErrors
         raise
     except OSError as reason:
@@ -98,22 +123,30 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str]) -> Iterator
             f"the copy cannot be written to {out} ({_words(reason)}); free some space, or name a folder elsewhere"
         ) from None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            fresh.rmdir()
 
 
-def _put(partial: Path, place: Path) -> None:
-    if not place.exists():
-        partial.rename(place)
-        return
-    # two folders cannot be exchanged in one step everywhere; who is killed between these two has the old one as .old
-    old = partial.with_suffix(".old")
-    try:
-        place.rename(old)
-        partial.rename(place)
-    finally:
-        if old.exists() and not place.exists():
-            old.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
+def _put(work: Path, place: Path) -> None:
+    """Give the new folder its name. Two folders cannot be exchanged in one step everywhere: who is killed between the
+    first two has no folder at the place, and `tidy` puts the old one back."""
+    old = work / "old"
+    if place.exists():
+        old.mkdir()
+        place.rename(old / place.name)
+    (work / "new").rename(place)
+    if old.exists():
+        (old / place.name).rename(work / "gone")  # in one step, before any of it is removed
+
+
+def _take_away(work: Path) -> None:
+    """Remove all of a work folder but what is the only copy at its place, which goes back there."""
+    old = work / "old"
+    with suppress(OSError):
+        for folder in list(old.iterdir()) if old.is_dir() else ():
+            place = work.parent / folder.name
+            folder.rename(work / "gone" if os.path.lexists(place) else place)
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:
@@ -142,16 +175,6 @@ def _locked(folder: Path) -> Iterator[bool]:
         yield alone
     finally:
         os.close(descriptor)
-
-
-def _remove_left(parent: Path) -> None:
-    """Remove the folders of runs that were killed: those that no process has locked."""
-    for folder in parent.glob(_PARTIAL.format("*")):
-        with suppress(OSError):
-            if folder.is_dir() and not folder.is_symlink():
-                with _locked(folder) as left:
-                    if left:
-                        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _behind_links(path: Path) -> Path:

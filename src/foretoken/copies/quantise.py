@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from foretoken.copies.fingerprint import fingerprint
-from foretoken.copies.place import expect_place, free_bytes, written_whole
+from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, parse_config, read_json
 from foretoken.decoder.weights import HEAD, INDEX, linear_shapes, mapped_tensors
@@ -107,6 +107,7 @@ def plan(
     """
     expect_quantiser(format, quantiser)
     config = expect_original(folder)
+    tidy(out)
     expect_place(out, replace=replace, ours=FILES)
     tensors = mapped_tensors(folder, config)
     shards = _shards(tensors, config, format, shard)
