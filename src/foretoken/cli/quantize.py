@@ -14,6 +14,7 @@ import typer
 from foretoken.cli.common import say
 from foretoken.errors import SettingError
 from foretoken.formats import FORMATS, format_of
+from foretoken.progress import size
 from foretoken.settings import expect_threads
 from foretoken.source import EMBEDDED, resolve
 
@@ -79,17 +80,13 @@ def quantize(
     out = place_beside(folder, chosen) if out is None else out
     with _stoppable():
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
-        say(f"{chosen.label}, {_size(made.bytes_after)} to {out}, where {_size(made.free)} are free")
+        say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
         spent = quantise.write(made, threads=threads)
     how = "" if quantizer == "direct" else f" ({spent.quantiser_seconds:.1f} s of them {quantizer})"
     say(
-        f"{_size(made.bytes_before)} became {_size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
+        f"{size(made.bytes_before)} became {size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
         f"in {spent.seconds:.1f} s{how}, {spent.bytes_read / spent.seconds / 1e9:.2g} GB/s"
     )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 class _Stopped(BaseException):
