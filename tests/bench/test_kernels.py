@@ -74,7 +74,9 @@ def test_a_roof_is_products_alone(name: str, threads: int, monkeypatch: pytest.M
 
     monkeypatch.setattr(native, "linear", linear)
     monkeypatch.setattr(kernels, "perf_counter", lambda: now)
-    assert kernels._roof("kernel", name, {}, "generic", threads) == {"kernel": "kernel", "gflops": 2.0}
+    roof = kernels._Roof.of(name, {}, "generic", threads)
+    roof.measure()
+    assert roof.gflops == 2.0
     assert 0.8 * threads < max(sizes) / (1 << 19) <= threads
     assert max(sizes) == 4 * min(sizes)
 
