@@ -4,6 +4,7 @@
 #   PYTHON=python3.12     which Python makes it
 #   TORCH_INDEX=URL       another index to find torch on, e.g. PyTorch's own, whose CPU build is ten times smaller
 #   FORETOKEN_NATIVE=...  auto (default), required, or off: the native module
+#   WORKERS=2             processes that tests run in; each uses two threads
 #   SEED=1 TOKENS=9000    of the proof (20261121, 1000000)
 #   MODELS=DIR,DIR        checkpoints that are proved about beside the embedded ones
 
@@ -11,6 +12,7 @@ VENV ?= .venv
 PYTHON ?= python3
 TORCH_INDEX ?=
 export FORETOKEN_NATIVE ?= auto
+WORKERS ?= 2
 SEED ?= 20261121
 TOKENS ?= 1000000
 MODELS ?=
@@ -28,7 +30,7 @@ demo: $(INSTALLED) ## the main job on the embedded model: with drafting, then pl
 	@$(BIN)/foretoken demo
 
 test: $(INSTALLED) ## the tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS)
 
 check: $(INSTALLED) ## style, types, layers, and that generated documents are fresh
 	$(BIN)/ruff check .

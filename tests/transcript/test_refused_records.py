@@ -118,8 +118,8 @@ def test_a_field_that_makes_no_sense_is_refused_by_name(
 def test_a_draft_that_is_not_here_is_named_with_what_to_do(altered: Altered) -> None:
     path = altered(settings(draft="/no/such/folder,lookup", num_speculative_tokens=5))
     assert refusal(path).startswith(f"{path} names what drafted, and that is not here: there is no folder")
-    path = altered(settings(draft="mxfp4"))
-    assert refusal(path).startswith(f"{path} names what drafted, and that is not here: there is no draft 'mxfp4'")
+    path = altered(settings(draft="mxfp5"))
+    assert refusal(path).startswith(f"{path} names what drafted, and that is not here: there is no draft 'mxfp5'")
     assert refusal(path).endswith("say with --draft (draft=) what is to draft, 'none' for example: it proves the same")
     assert foretoken.verify(path, draft="none").verified
 
