@@ -19,6 +19,7 @@ from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
+from foretoken.kernels import native
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from foretoken.types import Drafter, Request, SamplingParams
@@ -100,10 +101,14 @@ def some_requests(dice: random.Random) -> list[Request]:
     return requests
 
 
+# in PyTorch each takes several times as long
+SEEDS, LADDERS = (120, 150) if native.module() is not None else (40, 50)
+
+
 @pytest.mark.parametrize("poison", [False, True], ids=["sound", "with NaN"])
 def test_drafts_that_fit_badly_change_nothing(poison: bool) -> None:
     events: Counter[str] = Counter()
-    for seed in range(120):
+    for seed in range(SEEDS):
         dice = random.Random(seed)
         requests, drafter = some_requests(dice), some_drafter(dice, poison)
         plain = Run(target(), NothingDrafter(), requests, prefill_chunk=5)
@@ -171,7 +176,7 @@ def some_copies(dice: random.Random, views: Caches | None, depth: int = 0) -> Dr
 
 def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
     events: Counter[str] = Counter()
-    for seed in range(150):
+    for seed in range(LADDERS):
         dice, caches = random.Random(seed), Caches()
         requests, drafter = some_requests(dice), some_copies(dice, caches)
         plain = Run(target(), NothingDrafter(), requests, prefill_chunk=5)
@@ -188,9 +193,9 @@ def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
                 events[f"from level {origin[-1]}" if origin[-1].isdigit() else origin] += 1
         events["drafted"] += sum(sum(record.drafted.values()) for record in run.records)
         events["accepted"] += sum(sum(record.accepted.values()) for record in run.records)
-    assert events["accepted"] > 1000, events
-    assert events["drafted"] > events["accepted"] + 1000, events
-    for level in range(4):
+    assert events["accepted"] > 6 * LADDERS, events
+    assert events["drafted"] > events["accepted"] + 6 * LADDERS, events
+    for level in range(4 if LADDERS > 100 else 3):  # the fourth is rare
         assert events[f"from level {level}"] > 3, events
 
 
