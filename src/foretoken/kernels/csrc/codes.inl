@@ -28,19 +28,16 @@ template <Format F>
 inline void unpack(const std::uint8_t* block, Bytes columns[8]) {
   if constexpr (F == Format::int8) {
     for (int j = 0; j < 8; ++j) columns[j] = load_bytes(block + 64 * j);
-  } else if constexpr (F == Format::mxfp4) {
-    alignas(16) constexpr std::uint8_t kTwice[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-    const Bytes table = table16(kTwice);
-    for (int c = 0; c < 4; ++c) {
-      const Bytes both = load_bytes(block + 64 * c);
-      columns[2 * c] = lookup(table, bits<0>(both, 15));
-      columns[2 * c + 1] = lookup(table, bits<4>(both, 15));
-    }
-  } else if constexpr (F == Format::int4) {
+  } else if constexpr (F == Format::mxfp4 || F == Format::int4) {
     for (int c = 0; c < 4; ++c) {
       const Bytes both = load_bytes(block + 64 * c);
       columns[2 * c] = bits<0>(both, 15);
       columns[2 * c + 1] = bits<4>(both, 15);
+    }
+    if constexpr (F == Format::mxfp4) {
+      alignas(16) constexpr std::uint8_t kTwice[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+      const Bytes table = table16(kTwice);
+      for (int j = 0; j < 8; ++j) columns[j] = lookup(table, columns[j]);
     }
   } else {
     for (int c = 0; c < 2; ++c) {
@@ -197,7 +194,6 @@ inline void by_rows(int64_t n, Use use) {
 // mxfp4 and int8: a power of two a block, or a scale for all inputs.
 template <Format F>
 void linear_scaled(const Codes& w, int64_t k, const Block* x, int64_t n, float* tile) {
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     Bytes columns[8];
     load_codes<F>(w, block, n, columns);
@@ -215,18 +211,15 @@ void linear_scaled(const Codes& w, int64_t k, const Block* x, int64_t n, float* 
       }
     });
   }
-  const V16 scale = F == Format::int8 ? load(static_cast<const float*>(w.scales)) : set1(1.0f);
-  const float* factors = reinterpret_cast<const float*>(x + blocks_of(k) * n);
-  for (int64_t row = 0; row < n; ++row) {
-    float* out = tile + row * kTile;
-    store(out, mul(mul(load(out), scale), set1(factors[row])));
+  if constexpr (F == Format::int8) {
+    const V16 scale = load(static_cast<const float*>(w.scales));
+    for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), scale));
   }
 }
 
 // Whole numbers with a scale and a zero point a group.
 template <Format F>
 void linear_grouped(const Codes& w, int64_t k, const Block* x, int64_t n, float* tile) {
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   const int64_t blocks = blocks_of(k), each = w.group / 32;
   for (int64_t first = 0; first < blocks; first += each) {
     const Group group(w, first / each);
@@ -253,19 +246,20 @@ void linear_grouped(const Codes& w, int64_t k, const Block* x, int64_t n, float*
       }
     });
   }
-  const float* factors = reinterpret_cast<const float*>(x + blocks * n);
-  for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), set1(factors[row])));
 }
 
 void linear_int8(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
   const Block* x = static_cast<const Block*>(packed);
+  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   switch (w.format) {
-    case Format::mxfp4: return linear_scaled<Format::mxfp4>(w, k, x, n, tile);
-    case Format::int8: return linear_scaled<Format::int8>(w, k, x, n, tile);
-    case Format::int4: return linear_grouped<Format::int4>(w, k, x, n, tile);
-    case Format::int3: return linear_grouped<Format::int3>(w, k, x, n, tile);
-    default: return linear_grouped<Format::int2>(w, k, x, n, tile);
+    case Format::mxfp4: linear_scaled<Format::mxfp4>(w, k, x, n, tile); break;
+    case Format::int8: linear_scaled<Format::int8>(w, k, x, n, tile); break;
+    case Format::int4: linear_grouped<Format::int4>(w, k, x, n, tile); break;
+    case Format::int3: linear_grouped<Format::int3>(w, k, x, n, tile); break;
+    default: linear_grouped<Format::int2>(w, k, x, n, tile); break;
   }
+  const float* factors = reinterpret_cast<const float*>(x + blocks_of(k) * n);
+  for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), set1(factors[row])));
 }
 
 // -- float32 inputs, mxfp4 ------------------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ struct Configuration {  // as the instruction reads it
 // What memory holds must be there before a tile is filled from it: gcc 12 declares less of it to be read than is.
 inline void settle() { __asm__ volatile("" : : : "memory"); }
 
-// Tiles 0 to 5 hold sums, 6 rows, 7 weights. The weights are the left operand, or with `rows_left` the rows are.
+// Tiles 0 to 5 hold sums, 7 the left operand of a product, 6 the right one. The weights are left and the rows right, or
+// with `rows_left` the other way round.
 class Tiles {
  public:
   explicit Tiles(int columns, bool rows_left = false) : rows_left_(rows_left) {
     Configuration c;
     for (int i = 0; i < 8; ++i) {
-      c.rows[i] = static_cast<std::uint8_t>(rows_left && i < 7 ? columns : 16);
+      c.rows[i] = static_cast<std::uint8_t>(rows_left && i != 6 ? columns : 16);
       c.bytes[i] = static_cast<std::uint16_t>(i == 7 || rows_left ? 64 : columns * 4);
     }
     settle();
@@ -43,7 +44,7 @@ class Tiles {
   }
   void load_weights(const void* from, int64_t distance) {
     settle();
-    _tile_loadd(7, from, distance);
+    load(!rows_left_, from, distance);
   }
 
   template <int G>
@@ -70,22 +71,21 @@ class Tiles {
  private:
   template <int I>
   void step(const std::uint16_t* rows, int64_t stride) {
-    _tile_loadd(6, rows, stride);
-    if (rows_left_) {
-      if constexpr (I == 0) _tile_dpbf16ps(0, 6, 7);
-      if constexpr (I == 1) _tile_dpbf16ps(1, 6, 7);
-      if constexpr (I == 2) _tile_dpbf16ps(2, 6, 7);
-      if constexpr (I == 3) _tile_dpbf16ps(3, 6, 7);
-      if constexpr (I == 4) _tile_dpbf16ps(4, 6, 7);
-      if constexpr (I == 5) _tile_dpbf16ps(5, 6, 7);
-      return;
-    }
+    load(rows_left_, rows, stride);
     if constexpr (I == 0) _tile_dpbf16ps(0, 7, 6);
     if constexpr (I == 1) _tile_dpbf16ps(1, 7, 6);
     if constexpr (I == 2) _tile_dpbf16ps(2, 7, 6);
     if constexpr (I == 3) _tile_dpbf16ps(3, 7, 6);
     if constexpr (I == 4) _tile_dpbf16ps(4, 7, 6);
     if constexpr (I == 5) _tile_dpbf16ps(5, 7, 6);
+  }
+
+  static void load(bool left, const void* from, int64_t stride) {
+    if (left) {
+      _tile_loadd(7, from, stride);
+    } else {
+      _tile_loadd(6, from, stride);
+    }
   }
 
   bool rows_left_;

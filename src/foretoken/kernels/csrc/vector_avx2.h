@@ -162,11 +162,6 @@ inline Bytes up(Bytes a) {
   return {_mm256_slli_epi16(a.lo, kShift), _mm256_slli_epi16(a.hi, kShift)};
 }
 inline Bytes either(Bytes a, Bytes b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
-// Signed bytes plus 128, as unsigned ones.
-inline Bytes flipped(Bytes a) {
-  const __m256i m = _mm256_set1_epi8(static_cast<char>(0x80));
-  return {_mm256_xor_si256(a.lo, m), _mm256_xor_si256(a.hi, m)};
-}
 inline Bytes lookup(Bytes table, Bytes index) {
   return {_mm256_shuffle_epi8(table.lo, index.lo), _mm256_shuffle_epi8(table.hi, index.hi)};
 }
@@ -222,6 +217,11 @@ inline V16 round_bf16(V16 a) {  // finite numbers
 
 #if defined(__AVXVNNI__) || defined(FORETOKEN_AVXVNNI_TWIN)
 #define FORETOKEN_WIDE_DOT
+// Signed bytes plus 128, as unsigned ones.
+inline Bytes flipped(Bytes a) {
+  const __m256i m = _mm256_set1_epi8(static_cast<char>(0x80));
+  return {_mm256_xor_si256(a.lo, m), _mm256_xor_si256(a.hi, m)};
+}
 // sums + the products of four unsigned bytes with the four signed ones at x.
 inline __m256i dot(__m256i sums, __m256i w, __m256i x) {
 #if defined(FORETOKEN_AVXVNNI_TWIN)

@@ -116,8 +116,6 @@ inline Bytes up(Bytes a) {
   return {_mm512_slli_epi16(a.x, kShift)};
 }
 inline Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.x, b.x)}; }
-// Signed bytes plus 128, as unsigned ones.
-inline Bytes flipped(Bytes a) { return {_mm512_xor_si512(a.x, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
 inline Bytes lookup(Bytes table, Bytes index) { return {_mm512_shuffle_epi8(table.x, index.x)}; }
 template <int B>
 inline Ints byte_of(Bytes a) {  // without a sign
@@ -158,6 +156,8 @@ inline V16 round_bf16(V16 a) {  // finite numbers
 
 #if defined(__AVX512VNNI__)
 #define FORETOKEN_WIDE_DOT
+// Signed bytes plus 128, as unsigned ones.
+inline Bytes flipped(Bytes a) { return {_mm512_xor_si512(a.x, _mm512_set1_epi8(static_cast<char>(0x80)))}; }
 // sums + the products of four unsigned bytes with the four signed ones at x.
 inline Ints dot(Ints sums, Bytes w, const std::int32_t* x) {
   return {_mm512_dpbusd_epi32(sums.x, w.x, _mm512_set1_epi32(*x))};

@@ -27,16 +27,19 @@ inline float fused(float a, float b, float c) {
 // and then to float is the sum rounded once (Figueroa 1995).
 inline float fused_bf16(float a, float b, float c) { return static_cast<float>(static_cast<double>(a) * b + c); }
 
-struct V16 {
-  float x[16];
+template <class T, int N>
+struct Lanes {
+  T x[N];
 
   template <class F>
-  static V16 each(F f) {
-    V16 r;
-    for (int i = 0; i < 16; ++i) r.x[i] = f(i);
+  static Lanes each(F f) {
+    Lanes r;
+    for (int i = 0; i < N; ++i) r.x[i] = static_cast<T>(f(i));
     return r;
   }
 };
+
+using V16 = Lanes<float, 16>;
 
 inline V16 set1(float a) { return V16::each([&](int) { return a; }); }
 inline V16 load(const float* p) { return V16::each([&](int i) { return p[i]; }); }
@@ -98,16 +101,8 @@ inline V16 cut_below(V16 a, float limit) {
   return V16::each([&](int i) { return a.x[i] >= limit ? a.x[i] : -__builtin_inff(); });
 }
 
-struct Words {  // for 32-bit arithmetic in 64 bits: what the upper halves hold is no matter, but in a product
-  std::uint64_t x[8];
-
-  template <class F>
-  static Words each(F f) {
-    Words r;
-    for (int i = 0; i < 8; ++i) r.x[i] = f(i);
-    return r;
-  }
-};
+// For 32-bit arithmetic in 64 bits: what the upper halves hold is no matter, but in a product.
+using Words = Lanes<std::uint64_t, 8>;
 
 inline Words words(std::uint64_t a) { return Words::each([&](int) { return a; }); }
 inline Words load(const std::uint64_t* p) { return Words::each([&](int i) { return p[i]; }); }
@@ -133,26 +128,8 @@ inline unsigned at_most(Words even, Words odd, V16 bound) {
   return lanes;
 }
 
-struct Bytes {  // four bytes each of 16 outputs, as codes of low-bit weights lie
-  std::uint8_t x[64];
-
-  template <class F>
-  static Bytes each(F f) {
-    Bytes r;
-    for (int i = 0; i < 64; ++i) r.x[i] = static_cast<std::uint8_t>(f(i));
-    return r;
-  }
-};
-struct Ints {  // 16 of 32 bits
-  std::int32_t x[16];
-
-  template <class F>
-  static Ints each(F f) {
-    Ints r;
-    for (int i = 0; i < 16; ++i) r.x[i] = static_cast<std::int32_t>(f(i));
-    return r;
-  }
-};
+using Bytes = Lanes<std::uint8_t, 64>;  // four each of 16 outputs, as codes of low-bit weights lie
+using Ints = Lanes<std::int32_t, 16>;
 
 inline Bytes load_bytes(const void* p) {
   Bytes r;
@@ -169,8 +146,6 @@ inline Bytes up(Bytes a) {  // of small numbers
   return Bytes::each([&](int i) { return a.x[i] << kShift; });
 }
 inline Bytes either(Bytes a, Bytes b) { return Bytes::each([&](int i) { return a.x[i] | b.x[i]; }); }
-// Signed bytes plus 128, as unsigned ones.
-inline Bytes flipped(Bytes a) { return Bytes::each([&](int i) { return a.x[i] ^ 0x80; }); }
 inline Bytes lookup(Bytes table, Bytes index) { return Bytes::each([&](int i) { return table.x[index.x[i]]; }); }
 template <int B>
 inline Ints byte_of(Bytes a) {  // without a sign
