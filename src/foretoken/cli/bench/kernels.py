@@ -1,4 +1,4 @@
-"""`foretoken bench`: measurements of this machine."""
+"""`foretoken bench kernels`: how near to the speed of memory the kernels run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from foretoken.files import expect_place, write_json
 from foretoken.settings import expect_threads
 from foretoken.timeline.draw import expect_drawable
 
-bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
 
-
-@bench.command("kernels")
 def kernels(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
     level: Annotated[
