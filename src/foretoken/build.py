@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -16,8 +17,15 @@ from foretoken.decoder.low_bit import copy_of, quantised, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import DTYPES, Weights, load_weights
 from foretoken.errors import CheckpointError, DraftSpecError, SettingError
-from foretoken.formats import Format
-from foretoken.ladder import Level, belongs_to_a_format, expect_copies_first, make_ladder, name_levels
+from foretoken.ladder import (
+    Level,
+    LoadedLevel,
+    belongs_to_a_format,
+    expect_copies_first,
+    in_format,
+    make_ladder,
+    name_levels,
+)
 from foretoken.model import Model
 from foretoken.progress import size
 from foretoken.sampling.samplers import Samplers
@@ -27,6 +35,8 @@ from foretoken.text import Tokenizer
 from foretoken.verification.local import LocalVerifier
 
 log = logging.getLogger(__name__)
+
+DRAFT_INPUTS = "int8"  # what rows are rounded to before they meet a draft's low-bit weights, unless the draft says
 
 
 def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
@@ -43,24 +53,69 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     target, tokenizer = _load_decoder(folder, chosen)
     if target.config.low_bit is not None:
         _warn_if_inflated(f"{model} ({target.config.low_bit.label})", target.weights)
+    return _drafting(levels, target, tokenizer, str(model), folder, chosen)
+
+
+Loaded = dict[tuple[Any, ...], LoadedLevel]  # by what a level is loaded from
+
+
+def with_draft(
+    model: Model,
+    draft: str,
+    *,
+    num_speculative_tokens: int | None = None,
+    samplers: Samplers | None = None,
+    loaded: Loaded | None = None,
+) -> Model:
+    """Another draft for a model that is loaded: a model with the same weights and tokenizer, and all else of its own.
+
+    draft, num_speculative_tokens: as in `LoadSettings`; its other settings stay. samplers: what the draft guesses with,
+    if not with the model's own. loaded: what was loaded for other drafts of this model, which is not loaded again; what
+    is, is added. Raises what `load` raises of a draft, a wrong name before anything is loaded.
+    """
+    chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens)
+    levels = find_levels(name_levels(chosen), model.folder)
+    return _drafting(levels, model.target, model.tokenizer, model.name, model.folder, chosen, samplers, loaded)
+
+
+def _drafting(
+    levels: list[Level],
+    target: Decoder,
+    tokenizer: Tokenizer | None,
+    name: str,
+    folder: Path,
+    settings: LoadSettings,
+    guessing: Samplers | None = None,
+    loaded: Loaded | None = None,
+) -> Model:
+    """A model of a loaded target and the drafts that its levels name, which are loaded here."""
     caches = Caches()
     samplers = Samplers(tokenizer)
+    known = {} if loaded is None else loaded
+
+    def load(level: Level) -> LoadedLevel:
+        # by what it is called too: no two levels of one ladder share a decoder, whose buffers one pass at a time has
+        key = (level.called, level.folder, level.format, _inputs(level))
+        if key not in known:
+            known[key] = load_level(level, folder, target, settings)
+        return known[key]
+
     drafter = make_ladder(
         levels,
         target,
-        samplers,
-        rule=chosen.rule,
+        guessing or samplers,
+        rule=settings.rule,
         tokenizer=tokenizer,
-        load=lambda level: load_level(level, folder, target, chosen),
+        load=load,
         caches=caches,
     )
     verifier = LocalVerifier(
         target,
         caches,
         needs=drafter.needs,
-        prefill_chunk=chosen.prefill_chunk,
+        prefill_chunk=settings.prefill_chunk,
         samplers=samplers.target,
-        rule=chosen.rule,
+        rule=settings.rule,
     )
     return Model(
         target,
@@ -70,9 +125,9 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         num_speculative_tokens=levels[0].tokens,
         levels=[level.called for level in levels if level.name != "none"],
         end_tokens=find_end_tokens(folder, target.config, tokenizer),
-        name=str(model),
+        name=name,
         folder=folder,
-        settings=chosen,
+        settings=settings,
     )
 
 
@@ -87,85 +142,77 @@ def _find_level(level: Level, folder: Path) -> Level:
     if not level.has_decoder or level.is_copy or level.folder is not None:
         return level
     place = resolve(level.name, accept=_read_config)
-    its_format = _read_config(place).low_bit
-    if its_format is None and level.format is None and "inputs" in level.options:
+    about = beside.describe(place)
+    if about is None and level.format is None and "inputs" in level.options:
         raise belongs_to_a_format(level.name, "inputs")
-    if its_format is not None and level.format not in (None, its_format):
+    if about is not None and level.format not in (None, about.format):
         raise DraftSpecError(
-            f"draft {level.name!r} is in {its_format.label} already, of which no other format is made; leave format "
+            f"draft {level.name!r} is in {about.format.label} already, of which no other format is made; leave format "
             "out, or name the model that it was made of"
         )
-    is_copy = its_format is not None and beside.is_copy_of(place, folder)
+    is_copy = about is not None and about.is_of(folder, _read_config(folder))
     if not is_copy and "own-cache" in level.options:
         raise DraftSpecError(
             f"draft {level.name!r} is no copy of the model, and has a cache of its own anyhow; leave 'own-cache' out"
         )
-    return replace(level, format=its_format or level.format, is_copy=is_copy, folder=place)
+    return replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
 
 
-def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:
-    """The decoder of a draft: another checkpoint, or the target's copy; its tokenizer, where it has one of its own."""
-    level = _find_level(level, folder)
+def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
+    """What stands behind a level that `find_levels` has found: another checkpoint, or a copy of the target, which lies
+    in `folder`. With its tokenizer, where it has one of its own."""
+    began = perf_counter()
     config, weights, tokenizer = target.config, target.weights, None
+    copy = None if level.folder is None else beside.describe(level.folder)
     if level.folder is None:  # the target's weights, in a format
-        assert level.format is not None
-        weights = _low_bit(level, level.format, folder, config, weights, settings)
-    elif level.is_copy:
-        assert level.format is not None
-        began = perf_counter()
-        found = beside.read(level.folder, config, level.format, settings.threads)
-        weights = copy_of(weights, config, found.coded, inputs=_inputs(level))
-        _tell(level.called, weights, f"read from {found.folder} ({found.quantiser})", began)
+        weights, copy = _low_bit(level, folder, config, weights, settings)
+    elif copy is not None and level.is_copy:
+        weights = copy_of(weights, config, beside.read(copy, config, settings.threads), inputs=_inputs(level))
+        _tell(level.called, weights, f"read from {copy.folder} ({copy.quantiser})", began)
         tokenizer = Tokenizer.load(level.folder)
-    elif level.format is None:
-        config, weights, tokenizer = _load_checkpoint(level.folder, settings)
-    elif _read_config(level.folder).low_bit is None:
-        config, weights, tokenizer = _load_checkpoint(level.folder, replace(settings, weights="mapped"))
-        weights = _low_bit(level, level.format, level.folder, config, weights, settings)
-    else:
-        began = perf_counter()
+    elif copy is not None:
         config, weights, tokenizer = _load_checkpoint(level.folder, settings)
         weights = with_inputs(weights, _inputs(level))
-        _tell(level.called, weights, f"read from {level.folder}", began)
-    return _decoder(config, weights, settings), tokenizer
+        _tell(level.called, weights, f"read from {copy.folder}", began)
+    elif level.format is None:
+        config, weights, tokenizer = _load_checkpoint(level.folder, settings)
+    else:
+        config, weights, tokenizer = _load_checkpoint(level.folder, replace(settings, weights="mapped"))
+        weights, copy = _low_bit(level, level.folder, config, weights, settings)
+    return LoadedLevel(_decoder(config, weights, settings), tokenizer, copy)
 
 
 def _low_bit(
-    level: Level, format: Format, folder: Path, config: DecoderConfig, weights: Weights, settings: LoadSettings
-) -> Weights:
-    """A copy of weights in a format: read, where one lies beside the folder that they come from, otherwise made."""
+    level: Level, folder: Path, config: DecoderConfig, weights: Weights, settings: LoadSettings
+) -> tuple[Weights, beside.About | None]:
+    """Weights in the level's format: read from the copy beside the folder that they come from, if one lies there,
+    otherwise made."""
+    assert level.format is not None
     began = perf_counter()
-    called = format.label if level.is_copy else f"{level.called} in {format.label}"
-    found = beside.find(folder, config, format, settings.threads)
+    called = level.format.label if level.is_copy else f"{level.called} in {level.format.label}"
+    copy = None
+    found = beside.find(folder, config, level.format, settings.threads)
     if found is not None:
-        made = copy_of(weights, config, found.coded, inputs=_inputs(level))
-        how = f"read from {found.folder} ({found.quantiser})"
+        copy, coded = found
+        made = copy_of(weights, config, coded, inputs=_inputs(level))
+        how = f"read from {copy.folder} ({copy.quantiser})"
     else:
-        other = beside.find_other(folder, format)
+        other = beside.find_other(folder, config, level.format)
         if other is not None:
-            spec = other[1].label if level.is_copy else f"{level.name}:format={_as_options(other[1])}"
-            log.info("%s is made anew, and %s is there: the draft %r reads it", called, other[0], spec)
+            spec = other.format.label if level.is_copy else in_format(level.name, other.format)
+            log.info("%s is made anew, and %s is there: the draft %r reads it", called, other.folder, spec)
         rows = weights
         if weights.layouts != {"rows"}:  # of an instruction level's own layout nobody else can make anything
             rows = _load_weights(folder, config, replace(settings, weights="mapped"))
-        made = quantised(rows, config, format, inputs=_inputs(level), share=weights, threads=settings.threads)
+        made = quantised(rows, config, level.format, inputs=_inputs(level), share=weights, threads=settings.threads)
         how = "cast"
     _tell(called, made, how, began)
-    return made
-
-
-def draft_inputs() -> str:
-    """What rows are rounded to before they meet a draft's low-bit weights, unless the draft says."""
-    return "int8"
+    return made, copy
 
 
 def _inputs(level: Level) -> str:
-    inputs: str = level.options.get("inputs", draft_inputs())
+    inputs: str = level.options.get("inputs", DRAFT_INPUTS)
     return inputs
-
-
-def _as_options(format: Format) -> str:
-    return f"{format.name}:group={format.group}" if format.has_zeros else format.name
 
 
 def _tell(called: str, weights: Weights, how: str, began: float) -> None:
@@ -226,11 +273,11 @@ def _read_config(folder: Path) -> DecoderConfig:
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
     """The end tokens: from generation_config.json, else config.json, else the tokenizer. May be several, or none."""
     for name in ("generation_config.json", "config.json"):
-        if (folder / name).exists():
+        if os.path.lexists(folder / name):  # a link that leads nowhere is no reason to go on with other end tokens
             found = read_json(folder / name).get("eos_token_id")
             if found is not None:
                 ids = found if isinstance(found, list) else [found]
-                if not all(isinstance(i, int) and 0 <= i < config.vocab_size for i in ids):
+                if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
                     raise CheckpointError(
                         f"{name}: eos_token_id is {found!r}, expected ids below {config.vocab_size}; correct the file"
                     )

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from foretoken.copies.beside import About
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE, DrafterEntry
@@ -48,6 +49,14 @@ class Level:
     def has_decoder(self) -> bool:
         """Whether it is a checkpoint or a copy of the target."""
         return self.entry in (CHAIN, TREE)
+
+
+class LoadedLevel(NamedTuple):
+    """What stands behind a level. copy: what its weights were read from, if that is a low-bit copy."""
+
+    decoder: Decoder
+    tokenizer: Tokenizer | None = None
+    copy: About | None = None
 
 
 def name_levels(settings: LoadSettings) -> list[Level]:
@@ -181,16 +190,19 @@ def expect_copies_first(levels: list[Level]) -> None:
     """Refuse a copy of the model below another checkpoint, for which it would draft: a larger one for a smaller."""
     for above, level in itertools.pairwise(levels):
         if level.is_copy and above.has_decoder and not above.is_copy:
-            made = "" if level.folder is not None or level.format is None else _made_of(above.name, level.format)
+            made = ""
+            if level.folder is None and level.format is not None:
+                made = f", or name a copy of that one: {in_format(above.name, level.format)}"
             raise DraftSpecError(
                 f"draft {level.name!r} is a copy of the model, and would draft for {above.name!r} here; put it first"
                 f"{made}"
             )
 
 
-def _made_of(name: str, format: Format) -> str:
+def in_format(name: str, format: Format) -> str:
+    """How a draft asks for a checkpoint in a format: `NAME:format=int4`, with the group if it is not the usual one."""
     group = f":group={format.group}" if format != FORMATS[format.name] else ""
-    return f", or name a copy of that one: {name}:format={format.name}{group}"
+    return f"{name}:format={format.name}{group}"
 
 
 def _exists(name: str) -> bool:
@@ -206,11 +218,11 @@ def make_ladder(
     samplers: Samplers,
     *,
     rule: str,
-    load: Callable[[Level], tuple[Decoder, Tokenizer | None]],
+    load: Callable[[Level], LoadedLevel],
     tokenizer: Tokenizer | None,
     caches: Caches | None,
 ) -> Drafter:
-    """The drafter of some levels. `load` gives the decoder and the tokenizer of a level that has one. `caches`: of the
+    """The drafter of some levels. `load` gives what stands behind a level that has a decoder. `caches`: of the
     target, or of the copy of it that stands above; a copy drafts on views of them, unless it is to have its own."""
     level, *below = levels
     if not level.has_decoder:
@@ -219,9 +231,9 @@ def make_ladder(
     inner = None
     if below:
         inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer, caches=opened)
-    model, its_tokenizer = load(level)
+    loaded = load(level)
     if not level.is_copy:
-        _expect_same_tokens(level.name, tokenizer, its_tokenizer)
+        _expect_same_tokens(level.name, tokenizer, loaded.tokenizer)
     independent = rule == "rejection"
     common = {
         "name": level.called,
@@ -233,10 +245,10 @@ def make_ladder(
     if level.entry is CHAIN:
         inner_tokens = below[0].tokens if below else 0
         return level.entry.make(
-            model, make, tokens=level.tokens, inner=inner, inner_tokens=inner_tokens, opened=opened, **common
+            loaded.decoder, make, tokens=level.tokens, inner=inner, inner_tokens=inner_tokens, opened=opened, **common
         )
     return level.entry.make(
-        model,
+        loaded.decoder,
         make,
         shape=level.options.get("shape", "beam"),
         width=level.options.get("k", _WIDTH),

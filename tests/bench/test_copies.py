@@ -14,7 +14,7 @@ import pytest
 
 from foretoken.bench import acceptance, copies
 from foretoken.bench.ceilings import Ceiling
-from foretoken.build import load, load_level
+from foretoken.build import find_levels, load, load_level
 from foretoken.copies import quantise
 from foretoken.copies.beside import place_beside
 from foretoken.decoder import low_bit
@@ -22,7 +22,6 @@ from foretoken.decoder.weights import Weights
 from foretoken.errors import ForetokenError, InputError
 from foretoken.formats import format_of
 from foretoken.source import EMBEDDED
-from tests.bench.test_measurements import needs_library
 from tests.tiny import needs_native
 
 SMALL = 1 << 22  # bytes: nothing here is a measurement
@@ -121,12 +120,11 @@ def test_a_peer_that_ends_or_is_not_there_is_said(monkeypatch: pytest.MonkeyPatc
         copies._measure(arguments(llama_python=str(tmp_path / "no-python")))
 
 
-@needs_library
 def test_drafts_of_a_copy_are_counted_with_a_view_and_without() -> None:
     model = load("stdlib-1m", draft="none")
     (way, own) = (w for w in acceptance.ways([4], 2, 2, [0.5]) if w.kind in ("chain", "own-cache"))
-    (level,) = acceptance.name_levels(acceptance.LoadSettings(draft="int4"))
-    draft, _ = acceptance.load_level(level, model.folder, model.target, model.settings)
+    (level,) = find_levels([acceptance.named("int4")], model.folder)
+    draft = load_level(level, model.folder, model.target, model.settings).decoder
     prompts = [tuple(range(40, 60)), tuple(range(300, 330))]
     shared = acceptance.measure(model.target, draft, way, prompts, 24, 0.0, shares=True)
     alone = acceptance.measure(model.target, draft, own, prompts, 24, 0.0, shares=True)
@@ -156,10 +154,10 @@ def test_a_draft_is_described_by_its_format_inputs_and_quantiser(tmp_path: Path)
     model = load(folder, draft="none")
 
     def about(spec: str) -> dict[str, Any]:
-        level = acceptance.named(spec)
-        draft, _ = load_level(level, model.folder, model.target, model.settings)
-        told = acceptance.describe(draft, level, model.folder)
-        assert told.pop("arithmetic") == draft.arithmetic
+        (level,) = find_levels([acceptance.named(spec)], model.folder)
+        loaded = load_level(level, model.folder, model.target, model.settings)
+        told = acceptance.describe(loaded)
+        assert told.pop("arithmetic") == loaded.decoder.arithmetic
         return told
 
     direct = {"format": "int4-g32", "inputs": "int8", "quantiser": "direct", "from_copy": False}
@@ -174,3 +172,7 @@ def test_a_draft_is_described_by_its_format_inputs_and_quantiser(tmp_path: Path)
     copy = about(str(out))
     assert copy.pop("inputs") in ("int8", "bf16")
     assert copy == {key: value for key, value in read.items() if key != "inputs"}
+    (level,) = find_levels([acceptance.named(str(out))], folder)
+    assert level.is_copy, "so it drafts on the target's keys and values"
+    (out / "model.safetensors").unlink()
+    assert about("int4:group=32:inputs=int8") == direct, "what is damaged is not read"

@@ -51,8 +51,8 @@ def draft_of(model: Path, draft: str, **settings: Any) -> Decoder:
     """The decoder of a draft's first level."""
     chosen = LoadSettings(draft=draft, **settings)
     target = foretoken.load(model, draft="none", **settings).target
-    level = name_levels(chosen)[0]
-    return build.load_level(level, model, target, chosen)[0]
+    level = build.find_levels(name_levels(chosen), model)[0]
+    return build.load_level(level, model, target, chosen).decoder
 
 
 def same_codes(decoder: Decoder, folder: Path) -> bool:
@@ -86,7 +86,7 @@ def test_its_codes_have_memory_of_their_own_and_the_rest_is_the_models(model: Pa
     copy_of(model, "mxfp4")
     chosen = LoadSettings(draft="mxfp4")
     target = foretoken.load(model, draft="none").target
-    drafter = build.load_level(name_levels(chosen)[0], model, target, chosen)[0].weights
+    drafter = build.load_level(name_levels(chosen)[0], model, target, chosen).decoder.weights
     assert drafter.embedding is target.weights.embedding
     assert drafter.norm is target.weights.norm
     storages = set()

@@ -50,10 +50,10 @@ STAGES = {
     "rows in the middle": (TensorFile, "write", 17),
     "the end of a file": (TensorFile, "close", 0),
     "the end of the last file": (TensorFile, "close", 2),
-    "the index": (copies, "_write_json", 0),
+    "the index": (copies, "write_json", 0),
     "a file beside the weights": (shutil, "copyfile", 0),
     "the fingerprint": (copies, "fingerprint", 0),
-    "the configuration": (copies, "_write_json", 1),
+    "the configuration": (copies, "write_json", 1),
     "the disk": (os, "fsync", 3),
     "its name": (Path, "rename", 1),
 }

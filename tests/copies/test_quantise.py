@@ -72,8 +72,10 @@ def test_hqq_makes_a_copy_of_its_own(model: Path) -> None:
     direct, hqq = copy_of(model), copy_of(model, out=model.with_name("hqq"), quantiser="hqq")
     config, weights = read(model)
     expect_same_codes(read(hqq)[1], quantised(weights, config, format_of("int4"), quantiser="hqq"))
-    codes = [read(folder)[1].head.weight.codes for folder in (direct, hqq)]  # type: ignore[union-attr]
-    assert not torch.equal(*codes)
+    one, other = (read(folder)[1].head.weight for folder in (direct, hqq))
+    assert isinstance(one, QuantisedWeight)
+    assert isinstance(other, QuantisedWeight)
+    assert not torch.equal(one.codes, other.codes)
     assert read_json(hqq / "config.json")["quantization_config"]["quantizer"] == "hqq"
 
 

@@ -1,49 +1,31 @@
-"""Low-bit decoders: the bits of the bf16 model that holds their values, what they share, and checkpoints of them."""
+"""Low-bit decoders: the bits of the bf16 model that holds their values, and what they share with it."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears
-from foretoken.decoder.rows import Rows, chain
-from foretoken.decoder.weights import Weights, assemble, linear_shapes, load_weights, repacked
-from foretoken.errors import CheckpointError, ContractError, ForetokenError
+from foretoken.decoder.rows import chain
+from foretoken.decoder.weights import assemble, linear_shapes, repacked
+from foretoken.errors import CheckpointError, ContractError
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
-from tests.decoder.models import random_tokens, random_tree
-from tests.decoder.outcomes import Outcome, read_committed, run
+from tests.decoder.low_bit import INT4, MXFP4, SHAPES, formats, made, outcomes, same_codes
+from tests.decoder.models import random_tokens
+from tests.decoder.outcomes import read_committed
 from tests.decoder.test_native_pass import expect_chain_and_tree
-from tests.decoder.test_weights import file_under
 from tests.formats.layout import ALL
 from tests.kernels.low_bit import defined, weight
 from tests.kernels.numbers import floats, same
 from tests.levels import HERE
 from tests.reference_decoder import ReferenceDecoder
-from tests.tiny import BASE, needs_native, random_tensors, tiny_config
+from tests.tiny import needs_native
 
-MXFP4, INT4 = format_of("mxfp4"), format_of("int4-g32")
-formats = pytest.mark.parametrize("format", ALL, ids=lambda format: format.label)
-
-SHAPES: dict[str, dict[str, Any]] = {
-    "untied": {},
-    "tied": {"tie_word_embeddings": True},
-    "odd widths": {"hidden_size": 47, "intermediate_size": 131, "head_dim": 10, "vocab_size": 113},
-    "qwen2": {"model_type": "qwen2"},  # with biases
-    "qwen2, tied": {"model_type": "qwen2", "tie_word_embeddings": True, "intermediate_size": 100},
-    "all biases": {"attention_bias": True, "mlp_bias": True},
-    "qwen3": {"model_type": "qwen3"},
-}
 SOME = (MXFP4, format_of("int8"), format_of("int3"))
 # every format in two shapes, some formats in all
 IN_SHAPES = [
@@ -51,25 +33,6 @@ IN_SHAPES = [
     for shape in SHAPES
     for format in (ALL if shape in ("odd widths", "qwen2, tied") else SOME)
 ]
-
-
-def made(dtype: torch.dtype = torch.bfloat16, seed: int = 3, **changes: Any) -> tuple[DecoderConfig, Weights]:
-    """A tiny model."""
-    config = tiny_config(**{"num_hidden_layers": 2, **changes})
-    tensors = {name: tensor.to(dtype) for name, tensor in random_tensors(config, seed).items()}
-    return config, assemble(tensors, config)
-
-
-def outcomes(decoder: Decoder, sizes: tuple[int, ...] = (40, 1, 3, 17)) -> tuple[list[Outcome], list[str]]:
-    """A text in chunks of several sizes and a tree after it: what comes out, and the caches' digests."""
-    tokens, tree, parents = random_tokens(40, 1, 97), random_tokens(9, 2, 97), random_tree(9, 4)
-    results, digests = [], []
-    for size in sizes:
-        cache = decoder.new_cache()
-        results.append(read_committed(decoder, tokens, [size], cache))
-        digests.append(cache.digest())
-        results.append(run(decoder, Rows([(cache, tree, parents)])))
-    return results, digests
 
 
 # -- the bits of the bf16 model ---------------------------------------------------------------------------------------
@@ -173,6 +136,19 @@ def test_a_chain_is_single_steps(format: Format, inputs: str, arithmetic: str) -
     assert len(set(tokens)) > 3
 
 
+@needs_native
+@pytest.mark.parametrize("inputs", ["bf16", "int8"])
+@pytest.mark.parametrize(("format", "code"), [(format_of("int8"), 0x80), (MXFP4, 0x88)], ids=["int8 -128", "mxfp4 -0"])
+def test_codes_that_only_others_write_have_the_definition_s_bits(format: Format, code: int, inputs: str) -> None:
+    for share in (0.3, 1):
+        w = weight(format, 50, 100, seed=0)
+        w.codes[torch.rand(w.codes.shape, generator=torch.Generator().manual_seed(0)) < share] = code
+        for x in (floats("normal", (17, 100), 1), torch.ones(17, 100), -torch.ones(17, 100)):
+            expected = defined(x, w, None, inputs)
+            for level in HERE:
+                assert same(native.linear(x, w, None, level, 1, inputs=inputs), expected), level
+
+
 # -- what a copy shares -----------------------------------------------------------------------------------------------
 
 
@@ -215,18 +191,6 @@ def test_codes_and_scales_lie_in_one_allocation_at_lines(format: Format) -> None
     assert {part.data_ptr() % 64 for part in parts} == {0}
     assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
     assert low.nbytes == sum(part.nbytes for part in parts) + sum(t.nbytes for t in low.tensors.values() if t.ndim == 1)
-
-
-def same_codes(one: Weights, other: Weights) -> bool:
-    def parts(linear: Linear) -> tuple[torch.Tensor, torch.Tensor]:
-        assert isinstance(linear.weight, QuantisedWeight)
-        return linear.weight.codes, linear.weight.scales
-
-    return all(
-        torch.equal(a, b)
-        for x, y in zip(one.linears, other.linears, strict=True)
-        for a, b in zip(parts(x), parts(y), strict=True)
-    )
 
 
 def test_a_copy_of_a_low_bit_model_in_its_own_format_is_the_same() -> None:
@@ -294,226 +258,3 @@ def test_formats_that_cannot_stand_side_by_side_run_in_pytorch() -> None:
     for level in HERE:
         decoder = Decoder(config, above, threads=1, arithmetic=f"native {level}")
         assert outcomes(decoder, (40,))[0] == expected
-
-
-# -- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-def stored(low: Weights, config: DecoderConfig) -> dict[str, torch.Tensor]:
-    """The tensors of a low-bit checkpoint."""
-    tensors = dict(low.tensors)
-    head, *of_layers = low.linears
-    for name, linear in zip(linear_shapes(config), [*of_layers, head], strict=True):
-        assert isinstance(linear.weight, QuantisedWeight)
-        tensors[f"{name}.weight.codes"] = linear.weight.codes
-        tensors[f"{name}.weight.scales"] = linear.weight.scales
-    return {name: tensor.clone() for name, tensor in tensors.items()}
-
-
-def write(folder: Path, format: Format, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Weights:
-    """A checkpoint in a format; returns what it holds."""
-    config, weights = made(dtype, **changes)
-    low = quantised(weights, config, format)
-    save_file(stored(low, config), folder / "model.safetensors")
-    raw = {**BASE, "num_hidden_layers": 2, **changes}
-    raw["quantization_config"] = {"quant_method": "foretoken", "format": format.label}
-    (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
-    return low
-
-
-def load(folder: Path, **options: Any) -> tuple[DecoderConfig, Weights]:
-    config = parse_config(read_json(folder / "config.json"))
-    return config, load_weights(folder, config, **options)
-
-
-@formats
-@pytest.mark.parametrize("shape", ["untied", "qwen2, tied", "odd widths"])
-def test_a_low_bit_checkpoint_gives_the_bits_of_what_was_written(
-    tmp_path: Path, format: Format, shape: str, arithmetic: str
-) -> None:
-    low = write(tmp_path, format, **SHAPES[shape])
-    before, _ = made(**SHAPES[shape])
-    expected = outcomes(Decoder(before, low, threads=1, arithmetic=arithmetic), (40,))
-    for copy in (False, True):
-        config, weights = load(tmp_path, copy=copy)
-        assert config.low_bit == format
-        assert weights.layouts == {"rows"}
-        assert {linear.inputs for linear in weights.linears} == {"bf16"}
-        assert same_codes(weights, low)
-        assert set(weights.tensors) == set(low.tensors)
-        assert outcomes(Decoder(config, weights, threads=1, arithmetic=arithmetic), (40,)) == expected
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no list of what is mapped")
-def test_codes_stay_in_the_mapped_file_unless_they_are_copied(tmp_path: Path) -> None:
-    write(tmp_path, MXFP4)
-    for copy in (False, True):
-        _, weights = load(tmp_path, copy=copy)
-        for linear in weights.linears:
-            assert isinstance(linear.weight, QuantisedWeight)
-            for part in (linear.weight.codes, linear.weight.scales):
-                assert file_under(part.data_ptr()).endswith("model.safetensors") != copy
-
-
-def test_for_another_device_codes_stay_on_the_cpu(tmp_path: Path) -> None:
-    low = write(tmp_path, INT4)
-    _, weights = load(tmp_path, device="meta")
-    assert {tensor.device.type for tensor in weights.tensors.values()} == {"meta"}
-    assert same_codes(weights, low)
-    assert {linear.values.device.type for linear in dequantised(weights).linears} == {"meta"}
-
-
-@needs_native
-@pytest.mark.parametrize("inputs", ["bf16", "int8"])
-@pytest.mark.parametrize(("format", "code"), [(format_of("int8"), 0x80), (MXFP4, 0x88)], ids=["int8 -128", "mxfp4 -0"])
-def test_codes_that_only_others_write_have_the_definition_s_bits(format: Format, code: int, inputs: str) -> None:
-    for share in (0.3, 1):
-        w = weight(format, 50, 100, seed=0)
-        w.codes[torch.rand(w.codes.shape, generator=torch.Generator().manual_seed(0)) < share] = code
-        for x in (floats("normal", (17, 100), 1), torch.ones(17, 100), -torch.ones(17, 100)):
-            expected = defined(x, w, None, inputs)
-            for level in HERE:
-                assert same(native.linear(x, w, None, level, 1, inputs=inputs), expected), level
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("copy", [False, True])
-@pytest.mark.parametrize("format", [MXFP4, format_of("int8"), INT4], ids=lambda format: format.label)
-def test_another_type_is_that_of_all_but_the_codes(
-    tmp_path: Path, format: Format, dtype: torch.dtype, copy: bool
-) -> None:
-    low = write(tmp_path, format)
-    config, weights = load(tmp_path, dtype=dtype, copy=copy)
-    assert {tensor.dtype for tensor in weights.tensors.values()} == {dtype}
-    assert same_codes(weights, low)
-    decoder = Decoder(config, weights, threads=1)
-    plain = Decoder(config, dequantised(weights), threads=1)
-    assert outcomes(decoder, (40,)) == outcomes(plain, (40,))
-
-
-def test_low_bit_shards_are_read(tmp_path: Path) -> None:
-    low = write(tmp_path, INT4)
-    tensors = load_file(tmp_path / "model.safetensors")
-    (tmp_path / "model.safetensors").unlink()
-    names = sorted(tensors)
-    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}  # codes here, scales there
-    for file, part in shards.items():
-        save_file({name: tensors[name] for name in part}, tmp_path / file)
-    index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    for copy in (False, True):
-        assert same_codes(load(tmp_path, copy=copy)[1], low)
-
-
-def refusal(folder: Path, **options: Any) -> str:
-    with pytest.raises(ForetokenError) as caught:
-        load(folder, **options)
-    assert isinstance(caught.value, CheckpointError)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-UP = "model.layers.1.mlp.up_proj.weight"  # [48, 32]
-
-
-@pytest.mark.parametrize("copy", [False, True])
-@pytest.mark.parametrize("name", [f"{UP}.codes", f"{UP}.scales", "lm_head.weight.codes", "model.norm.weight"])
-def test_a_part_that_is_missing_is_named(tmp_path: Path, name: str, copy: bool) -> None:
-    write(tmp_path, INT4)
-    tensors = load_file(tmp_path / "model.safetensors")
-    del tensors[name]
-    save_file(tensors, tmp_path / "model.safetensors")
-    count = len(tensors) + 1
-    assert refusal(tmp_path, copy=copy) == (
-        f"{tmp_path} lacks 1 of {count} tensors, the first is {name}; expected what config.json describes: fetch the "
-        "checkpoint again"
-    )
-
-
-def test_of_many_parts_that_are_missing_the_first_of_the_model_is_named(tmp_path: Path) -> None:
-    write(tmp_path, INT4)
-    tensors = load_file(tmp_path / "model.safetensors")
-    kept = {name: tensor for name, tensor in tensors.items() if not name.endswith((".codes", ".scales"))}
-    save_file(kept, tmp_path / "model.safetensors")
-    for _ in range(3):  # not of a set, whose order changes
-        assert f"lacks 30 of {len(tensors)} tensors, the first is model.layers.0.self_attn.q_proj.weight.codes; " in (
-            refusal(tmp_path)
-        )
-
-
-@pytest.mark.parametrize(
-    ("format", "part", "change", "got", "has"),
-    [
-        ("int4-g32", "codes", lambda t: t[:2].clone(), "uint8 [2, 1, 256]", "uint8 [3, 1, 256]"),
-        ("int4-g32", "codes", lambda t: t.view(torch.int8), "int8 [3, 1, 256]", "uint8 [3, 1, 256]"),
-        ("int4-g32", "codes", lambda t: t.flatten(), "uint8 [768]", "uint8 [3, 1, 256]"),
-        ("int4-g32", "codes", lambda t: t[..., :192].clone(), "uint8 [3, 1, 192]", "uint8 [3, 1, 256]"),
-        ("int4-g32", "scales", lambda t: t.float(), "float32 [3, 1, 16, 2]", "bfloat16 [3, 1, 16, 2]"),
-        ("int4-g32", "scales", lambda t: t.half(), "float16 [3, 1, 16, 2]", "bfloat16 [3, 1, 16, 2]"),
-        ("int4-g32", "scales", lambda t: t[..., 0].clone(), "bfloat16 [3, 1, 16]", "bfloat16 [3, 1, 16, 2]"),
-        ("mxfp4", "scales", lambda t: t.float(), "float32 [3, 1, 16]", "uint8 [3, 1, 16]"),
-        ("mxfp4", "scales", lambda t: t.repeat(1, 2, 1), "uint8 [3, 2, 16]", "uint8 [3, 1, 16]"),
-        ("int8", "scales", lambda t: t.bfloat16(), "bfloat16 [48]", "float32 [48]"),
-        ("int8", "scales", lambda t: t[:47].clone(), "float32 [47]", "float32 [48]"),
-    ],
-)
-@pytest.mark.parametrize("copy", [False, True])
-def test_a_part_of_another_shape_or_type_is_named(
-    tmp_path: Path, format: str, part: str, change: Any, got: str, has: str, copy: bool
-) -> None:
-    write(tmp_path, format_of(format))
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors[f"{UP}.{part}"] = change(tensors[f"{UP}.{part}"])
-    save_file(tensors, tmp_path / "model.safetensors")
-    assert refusal(tmp_path, copy=copy) == (
-        f"the {part} of {UP} are {got}; {format} of [48, 32] has {has}: the file is damaged, or of another format"
-    )
-
-
-@pytest.mark.parametrize(
-    ("format", "part", "place", "value", "reason"),
-    [
-        ("mxfp4", "scales", (1, 0, 3), 66, "1 scales outside 2**-60 .. 2**60 (bytes 67 .. 187)"),
-        ("mxfp4", "scales", (1, 0, 3), 188, "1 scales outside 2**-60 .. 2**60 (bytes 67 .. 187)"),
-        ("mxfp4", "scales", (1, 0, 3), 255, "1 scales outside 2**-60 .. 2**60 (bytes 67 .. 187)"),
-        ("int8", "scales", (5,), torch.nan, "1 scales that are no finite number"),
-        ("int8", "scales", (5,), -1.0, "1 scales that are no finite number, negative"),
-        ("int8", "scales", (5,), 2.0**-101, "1 scales that are no finite number, negative, below 2**-100"),
-        ("int8", "scales", (5,), 2.0**122, "1 scales that are no finite number"),
-        ("int4-g32", "scales", (0, 0, 2, 0), torch.inf, "1 groups with a scale that is no finite number"),
-        ("int4-g32", "scales", (0, 0, 2, 0), -1.0, "1 groups with a scale that is no finite number, negative"),
-        ("int4-g32", "scales", (0, 0, 2, 1), torch.nan, "1 groups with a scale"),
-        ("int4-g32", "scales", (0, 0, 2, 1), 2.0**-21, "1 groups with a scale"),
-    ],
-)
-def test_scales_that_are_none_are_refused(
-    tmp_path: Path, format: str, part: str, place: tuple[int, ...], value: float, reason: str
-) -> None:
-    write(tmp_path, format_of(format))
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors[f"{UP}.{part}"][place] = value
-    save_file(tensors, tmp_path / "model.safetensors")
-    message = refusal(tmp_path)
-    assert message.startswith(f"{UP} ({format}) has {reason}")
-    assert message.endswith("; quantise the weights again")
-
-
-@pytest.mark.parametrize(("written", "said"), [("int4-g32", "int3-g32"), ("mxfp4", "int4-g32"), ("int8", "mxfp4")])
-def test_a_checkpoint_that_says_another_format_than_it_holds_is_refused(
-    tmp_path: Path, written: str, said: str
-) -> None:
-    write(tmp_path, format_of(written))
-    raw = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    raw["quantization_config"]["format"] = said
-    (tmp_path / "config.json").write_text(json.dumps(raw), encoding="utf-8")
-    message = refusal(tmp_path)
-    assert "of model.layers.0.self_attn.q_proj.weight are" in message
-    assert message.endswith("the file is damaged, or of another format")
-
-
-def test_a_low_bit_checkpoint_that_does_not_say_so_lacks_its_weights(tmp_path: Path) -> None:
-    write(tmp_path, MXFP4)
-    raw = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    del raw["quantization_config"]
-    (tmp_path / "config.json").write_text(json.dumps(raw), encoding="utf-8")
-    assert "the first is model.layers.0.self_attn.q_proj.weight; " in refusal(tmp_path)

@@ -20,22 +20,18 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
-from foretoken.bench.suites import suite_hash
-from foretoken.build import load, load_level
-from foretoken.copies import beside
+from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
+from foretoken.build import find_levels, load, load_level
 from foretoken.decoder.caches import Caches
-from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
 from foretoken.errors import InputError, quoted
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.ladder import Level, name_levels
+from foretoken.ladder import Level, LoadedLevel, name_levels
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings import LoadSettings
-from foretoken.source import resolve
 from foretoken.stats import summarise
 from foretoken.types import Drafter, Request, RoundRecord, SamplingParams
 from foretoken.verification.local import LocalVerifier
@@ -167,20 +163,14 @@ def named(spec: str) -> Level:
     return levels[0]
 
 
-def describe(draft: Decoder, level: Level, folder: Path) -> dict[str, Any]:
-    """What a draft's weights are. folder: the target's. quantiser: how they were rounded; from_copy: whether they were
-    read from a copy, and not rounded now."""
-    if not level.is_copy:
-        folder = resolve(level.name)
-    head = draft.weights.head
+def describe(draft: LoadedLevel) -> dict[str, Any]:
+    """What a draft's weights are. quantiser: how they were rounded; from_copy: whether they were read from a copy, and
+    not rounded now."""
+    head, arithmetic = draft.decoder.weights.head, {"arithmetic": draft.decoder.arithmetic}
     if not isinstance(head.weight, QuantisedWeight):
-        return {"format": None, "arithmetic": draft.arithmetic}
-    low_bit = {"format": head.weight.format.label, "inputs": head.inputs, "arithmetic": draft.arithmetic}
-    if level.format is None:  # the checkpoint is a copy itself
-        about = read_json(folder / "config.json")["quantization_config"]
-        return {**low_bit, "quantiser": about.get("quantizer", "direct"), "from_copy": True}
-    found = beside.find(folder, parse_config(read_json(folder / "config.json")), level.format)
-    return {**low_bit, "quantiser": found.quantiser if found else "direct", "from_copy": found is not None}
+        return {"format": None, **arithmetic}
+    made = {"quantiser": draft.copy.quantiser if draft.copy else "direct", "from_copy": draft.copy is not None}
+    return {"format": head.weight.format.label, "inputs": head.inputs, **arithmetic, **made}
 
 
 def main() -> None:
@@ -205,15 +195,16 @@ def main() -> None:
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     width, depth = (int(number) for number in args.beam.split("x"))
     model = load(args.model, draft="none")
-    prompts = [prompt.tokens for prompt in prompts_for(model, args.suite)][: args.prompts]
+    suite = suite_for(args.model, args.suite, args.prompts)
+    prompts = first_turns(suite, model)
     drafts: dict[str, tuple[Decoder, bool]] = {}
     about = []
     for spec in args.draft:
-        level = named(spec)
-        draft, _ = load_level(level, model.folder, model.target, model.settings)
-        name = spec if level.is_copy else Path(spec).name
-        drafts[name] = draft, level.is_copy
-        about.append({"draft": name, **describe(draft, level, model.folder)})
+        (level,) = find_levels([named(spec)], model.folder)
+        loaded = load_level(level, model.folder, model.target, model.settings)
+        name = spec if level.folder is None else Path(spec).name
+        drafts[name] = loaded.decoder, level.is_copy
+        about.append({"draft": name, **describe(loaded)})
     asked = [
         (name, draft, way, temperature)
         for name, draft in drafts.items()
@@ -232,7 +223,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         "arithmetic": model.target.arithmetic,
         "promise": model.promise,
         "threads": torch.get_num_threads(),
-        "suite": {"name": args.suite, "sha256": suite_hash(args.suite), "prompts": len(prompts)},
+        "suite": {"name": suite.name, "sha256": suite.sha256, "prompts": len(prompts)},
         "max_new_tokens": args.max_new_tokens,
         "drafts": about,
         "results": rows,

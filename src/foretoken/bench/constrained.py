@@ -20,17 +20,13 @@ from typing import Any
 
 from rich.progress import track
 
-from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
-from foretoken.bench.suites import Prompt, suite_hash
-from foretoken.build import load, load_level
-from foretoken.decoder.caches import Caches
+from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
+from foretoken.bench.suites import Suite
+from foretoken.build import load, with_draft
 from foretoken.kernels import explain
-from foretoken.ladder import make_ladder, name_levels
-from foretoken.model import Model
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.types import Completion, Request
-from foretoken.verification.local import LocalVerifier
 
 DRAFTS = ("lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4")
 TEMPERATURES = (0.0, 0.8)
@@ -121,45 +117,17 @@ class Untold(Samplers):
         return super().target(replace(request, sampling=replace(request.sampling, constraint=None)))
 
 
-def untold(model: Model, draft: str) -> Model:
-    """A model whose draft is not told the grammar."""
-    settings = replace(model.settings, draft=draft)
-    levels = name_levels(settings)
-
-    caches = Caches()
-    drafter = make_ladder(
-        levels,
-        model.target,
-        Untold(None),
-        rule=settings.rule,
-        load=lambda level: load_level(level, model.folder, model.target, settings),
-        tokenizer=model.tokenizer,
-        caches=caches,
-    )
-    return Model(
-        model.target,
-        model.tokenizer,
-        LocalVerifier(model.target, caches, needs=drafter.needs, samplers=Samplers(model.tokenizer).target),
-        drafter,
-        num_speculative_tokens=levels[0].tokens,
-        end_tokens=model.end_tokens,
-        name=model.name,
-        folder=model.folder,
-        settings=settings,
-    )
-
-
 @dataclass(frozen=True)
 class _Case:
     """One output that is asked for."""
 
-    prompt: Prompt
+    prompt: tuple[int, ...]
     grammar: Grammar
     temperature: float
     settings: dict[str, Any]
 
 
-def _cases(prompts: Sequence[Prompt], temperature: float, max_new_tokens: int) -> list[_Case]:
+def _cases(prompts: Sequence[tuple[int, ...]], temperature: float, max_new_tokens: int) -> list[_Case]:
     common = {"max_new_tokens": max_new_tokens, "temperature": temperature, "hash_logits": True}
     return [
         _Case(prompt, grammar, temperature, {**common, **grammar.setting, "seed": number})
@@ -192,12 +160,14 @@ def _row(draft: str, told: bool, cases: list[_Case], plain: list[Completion], do
     }
 
 
-def compare(model: str, suite: str, drafts: Sequence[str], max_new_tokens: int) -> list[dict[str, Any]]:
+def compare(model: str, suite: Suite, drafts: Sequence[str], max_new_tokens: int) -> list[dict[str, Any]]:
     """One row a draft and temperature, plain decoding first."""
     plain_model = load(model, draft="none")
-    prompts = prompts_for(plain_model, suite)
-    ways = [("none", True, plain_model), *((draft, True, load(model, draft=draft)) for draft in drafts)]
-    ways += [(draft, False, untold(plain_model, draft)) for draft in drafts if draft != "lookup"]
+    prompts = first_turns(suite, plain_model)
+    ways = [("none", True, plain_model), *((draft, True, with_draft(plain_model, draft)) for draft in drafts)]
+    ways += [
+        (draft, False, with_draft(plain_model, draft, samplers=Untold(None))) for draft in drafts if draft != "lookup"
+    ]
     rows = []
     for temperature in TEMPERATURES:
         cases = _cases(prompts, temperature, max_new_tokens)
@@ -205,7 +175,7 @@ def compare(model: str, suite: str, drafts: Sequence[str], max_new_tokens: int) 
         for draft, told, loaded in ways:
             name = f"{draft}, {temperature:g}" + ", not told" * (not told)
             done = [
-                loaded.generate(case.prompt.tokens, **case.settings)
+                loaded.generate(case.prompt, **case.settings)
                 for case in track(cases, name, disable=not sys.stderr.isatty())
             ]
             plain = plain or done
@@ -225,12 +195,13 @@ def main() -> None:
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
+    suite = suite_for(args.model, args.suite)
     return {
         "kernels": explain().splitlines(),
         "model": Path(args.model).name,
-        "suite": {"name": args.suite, "sha256": suite_hash(args.suite)},
+        "suite": {"name": suite.name, "sha256": suite.sha256},
         "grammars": {grammar.name: grammar.regex or grammar.schema for grammar in GRAMMARS},
-        "results": compare(args.model, args.suite, args.draft or DRAFTS, args.max_new_tokens),
+        "results": compare(args.model, suite, args.draft or DRAFTS, args.max_new_tokens),
     }
 
 

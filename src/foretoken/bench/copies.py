@@ -26,7 +26,7 @@ import torch
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.passes import SHAPE, read_prompt, write_checkpoint
 from foretoken.bench.script import carry_out
-from foretoken.build import draft_inputs, load
+from foretoken.build import DRAFT_INPUTS, load
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
@@ -120,12 +120,12 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         target = load(folder, draft="none", weights="mapped").target
         decoders, casts = {"bfloat16": load(folder, draft="none", weights="copied").target}, {}
         for label in args.format:
-            decoders[label], casts[label] = cast(target, label, draft_inputs())
+            decoders[label], casts[label] = cast(target, label, DRAFT_INPUTS)
         record: dict[str, Any] = {
             "model": {**SHAPE, "num_hidden_layers": args.layers, "bytes": size},
             "threads": threads,
             "level": level,
-            "inputs": draft_inputs(),
+            "inputs": DRAFT_INPUTS,
         }
         ceiling = Ceiling(threads, level)
         if args.llama_python is None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from foretoken.bench.ceilings import Ceiling
+from foretoken.decoder.copied import Kind, size_of, viewed
 from foretoken.errors import NativeError, SettingError, nearest
 from foretoken.formats import FORMATS as LOW_BIT
 from foretoken.formats import Format, format_of
@@ -156,7 +157,7 @@ def _runner(level: str, threads: int, options: dict[str, Any]) -> Callable[[torc
     return lambda x, weight: native.linear(x, weight, None, level, threads, **options)
 
 
-def _kinds(name: str, m: int, k: int) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+def _kinds(name: str, m: int, k: int) -> dict[str, Kind]:
     """The tensors of a weight."""
     if name in FLOATS:
         return {"values": ((m, k), FLOATS[name])}
@@ -167,13 +168,10 @@ def _rotation(memory: torch.Tensor, name: str, m: int, k: int) -> list[Weight]:
     """As many matrices as the memory holds. They are alike: what they hold costs no kernel anything, as long as it is
     valid."""
     kinds = _kinds(name, m, k)
-    sizes = {part: -(-prod(shape) * dtype.itemsize // 64) * 64 for part, (shape, dtype) in kinds.items()}
+    size = size_of(kinds)
     weights: list[Weight] = []
-    for first in range(0, memory.numel() - sum(sizes.values()) + 1, sum(sizes.values())):
-        made, at = {}, first
-        for part, (shape, dtype) in kinds.items():
-            made[part] = memory[at : at + prod(shape) * dtype.itemsize].view(dtype).view(shape)
-            at += sizes[part]
+    for first in range(0, memory.numel() - size + 1, size):
+        made = viewed(memory[first:], kinds)
         weights.append(made["values"] if name in FLOATS else QuantisedWeight(_low_bit(name), (m, k), **made))
     return weights
 

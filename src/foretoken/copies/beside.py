@@ -21,12 +21,17 @@ _OF_FILES = (CheckpointError, ModelNotFoundError, UnsupportedModelError)  # not 
 
 
 @dataclass(frozen=True)
-class Copy:
-    """The low-bit weights of a copy, by the name of their layer, in memory of their own, and how they were made."""
+class About:
+    """What config.json says of the low-bit copy beside it. source: the fingerprint of the model that it was made of."""
 
     folder: Path
+    format: Format
     quantiser: str
-    coded: dict[str, QuantisedWeight]
+    source: object
+
+    def is_of(self, folder: Path, config: DecoderConfig) -> bool:
+        """Whether it was made of the model in a folder, with this configuration."""
+        return self.source is not None and config.low_bit is None and self.source == fingerprint(folder, config)
 
 
 def place_beside(folder: Path, format: Format) -> Path:
@@ -35,22 +40,21 @@ def place_beside(folder: Path, format: Format) -> Path:
     return folder.parent / f"{folder.name}-{format.label}"
 
 
-def read(place: Path, config: DecoderConfig, format: Format, threads: int | None = None) -> Copy:
-    """A copy in a folder, of a model with this configuration."""
-    about = read_json(place / "config.json")["quantization_config"]
-    coded = copied_codes(place, replace(config, low_bit=format), instead=INSTEAD, threads=threads)
-    return Copy(place, str(about.get("quantizer", "direct")), coded)
+def describe(place: Path) -> About | None:
+    """What a checkpoint says of itself; nothing, if it is in no low-bit format."""
+    raw = read_json(place / "config.json")
+    format, about = parse_config(raw).low_bit, raw.get("quantization_config")
+    if format is None or not isinstance(about, dict):
+        return None
+    return About(place, format, str(about.get("quantizer", "direct")), about.get("source"))
 
 
-def is_copy_of(place: Path, folder: Path) -> bool:
-    """Whether a low-bit checkpoint was made of the model in a folder."""
-    about = read_json(place / "config.json").get("quantization_config")
-    source = about.get("source") if isinstance(about, dict) else None
-    config = parse_config(read_json(folder / "config.json"))
-    return source is not None and config.low_bit is None and source == fingerprint(folder, config)
+def read(about: About, config: DecoderConfig, threads: int | None = None) -> dict[str, QuantisedWeight]:
+    """The low-bit weights of a copy by the name of their layer, in memory of their own. config: the model's."""
+    return copied_codes(about.folder, replace(config, low_bit=about.format), instead=INSTEAD, threads=threads)
 
 
-def find_other(folder: Path, format: Format) -> tuple[Path, Format] | None:
+def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | None:
     """A copy of a model that lies beside it in another format, the same with another group first."""
     others = [
         Format(name, usual.bits, group)
@@ -61,16 +65,18 @@ def find_other(folder: Path, format: Format) -> tuple[Path, Format] | None:
         place = place_beside(folder, other)
         try:
             if other != format and os.path.isfile(place / "config.json"):
-                raw = read_json(place / "config.json")
-                if parse_config(raw).low_bit == other and is_copy_of(place, folder):
-                    return place, other
+                about = describe(place)
+                if about is not None and about.format == other and about.is_of(folder, config):
+                    return about
         except _OF_FILES:
             continue
     return None
 
 
-def find(folder: Path, config: DecoderConfig, format: Format, threads: int | None = None) -> Copy | None:
-    """The copy beside a model's folder, if there is one. config: the model's.
+def find(
+    folder: Path, config: DecoderConfig, format: Format, threads: int | None = None
+) -> tuple[About, dict[str, QuantisedWeight]] | None:
+    """The copy beside a model's folder, if there is one, and what it holds. config: the model's.
 
     One that is of other weights or of another format, or damaged, is none, and a warning says so.
     """
@@ -78,17 +84,15 @@ def find(folder: Path, config: DecoderConfig, format: Format, threads: int | Non
     if config.low_bit is not None or not os.path.isfile(place / "config.json"):
         return None
     try:
-        raw = read_json(place / "config.json")
-        about = raw.get("quantization_config")
-        its_format = parse_config(raw).low_bit
-        if its_format is None or not isinstance(about, dict):
+        about = describe(place)
+        if about is None:
             reason = "it is no low-bit copy"
-        elif its_format != format:
-            reason = f"it is in {its_format.label}"
-        elif about.get("source") != fingerprint(folder, config):
+        elif about.format != format:
+            reason = f"it is in {about.format.label}"
+        elif not about.is_of(folder, config):
             reason = f"it was made of other weights than those in {folder}"
         else:
-            return read(place, config, format, threads)
+            return about, read(about, config, threads)
     except _OF_FILES as error:
         reason = str(error)
     log.warning("%s is not used: %s; quantise the model again with --force, or take it away", place, reason)

@@ -6,9 +6,11 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from foretoken.decoder.config import QUANT_METHOD, read_json
 from foretoken.errors import ForetokenError, InputError, ModelError, quoted
@@ -22,40 +24,60 @@ _WORK = ".foretoken-{}.partial"
 _YOUNG = 60  # seconds that a folder which is called .new may need for its lock
 
 
-def expect_place(out: Path, *, replace: bool, ours: Container[str]) -> None:
-    """Refuse a place where no folder for a copy can be made. With `replace`, there may be a low-bit copy that we wrote,
-    with files of our names (`ours`) and no others. Raises InputError."""
+@dataclass(frozen=True)
+class Kind:
+    """What is written: in messages, in short and in full, and `is_one`, which says of a config.json what its checkpoint
+    is, such as "a copy in int8", or None if it is no such thing."""
+
+    name: str
+    full_name: str
+    is_one: Callable[[Mapping[str, Any]], str | None]
+
+
+def _quantised_as(raw: Mapping[str, Any]) -> str | None:
+    about = raw.get("quantization_config")
+    if not isinstance(about, dict) or about.get("quant_method") != QUANT_METHOD:
+        return None
+    return f"a copy in {about.get('format')}"
+
+
+COPY = Kind("copy", "low-bit copy of a model", _quantised_as)
+
+
+def expect_place(out: Path, *, replace: bool, ours: Container[str], kind: Kind = COPY) -> None:
+    """Refuse a place where no folder for a copy (or what `kind` is) can be made. With `replace`, there may be one that
+    we wrote, with files of our names (`ours`) and no others. Raises InputError."""
     place = _behind_links(out)
     try:
         place.stat()
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as reason:
-        raise InputError(f"{_cut(out)} cannot hold the copy ({_words(reason)}); name another folder") from None
+        raise InputError(f"{_cut(out)} cannot hold the {kind.name} ({_words(reason)}); name another folder") from None
     else:
-        _expect_replaceable(out, place, replace, ours)
+        _expect_replaceable(out, place, replace, ours, kind)
     if not place.parent.is_dir():
-        raise InputError(f"there is no folder {place.parent} for the copy; make it first")
+        raise InputError(f"there is no folder {place.parent} for the {kind.name}; make it first")
     if not os.access(place.parent, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {place.parent} cannot be written to; name one elsewhere for the copy")
+        raise InputError(f"the folder {place.parent} cannot be written to; name one elsewhere for the {kind.name}")
 
 
-def _expect_replaceable(out: Path, place: Path, replace: bool, ours: Container[str]) -> None:
+def _expect_replaceable(out: Path, place: Path, replace: bool, ours: Container[str], kind: Kind) -> None:
     if not place.is_dir():
-        raise InputError(f"{out} is there, and is no folder; expected the name of a new one for the copy")
-    about = _quantised_as(place)
+        raise InputError(f"{out} is there, and is no folder; expected the name of a new one for the {kind.name}")
+    about = _said_of(place, kind)
     if about is None:
         raise InputError(
-            f"{out} is there, and is no low-bit copy of a model; expected the name of a new folder, or of such a copy "
+            f"{out} is there, and is no {kind.full_name}; expected the name of a new folder, or of such a {kind.name} "
             "with --force"
         )
     if not replace:
-        raise InputError(f"{out} is there, a copy in {about}; give --force to replace it, or name another folder")
+        raise InputError(f"{out} is there, {about}; give --force to replace it, or name another folder")
     others = sorted(path.name for path in place.iterdir() if path.name not in ours and not _is_shard(path))
     if others:
         raise InputError(
-            f"{out} holds {quoted(others[0])}, which no copy of ours has, and replacing it would lose it; take it "
-            "away, or name another folder"
+            f"{out} holds {quoted(others[0])}, which no {kind.name} of ours has, and replacing it would lose it; take "
+            "it away, or name another folder"
         )
 
 
@@ -63,12 +85,11 @@ def _is_shard(path: Path) -> bool:
     return path.name.startswith("model") and path.suffix == ".safetensors"
 
 
-def _quantised_as(folder: Path) -> str | None:
+def _said_of(folder: Path, kind: Kind) -> str | None:
     try:
-        about = read_json(folder / "config.json").get("quantization_config")
+        return kind.is_one(read_json(folder / "config.json"))
     except ModelError:
         return None
-    return str(about.get("format")) if isinstance(about, dict) and about.get("quant_method") == QUANT_METHOD else None
 
 
 def free_bytes(out: Path) -> int:
@@ -94,7 +115,7 @@ def tidy(out: Path) -> None:
 
 
 @contextmanager
-def written_whole(out: Path, *, replace: bool, ours: Container[str]) -> Iterator[Path]:
+def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind = COPY) -> Iterator[Path]:
     """Within it, a new folder under another name, which gets the name of `out` at the end.
 
     If anything breaks off, nothing of it stays, and what was there does. Raises InputError where the disk fails, and
@@ -111,7 +132,7 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str]) -> Iterator
                 new.mkdir()
                 yield new
                 _sync(new)
-                expect_place(out, replace=replace, ours=ours)
+                expect_place(out, replace=replace, ours=ours, kind=kind)
                 _put(work, place)
             finally:
                 _take_away(work)
@@ -120,7 +141,8 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str]) -> Iterator
         raise
     except OSError as reason:
         raise InputError(
-            f"the copy cannot be written to {out} ({_words(reason)}); free some space, or name a folder elsewhere"
+            f"the {kind.name} cannot be written to {out} ({_words(reason)}); free some space, or name a folder "
+            "elsewhere"
         ) from None
     finally:
         with suppress(OSError):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,32 +11,20 @@ from time import perf_counter
 
 import torch
 
+from foretoken.copies.checkpoint import FILES, SHARD, divided, file_names, index, kept, size_of, write_json
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, parse_config, read_json
-from foretoken.decoder.weights import HEAD, INDEX, linear_shapes, mapped_tensors
+from foretoken.decoder.weights import EMBEDDING, INDEX, linear_shapes, mapped_tensors, stored_as
 from foretoken.errors import CheckpointError, InputError, UnsupportedModelError
 from foretoken.formats import Format
 from foretoken.formats.quantiser import Quantiser, expect_quantiser, quantise
 from foretoken.formats.table import TILE
 from foretoken.formats.weight import Part, parts
 from foretoken.progress import progress
-from foretoken.text import TOKENIZER_FILES
 
-SHARD = 5_000_000_000  # bytes of a file at most, but for a tensor that is larger, as Hugging Face divides checkpoints
 _TOGETHER = 1 << 25  # numbers read, quantised and written together
-_KEPT = (  # beside the weights
-    "generation_config.json",
-    *TOKENIZER_FILES,
-    "added_tokens.json",
-    "special_tokens_map.json",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-FILES = frozenset((*_KEPT, "config.json", INDEX))  # of a copy, beside those of tensors
-_EMBEDDING = "model.embed_tokens"
 
 
 @dataclass(frozen=True)
@@ -63,13 +49,13 @@ class CopyPlan:
     @property
     def bytes_after(self) -> int:
         """Of the copy's weights."""
-        return sum(_bytes(part) for shard in self.shards for made in shard.values() for part in made.values())
+        return sum(size_of(part) for shard in self.shards for made in shard.values() for part in made.values())
 
     @property
     def bits(self) -> float:
         """Of a weight of a linear layer, with its part of scales and zero points."""
         linears = linear_shapes(self.config)
-        size = sum(_bytes(p) for shape in linears.values() for p in parts(self.format, *shape).values())
+        size = sum(size_of(p) for shape in linears.values() for p in parts(self.format, *shape).values())
         return 8 * size / sum(map(prod, linears.values()))
 
 
@@ -112,21 +98,13 @@ def plan(
     tensors = mapped_tensors(folder, config)
     shards = _shards(tensors, config, format, shard)
     made = CopyPlan(folder, config, out, format, quantiser, tensors, shards, free_bytes(out), replace)
-    needed = made.bytes_after + sum((folder / name).stat().st_size for name in _kept(folder)) + (1 << 20)
+    needed = made.bytes_after + sum((folder / name).stat().st_size for name in kept(folder)) + (1 << 20)
     if needed > made.free:
         raise InputError(
             f"the copy takes {needed / 1e9:.3g} GB, and the disk of {out} has {made.free / 1e9:.3g} GB free; free some "
             "space, or name a folder on another disk"
         )
     return made
-
-
-def _bytes(part: Part) -> int:
-    return prod(part.shape) * part.dtype.itemsize
-
-
-def _kept(folder: Path) -> list[str]:
-    return [name for name in _KEPT if (folder / name).is_file()]
 
 
 def _shards(
@@ -141,16 +119,7 @@ def _shards(
     }
     for name, shape in linears.items():
         units[name] = {f"{name}.weight.{kind}": part for kind, part in parts(format, *shape).items()}
-    shards: list[dict[str, dict[str, Part]]] = [{}]
-    size = 0
-    for name, unit in units.items():
-        more = sum(map(_bytes, unit.values()))
-        if shards[-1] and size + more > most:
-            shards.append({})
-            size = 0
-        shards[-1][name] = unit
-        size += more
-    return tuple(shards)
+    return divided(units, most)
 
 
 def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
@@ -166,20 +135,14 @@ def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
         written_whole(plan.out, replace=plan.replace, ours=FILES) as folder,
         progress(title, work.bytes_read, slow=plan.quantiser != "direct") as work.done,
     ):
-        names = _file_names(len(plan.shards))
+        names = file_names(len(plan.shards))
         for file, shard in zip(names, plan.shards, strict=True):
             with TensorFile(folder / file, {n: part for unit in shard.values() for n, part in unit.items()}) as opened:
                 for unit in shard:
                     work.write(opened, unit)
         if len(names) > 1:
-            mapping = {
-                name: file
-                for file, shard in zip(names, plan.shards, strict=True)
-                for unit in shard.values()
-                for name in unit
-            }
-            _write_json(folder / INDEX, {"metadata": {"total_size": plan.bytes_after}, "weight_map": mapping})
-        for name in _kept(plan.folder):
+            write_json(folder / INDEX, index(plan.shards))
+        for name in kept(plan.folder):
             shutil.copyfile(plan.folder / name, folder / name)
         about = {
             "quant_method": QUANT_METHOD,
@@ -188,22 +151,8 @@ def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
             "quantizer": plan.quantiser,
             "source": fingerprint(plan.folder, plan.config),
         }
-        _write_json(folder / "config.json", {**read_json(plan.folder / "config.json"), "quantization_config": about})
+        write_json(folder / "config.json", {**read_json(plan.folder / "config.json"), "quantization_config": about})
     return Spent(perf_counter() - began, work.seconds, work.bytes_read)
-
-
-def _file_names(count: int) -> list[str]:
-    if count == 1:
-        return ["model.safetensors"]
-    return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
-
-
-def _write_json(path: Path, value: dict[str, object]) -> None:
-    with open(path, "x", encoding="utf-8") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class _Work:
@@ -219,9 +168,7 @@ class _Work:
 
     def source(self, unit: str) -> tuple[str, torch.Tensor]:
         """What a layer or a tensor is made of, and its name in the model."""
-        name = unit
-        if unit in self.linears:
-            name = f"{_EMBEDDING if unit == HEAD and self.plan.config.tied else unit}.weight"
+        name = stored_as(unit, self.plan.config) if unit in self.linears else unit
         return name, self.plan.tensors[name]
 
     def write(self, file: TensorFile, unit: str) -> None:
@@ -245,7 +192,7 @@ class _Work:
 
     def _quantised(self, rows: torch.Tensor, whole: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
         plan = self.plan
-        dtype = plan.tensors[f"{_EMBEDDING}.weight"].dtype  # which a loaded model's weights have
+        dtype = plan.tensors[f"{EMBEDDING}.weight"].dtype  # which a loaded model's weights have
 
         def made(weight: torch.Tensor) -> dict[str, torch.Tensor]:
             q = quantise(weight.to(dtype), plan.format, name=name, quantiser=plan.quantiser, threads=self.threads)

@@ -18,6 +18,7 @@ from foretoken.errors import ModelError
 from foretoken.progress import progress
 
 K = TypeVar("K")
+Kind = tuple[Sequence[int], torch.dtype]  # of a tensor: its shape and type
 
 INSTEAD = "leave them where they are, with weights 'mapped'"  # what to do where there is no memory
 _LINE = 64  # bytes; each tensor begins at a multiple
@@ -41,18 +42,23 @@ def copied(
     return copies
 
 
-def together(kinds: Mapping[K, tuple[Sequence[int], torch.dtype]], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
+def together(kinds: Mapping[K, Kind], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
     """Tensors of some shapes and types, not filled, one behind the other in one allocation, each from a line on."""
-    places: dict[K, int] = {}
-    size = 0
+    return viewed(allocate(size_of(kinds), instead=instead), kinds)
+
+
+def size_of(kinds: Mapping[K, Kind]) -> int:
+    """Bytes that tensors of some shapes and types take one behind the other, each from a line on."""
+    return sum(-(-prod(shape) * dtype.itemsize // _LINE) * _LINE for shape, dtype in kinds.values())
+
+
+def viewed(memory: torch.Tensor, kinds: Mapping[K, Kind]) -> dict[K, torch.Tensor]:
+    """Tensors that lie so at the beginning of some memory, uint8, which should begin at a line."""
+    views: dict[K, torch.Tensor] = {}
     for key, (shape, dtype) in kinds.items():
-        places[key] = size
-        size += -(-prod(shape) * dtype.itemsize // _LINE) * _LINE
-    memory = allocate(size, instead=instead)
-    return {
-        key: memory[places[key] :][: prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
-        for key, (shape, dtype) in kinds.items()
-    }
+        views[key] = memory[: prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
+        memory = memory[size_of({key: (shape, dtype)}) :]
+    return views
 
 
 def allocate(size: int, *, huge: bool = True, instead: str = INSTEAD) -> torch.Tensor:

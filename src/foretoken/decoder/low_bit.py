@@ -10,7 +10,7 @@ import torch
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.copied import together
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.weights import HEAD, LINEARS, Weights, assemble, linear_shapes
+from foretoken.decoder.weights import LINEARS, Weights, assemble, linear_shapes, stored_as
 from foretoken.errors import ContractError
 from foretoken.formats.quantiser import Quantiser, quantise
 from foretoken.formats.table import Format
@@ -66,9 +66,8 @@ def quantised_linears(
     linears = dict(zip(linear_shapes(config), (*_of_layers(weights), weights.head), strict=True))
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
         for name, linear in linears.items():
-            stored = "model.embed_tokens" if name == HEAD and config.tied else name
-            values = _plain(linear, None, threads).values.cpu()
-            yield name, quantise(values, format, name=f"{stored}.weight", quantiser=quantiser, threads=threads)
+            values, stored = _plain(linear, None, threads).values.cpu(), stored_as(name, config)
+            yield name, quantise(values, format, name=stored, quantiser=quantiser, threads=threads)
             done(linear.nbytes)
 
 

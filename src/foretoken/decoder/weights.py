@@ -90,7 +90,7 @@ class Weights:
         return None
 
 
-HEAD = "lm_head"
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 
 
 def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
@@ -111,13 +111,18 @@ def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
     return shapes
 
 
+def stored_as(name: str, config: DecoderConfig) -> str:
+    """The tensor of a checkpoint that holds a linear layer's weight: for a tied output layer, the embedding."""
+    return f"{EMBEDDING if name == HEAD and config.tied else name}.weight"
+
+
 def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
     """The names and shapes that a checkpoint of this configuration must hold, but for what is in a low-bit format; in
     the order in which a pass meets them."""
     c = config
     linears = linear_shapes(c)
     biases = {"q_proj": c.qkv_bias, "k_proj": c.qkv_bias, "v_proj": c.qkv_bias, "o_proj": c.output_bias, HEAD: False}
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size)}
+    shapes: dict[str, tuple[int, ...]] = {f"{EMBEDDING}.weight": (c.vocab_size, c.hidden_size)}
 
     def linear(*names: str) -> None:
         for name in names:
@@ -153,7 +158,7 @@ def load_weights(
     With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Low-bit weights
     stay on the CPU. Every tensor's presence and shape is checked before any is used."""
     found = mapped_tensors(folder, config)
-    dtype = dtype or found["model.embed_tokens.weight"].dtype
+    dtype = dtype or found[f"{EMBEDDING}.weight"].dtype
     tensors = {name: found.pop(name) for name in expected_shapes(config)}
     if copy and device == "cpu":
         codes = _coded(copied(found, None), config, threads)
@@ -233,7 +238,7 @@ def assemble(
         bias = tensors.get(f"{name}.bias")
         if name in coded:
             return Linear(coded[name], bias, inputs=inputs)
-        return Linear(tensors["model.embed_tokens.weight" if name == HEAD and config.tied else f"{name}.weight"], bias)
+        return Linear(tensors[stored_as(name, config)], bias)
 
     def layer(name: str) -> LayerWeights:
         return LayerWeights(
@@ -251,7 +256,7 @@ def assemble(
         )
 
     return Weights(
-        embedding=tensors["model.embed_tokens.weight"],
+        embedding=tensors[f"{EMBEDDING}.weight"],
         layers=tuple(layer(f"model.layers.{i}") for i in range(config.num_layers)),
         norm=tensors["model.norm.weight"],
         head=linear(HEAD),

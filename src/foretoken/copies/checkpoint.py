@@ -1,0 +1,79 @@
+"""What a checkpoint that we write consists of: shards and their index, the configuration, files beside the weights."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+from foretoken.decoder.weights import INDEX
+from foretoken.formats.weight import Part
+from foretoken.text import TOKENIZER_FILES
+
+SHARD = 5_000_000_000  # bytes of a file at most, but for a tensor that is larger, as Hugging Face divides checkpoints
+_KEPT = (  # beside the weights
+    "generation_config.json",
+    *TOKENIZER_FILES,
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+FILES = frozenset((*_KEPT, "config.json", INDEX))  # of such a checkpoint, beside those of tensors
+
+Unit = dict[str, Part]  # tensors, by name, that lie in one file
+
+
+def size_of(part: Part) -> int:
+    """Bytes."""
+    return prod(part.shape) * part.dtype.itemsize
+
+
+def kept(folder: Path) -> list[str]:
+    """The files of a checkpoint that go with its weights as they are."""
+    return [name for name in _KEPT if (folder / name).is_file()]
+
+
+def divided(units: Mapping[str, Unit], most: int) -> tuple[dict[str, Unit], ...]:
+    """The units of each shard, in their order, `most` bytes of them if that is more than one."""
+    shards: list[dict[str, Unit]] = [{}]
+    size = 0
+    for name, unit in units.items():
+        more = sum(map(size_of, unit.values()))
+        if shards[-1] and size + more > most:
+            shards.append({})
+            size = 0
+        shards[-1][name] = unit
+        size += more
+    return tuple(shards)
+
+
+def file_names(count: int) -> list[str]:
+    """Of so many shards."""
+    if count == 1:
+        return ["model.safetensors"]
+    return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
+
+
+def index(shards: Sequence[Mapping[str, Unit]]) -> dict[str, object]:
+    """What says which file holds which tensor."""
+    mapping = {
+        name: file
+        for file, shard in zip(file_names(len(shards)), shards, strict=True)
+        for unit in shard.values()
+        for name in unit
+    }
+    total = sum(size_of(part) for shard in shards for unit in shard.values() for part in unit.values())
+    return {"metadata": {"total_size": total}, "weight_map": mapping}
+
+
+def write_json(path: Path, value: dict[str, object]) -> None:
+    """A new file, on the disk when this returns."""
+    with open(path, "x", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,181 @@
+"""From what a user calls a draft to a drafter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pytest
+
+import foretoken
+from foretoken.decoder.caches import Caches
+from foretoken.decoder.decoder import Decoder
+from foretoken.drafters import DRAFTERS
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.tree import TreeDrafter
+from foretoken.errors import DraftSpecError
+from foretoken.ladder import Level, LoadedLevel, make_ladder, name_levels
+from foretoken.sampling.samplers import Samplers
+from foretoken.settings import LoadSettings
+from foretoken.types import Drafter, Request, Turn
+from tests.tiny import tiny_decoder
+
+no_target = cast("Decoder", None)
+
+
+@dataclass
+class Spoken:
+    """A tokenizer as far as ladders look at one."""
+
+    vocabulary: dict[int, str]
+
+
+def never(level: Level) -> Any:
+    raise AssertionError(f"{level.name} was loaded")
+
+
+def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
+    levels = name_levels(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
+    drafter = make_ladder(levels, no_target, Samplers(None), rule="walk", load=never, tokenizer=None, caches=None)
+    return drafter, levels[0].tokens
+
+
+def test_a_draft_becomes_the_drafter_that_it_names() -> None:
+    assert isinstance(drafter_of("none")[0], NothingDrafter)
+    assert isinstance(drafter_of("lookup")[0], LookupDrafter)
+    assert isinstance(drafter_of(LoadSettings().draft)[0], LookupDrafter)
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_drafter_in_the_table_can_be_made_and_is_called_what_the_table_says(name: str) -> None:
+    drafter, tokens = drafter_of(name)
+    assert drafter.name == name
+    assert tokens == DRAFTERS[name].num_speculative_tokens
+
+
+def test_how_many_tokens_are_drafted_is_said_by_the_draft_or_the_setting_or_the_table() -> None:
+    assert drafter_of("lookup:tokens=3")[1] == 3
+    assert drafter_of("lookup", 5)[1] == 5
+    assert drafter_of("lookup:tokens=5", 5)[1] == 5  # the same number twice is no contradiction
+    assert drafter_of("lookup")[1] == 8
+
+
+def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -> None:
+    one, other = Spoken({0: "a", 1: "b", 2: "c"}), Spoken({0: "a", 1: "x"})
+    (level,) = name_levels(LoadSettings(draft="somebody/something"))
+
+    def make(theirs: Any, ours: Any) -> Drafter:
+        return make_ladder(
+            [level],
+            tiny_decoder(),
+            Samplers(None),
+            rule="walk",
+            load=lambda level: LoadedLevel(tiny_decoder(), theirs),
+            tokenizer=ours,
+            caches=None,
+        )
+
+    with pytest.raises(DraftSpecError) as error:
+        make(other, one)
+    assert str(error.value) == (
+        "draft 'somebody/something' has another tokenizer: token 1 is 'x' there and 'b' in the model; use a draft of "
+        "the model's own family"
+    )
+    with pytest.raises(DraftSpecError, match=r"token 2 is None there and 'c' in the model"):
+        make(Spoken({0: "a", 1: "b"}), one)
+    with pytest.raises(DraftSpecError, match=r"draft 'somebody/something' has no tokenizer"):
+        make(None, one)
+    with pytest.raises(DraftSpecError, match=r"the model has no tokenizer"):
+        make(one, None)
+    assert make(one, one).name == make(None, None).name == "something"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:tokens=4,stdlib-1m,lookup:tokens=3", "stdlib-1m:k=3:depth=4"],
+)
+def test_ladders_of_embedded_models_say_what_plain_decoding_says(spec: str) -> None:
+    prompt = "def read(self, size=-1):\n    "
+    plain = foretoken.load("stdlib-7m", draft="none").generate(prompt, max_new_tokens=40)
+    done = foretoken.load("stdlib-7m", draft=spec).generate(prompt, max_new_tokens=40)
+    assert done.tokens == plain.tokens
+    assert done.stats.accepted_tokens > 0
+    assert set(done.origins) >= {"target", "stdlib-1m"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "tokens"), [("lookup", (4,)), ("lookup:min_match=2", (4,)), ("lookup:min_match=3", ())]
+)
+def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> None:
+    prompt = (1, 2, 4, 1, 2)  # it ends as it began, for two tokens
+    drafter, _ = drafter_of(spec)
+    drafter.begin([Request(0, prompt, 9)])
+    (draft,) = drafter.propose([Turn(0, 1, len(prompt), rows=1, depth=1)])
+    assert draft.tokens == tokens
+
+
+# -- whose keys and values a copy drafts on ---------------------------------------------------------------------------
+
+
+def ladder(spec: str, caches: Caches | None) -> list[Any]:
+    """The drafters of a ladder, nearest to the target first."""
+    target = tiny_decoder()
+    drafter: Any = make_ladder(
+        name_levels(LoadSettings(draft=spec)),
+        target,
+        Samplers(None),
+        rule="walk",
+        load=lambda level: LoadedLevel(target),
+        tokenizer=None,
+        caches=caches,
+    )
+    levels = []
+    while drafter is not None:
+        levels.append(drafter)
+        drafter = getattr(drafter, "inner", None)
+    return levels
+
+
+def test_a_copy_drafts_on_views_of_what_checks_it() -> None:
+    caches = Caches()
+    (chain,) = ladder("mxfp4", caches)
+    assert chain.views is caches
+    assert chain.opened is None  # nobody below needs it
+    (tree,) = ladder("int2:k=2", caches)
+    assert tree.views is caches
+    assert isinstance(tree, TreeDrafter)
+    first, second, third, lookup = ladder("int8,mxfp4,int2,lookup", caches)
+    assert first.views is caches
+    assert second.views is first.opened is not None
+    assert third.views is second.opened is not None
+    assert len({id(caches), id(first.opened), id(second.opened), id(third.opened)}) == 4
+    assert isinstance(lookup, LookupDrafter)
+
+
+def test_with_a_cache_of_its_own_a_copy_has_no_views_and_lends_some() -> None:
+    caches = Caches()
+    (chain,) = ladder("mxfp4:own-cache", caches)
+    assert chain.views is None
+    first, second = ladder("mxfp4:own-cache,int2", caches)
+    assert first.views is None
+    assert second.views is first.opened is not None
+    first, second = ladder("mxfp4,int2:own-cache", caches)
+    assert first.views is caches
+    assert second.views is None
+
+
+def test_a_copy_below_another_model_has_a_cache_of_its_own() -> None:
+    # the keys and values of the other are not the target's
+    caches = Caches()
+    model, copy, lookup = ladder("stdlib-1m,mxfp4,lookup", caches)
+    assert model.views is None
+    assert model.opened is None
+    assert copy.views is None
+    assert isinstance(lookup, LookupDrafter)
+    copy, model, below = ladder("mxfp4,stdlib-1m,int2", caches)
+    assert copy.views is caches
+    assert model.views is None
+    assert below.views is None
+    (model,) = ladder("stdlib-1m:format=mxfp4", caches)
+    assert model.views is None
