@@ -1,4 +1,4 @@
-"""The measurements measure: suites are what they say, and a record tells where it comes from."""
+"""The measurements measure, and a record tells where it comes from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foretoken.bench import identical
-from foretoken.bench.suites import LENGTH, cut_suite, load_suite, suite_hash
+from foretoken.bench.suites import open_suite
 from foretoken.errors import InputError
 from foretoken.provenance import provenance
 from foretoken.source import EMBEDDED
@@ -24,7 +24,7 @@ assert TOKENIZER is not None
 def suite_here() -> bool:
     """Whether this machine's standard library is the one that the suite was cut from."""
     try:
-        load_suite("heldout-20", TOKENIZER)
+        open_suite("heldout-20", TOKENIZER)
     except InputError:
         return False
     return True
@@ -41,22 +41,8 @@ def test_nothing_that_is_trained_on_is_held_out() -> None:
 
 
 @needs_library
-def test_a_suite_is_what_cutting_it_again_gives() -> None:
-    stored, again = load_suite("heldout-20", TOKENIZER), cut_suite(TOKENIZER, 20)
-    assert stored == again
-    assert all(len(prompt.tokens) == LENGTH for prompt in stored)
-    assert len({prompt.sha256 for prompt in stored}) == 20
-    assert {prompt.file for prompt in stored} <= set(corpus.file_names(corpus.HELDOUT_FILES))
-
-
-def test_an_unknown_suite_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no suite 'heldout'; did you mean 'heldout-20'"):
-        suite_hash("heldout")
-
-
-@needs_library
 def test_a_comparison_counts_what_it_compared() -> None:
-    rows = identical.compare("stdlib-1m", "heldout-20", ["lookup"], "float32", 8)
+    rows = identical.compare("stdlib-1m", open_suite("heldout-20", TOKENIZER), ["lookup"], "float32", 8)
     (row,) = rows
     assert (row["prompts"], row["tokens"]) == (20, 160)
     assert row["completions_with_other_tokens"] == row["completions_with_other_logits"] == 0

@@ -16,25 +16,25 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from foretoken.bench.script import add_model_and_suite, carry_out, prompts_for
-from foretoken.bench.suites import suite_hash
+from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
+from foretoken.bench.suites import Suite
 from foretoken.build import load
 from foretoken.kernels import explain
 from foretoken.types import Completion
 
 
-def compare(model: str, suite: str, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
+def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
     """One row a draft: how many completions and logits differ from plain decoding, and what drafting did."""
     plain_model = load(model, draft="none", dtype=dtype)
-    prompts = prompts_for(plain_model, suite)
+    prompts = first_turns(suite, plain_model)
     loaded = {draft: load(model, draft=draft, dtype=dtype) for draft in drafts}
     done: dict[str, list[Completion]] = {draft: [] for draft in drafts}
     plain: list[Completion] = []
     for prompt in track(prompts, f"{dtype}", disable=not sys.stderr.isatty()):
         settings = {"max_new_tokens": max_new_tokens, "keep_logits": True}
-        plain.append(plain_model.generate(prompt.tokens, **settings))
+        plain.append(plain_model.generate(prompt, **settings))
         for draft in drafts:
-            done[draft].append(loaded[draft].generate(prompt.tokens, **settings))
+            done[draft].append(loaded[draft].generate(prompt, **settings))
     return [_row(draft, dtype, plain, done[draft]) for draft in drafts]
 
 
@@ -80,16 +80,17 @@ def main() -> None:
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     drafts = args.draft or ["lookup", "lookup:min_match=1:tokens=15"]
+    suite = suite_for(args.model, args.suite)
     rows = [
         row
         for dtype in args.dtype or ["bfloat16", "float32"]
-        for row in compare(args.model, args.suite, drafts, dtype, args.max_new_tokens)
+        for row in compare(args.model, suite, drafts, dtype, args.max_new_tokens)
     ]
     return {
         "kernels": explain().splitlines(),
         "threads": torch.get_num_threads(),
         "model": Path(args.model).name,
-        "suite": {"name": args.suite, "sha256": suite_hash(args.suite)},
+        "suite": {"name": suite.name, "sha256": suite.sha256},
         "temperature": 0,
         "results": rows,
     }

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.suites import Prompt, load_suite
-from foretoken.errors import ForetokenError, ModelError
+from foretoken.bench.suites import Suite, first_turn, open_suite
+from foretoken.errors import ForetokenError
 from foretoken.files import expect_place, write_json
 from foretoken.model import Model
 from foretoken.provenance import provenance
+from foretoken.source import resolve
+from foretoken.text import Tokenizer
 
 
 def add_model_and_suite(parser: argparse.ArgumentParser, new_tokens: int, *, each: str = "prompt") -> None:
@@ -22,11 +24,14 @@ def add_model_and_suite(parser: argparse.ArgumentParser, new_tokens: int, *, eac
     parser.add_argument("--max-new-tokens", type=int, default=new_tokens, help=f"of each {each} (%(default)s)")
 
 
-def prompts_for(model: Model, suite: str) -> list[Prompt]:
-    """The prompts of a suite, as a model's tokenizer divides them. Raises ModelError where it has none."""
-    if model.tokenizer is None:
-        raise ModelError(f"{model.name} has no tokenizer; the suite's prompts are text")
-    return load_suite(suite, model.tokenizer)
+def suite_for(model: str, suite: str, count: int | None = None) -> Suite:
+    """A suite, or its first prompts, as they are asked of a model: by its name, so that nothing else is loaded."""
+    return open_suite(suite, Tokenizer.load(resolve(model)), count=count)
+
+
+def first_turns(suite: Suite, model: Model) -> list[tuple[int, ...]]:
+    """What a suite says first, prompt by prompt, as a model's tokenizer divides it."""
+    return [first_turn(prompt, model.tokenizer) for prompt in suite.prompts]
 
 
 def carry_out(

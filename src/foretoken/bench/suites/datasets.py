@@ -1,0 +1,76 @@
+"""Data sets in files, laid out as on the hub, and the prompts that their rows become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from foretoken.bench.suites.rows import SUFFIXES, Row, read_rows
+from foretoken.bench.suites.table import DataSet
+from foretoken.bench.suites.types import Prompt
+from foretoken.errors import InputError, quoted
+from foretoken.text import Tokenizer
+
+
+def files_in(folder: Path, data_set: DataSet) -> list[Path]:
+    """The files of a data set in a folder laid out as on the hub, in its repository or in one of its folders."""
+    patterns = (data_set.files, data_set.converted, Path(data_set.files).name)
+    try:
+        return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read ({error.strerror}); name a folder of {data_set.hub}") from None
+
+
+def local_files(place: Path, data_set: DataSet) -> list[Path]:
+    """The files of a data set that a user has: one file, whatever its name, or a folder as on the hub."""
+    if place.is_file():
+        if place.suffix not in SUFFIXES:
+            raise InputError(f"{place} is no file of rows; expected one that ends in {', '.join(SUFFIXES)}")
+        return [place]
+    if not place.is_dir():
+        raise InputError(f"there is no {quoted(str(place), 200)}; expected a file or folder of {data_set.hub}")
+    found = files_in(place, data_set)
+    if not found:
+        raise InputError(f"{place} holds no {data_set.files}; expected the layout of {data_set.hub}")
+    return found
+
+
+def prompts_of(
+    data_set: DataSet, files: Sequence[Path], tokenizer: Tokenizer | None, count: int | None
+) -> list[Prompt]:
+    """The first `count` prompts of some files; of a data set with categories, all: which come first is seen then."""
+    if data_set.cut and tokenizer is None:
+        raise InputError(
+            f"{data_set.name} cuts its articles to {data_set.cut} tokens, and the model has no tokenizer; "
+            "give prompts of token ids"
+        )
+    rows = (row for file in files for row in read_rows(file, data_set.columns))
+    most = None if data_set.category else count
+    prompts = [_prompt(data_set, row, at, tokenizer) for at, row in enumerate(islice(rows, most), 1)]
+    if not prompts:
+        raise InputError(f"{files[0]} holds no row; expected some of {data_set.hub}")
+    return prompts
+
+
+def _prompt(data_set: DataSet, row: Row, at: int, tokenizer: Tokenizer | None) -> Prompt:
+    asked = data_set.ask(row)
+    turns = (asked,) if isinstance(asked, str) else asked
+    if data_set.cut and tokenizer is not None:
+        turns = tuple(shorten(turn, data_set.cut, tokenizer) for turn in turns)
+    name = row.name(data_set.id) if data_set.id else f"row {at}"
+    return Prompt(name, turns, row.name(data_set.category) if data_set.category else "", data_set.chat)
+
+
+def shorten(text: str, most: int, tokenizer: Tokenizer) -> str:
+    """The longest beginning of a text, found by halving, of no more than `most` tokens."""
+    if len(tokenizer.encode(text)) <= most:
+        return text
+    fits, over = 0, len(text)
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if len(tokenizer.encode(text[:middle])) <= most:
+            fits = middle
+        else:
+            over = middle
+    return text[:fits]

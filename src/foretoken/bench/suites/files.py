@@ -1,0 +1,92 @@
+"""Prompts in files: one's own, as JSON lines or text, and Spec-Bench's question.jsonl."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from foretoken.bench.suites.rows import Row, json_lines
+from foretoken.bench.suites.types import Prompt
+from foretoken.errors import InputError
+from foretoken.files import read_bytes
+
+EXPECTED = (
+    'expected question.jsonl of Spec-Bench, JSON lines of {"prompt": ...}, {"prompt_tokens": [...]} or '
+    '{"turns": [...]} (.jsonl), a text (.txt) or a folder of texts'
+)
+_ASKED = ("prompt", "prompt_tokens", "turns")
+
+
+def text_prompts(path: Path) -> list[Prompt]:
+    """A text, or every .txt of a folder in the order of their names, each one prompt."""
+    if not path.is_dir():
+        return [_text_prompt(path)]
+    try:
+        files = sorted(file for file in path.iterdir() if file.suffix == ".txt" and file.is_file())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a folder of .txt files") from None
+    if not files:
+        raise InputError(f"the folder {path} holds no .txt file; {EXPECTED}")
+    return [_text_prompt(file) for file in files]
+
+
+def json_prompts(path: Path) -> tuple[list[Prompt], bool]:
+    """The prompts of a file of JSON lines, and whether they are Spec-Bench's: the first line says."""
+    prompts: list[Prompt] = []
+    read: Callable[[Row], Prompt] | None = None
+    lines: dict[str, str] = {}  # of each id, where it was
+    for row in json_lines(path):
+        read = read or (_question if "question_id" in row.values else _own)
+        prompt = read(row)
+        if prompt.id in lines:
+            raise InputError(f"{row.where}: the id {prompt.id!r} is that of {lines[prompt.id]}, expected another")
+        lines[prompt.id] = f"line {row.number}"
+        prompts.append(prompt)
+    if not prompts:
+        raise InputError(f"{path} holds no prompt; {EXPECTED}")
+    return prompts, read is _question
+
+
+def _question(row: Row) -> Prompt:
+    return Prompt(row.name("question_id"), row.turns("turns", ids=False), row.name("category"), chat=True)
+
+
+def _own(row: Row) -> Prompt:
+    asked = [name for name in _ASKED if name in row.values]
+    if len(asked) != 1:
+        raise InputError(
+            f"{row.where}: it has {' and '.join(asked) or 'nothing that is asked'}, expected one of {', '.join(_ASKED)}"
+        )
+    turns: tuple[str | tuple[int, ...], ...]
+    if asked == ["prompt"]:
+        turns = (row.text("prompt"),)
+    elif asked == ["prompt_tokens"]:
+        turns = (row.tokens("prompt_tokens"),)
+    else:
+        turns = row.turns("turns")
+    return Prompt(
+        row.name("id") if "id" in row else f"line {row.number}",
+        turns,
+        row.name("category") if "category" in row else "",
+        row.truth("chat"),
+    )
+
+
+def _text_prompt(path: Path) -> Prompt:
+    try:
+        text = read_bytes(path).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a file of text") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}, line {line} is not UTF-8 (byte {error.start} of the file); expected text") from None
+    text = text.removesuffix("\n").removesuffix("\r")  # the end of the last line, as of a typed prompt
+    if not text:
+        raise InputError(f"{path} is empty; expected the text of a prompt")
+    return Prompt(told(path), (text,))
+
+
+def told(path: Path) -> str:
+    """The name of a file or folder, without its folders, as it can be written down whatever bytes it is made of."""
+    return os.fsencode(path.absolute().name).decode("utf-8", "replace") or "/"

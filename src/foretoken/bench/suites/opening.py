@@ -1,0 +1,82 @@
+"""From what a user calls a suite to its prompts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from foretoken.bench.suites import heldout
+from foretoken.bench.suites.datasets import local_files, prompts_of
+from foretoken.bench.suites.files import EXPECTED, json_prompts, text_prompts, told
+from foretoken.bench.suites.hub import download
+from foretoken.bench.suites.table import DATA_SETS, DataSet
+from foretoken.bench.suites.types import Prompt, Suite, digest, first
+from foretoken.errors import InputError, nearest, quoted
+from foretoken.settings import GenerateSettings
+from foretoken.text import Tokenizer
+
+_NAMES = (*heldout.BUILT_IN, *DATA_SETS)
+SPEC_BENCH_TOKENS = 1024  # of each turn, unless its scripts are told otherwise
+
+
+def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = None) -> Suite:
+    """The prompts that a name or a path stands for. Raises InputError.
+
+    spec: a suite that is built in ("heldout-20"); a data set ("gsm8k"), from the hub; NAME=FOLDER_OR_FILE, the same
+    from files of one's own; or a path: question.jsonl of Spec-Bench, JSON lines, a text, or a folder of texts.
+    count: only the first so many, and of several categories the first ones of each, as evenly as it goes.
+    tokenizer: the model's, for what is cut to a length in tokens.
+    """
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise InputError(f"the number of prompts is {count!r:.40}, expected a whole number from 1 on")
+    name, equals, place = spec.partition("=")
+    if spec in heldout.BUILT_IN:
+        prompts = heldout.heldout(spec, tokenizer)
+        return _suite(spec, prompts, count, heldout.MAX_NEW_TOKENS, "", heldout.LICENCE)
+    if spec in DATA_SETS:
+        return _data_set(DATA_SETS[spec], download(DATA_SETS[spec]), DATA_SETS[spec].hub, tokenizer, count)
+    if equals and name in DATA_SETS:
+        if not place:
+            raise InputError(f"{spec!r} names no place; expected {name}=FOLDER_OR_FILE, or {name} for the hub's")
+        path = _path(place)
+        return _data_set(DATA_SETS[name], local_files(path, DATA_SETS[name]), told(path), tokenizer, count)
+    return _from_path(spec, count)
+
+
+def _from_path(spec: str, count: int | None) -> Suite:
+    if not spec:
+        raise InputError(f"no suite is named; {EXPECTED}, or a name{nearest(spec, _NAMES)}")
+    path = _path(spec)
+    if os.path.isdir(path) or (os.path.isfile(path) and path.suffix == ".txt"):
+        return _suite(told(path), text_prompts(path), count, GenerateSettings.max_new_tokens, told(path), "")
+    if os.path.isfile(path) and path.suffix == ".jsonl":
+        prompts, is_spec_bench = json_prompts(path)
+        if is_spec_bench:
+            licence = "that of each data set it is made of"
+            return _suite("spec-bench", prompts, count, SPEC_BENCH_TOKENS, told(path), licence)
+        return _suite(told(path), prompts, count, GenerateSettings.max_new_tokens, told(path), "")
+    if os.path.exists(path):
+        raise InputError(f"{quoted(spec, 200)} is no suite; {EXPECTED}")
+    if path.suffix in (".jsonl", ".txt"):
+        raise InputError(f"there is no file {quoted(spec, 200)}; {EXPECTED}")
+    raise InputError(f"there is no suite {quoted(spec, 200)}, nor such a file{nearest(spec.partition('=')[0], _NAMES)}")
+
+
+def _data_set(
+    data_set: DataSet, files: Sequence[Path], source: str, tokenizer: Tokenizer | None, count: int | None
+) -> Suite:
+    prompts = prompts_of(data_set, files, tokenizer, count)
+    return _suite(data_set.name, prompts, count, data_set.max_new_tokens, source, data_set.licence)
+
+
+def _suite(name: str, prompts: list[Prompt], count: int | None, most: int, source: str, licence: str) -> Suite:
+    chosen = first(prompts, count)
+    return Suite(name, digest(chosen), chosen, most, source, licence)
+
+
+def _path(place: str) -> Path:
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:  # ~ of nobody
+        return Path(place)

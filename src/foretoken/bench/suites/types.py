@@ -1,0 +1,76 @@
+"""What a suite is: prompts, where they are from, and a hash of what is asked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from foretoken.errors import PromptError
+from foretoken.text import Tokenizer
+
+Asked = str | tuple[int, ...]  # one turn of a user: text, or token ids
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a model is asked: one turn of a user or several, text or token ids each.
+
+    `id` stays what it is from run to run: "81" of Spec-Bench, "heldout-3", "line 4". `category` is the suite's own, or
+    empty. `chat`: an instruction, which goes through the model's chat template where it has one; otherwise the text is
+    simply continued.
+    """
+
+    id: str
+    turns: tuple[Asked, ...]
+    category: str = ""
+    chat: bool = False
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Prompts to measure on. Two records of one `sha256` asked the same, in the same order.
+
+    `max_new_tokens`, of each turn, is what the suite's own authors or the papers allow, and what is taken where a user
+    says nothing. `source` is a hub id or a file's name without its folders, or empty.
+    """
+
+    name: str
+    sha256: str
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    source: str
+    licence: str
+
+
+def digest(prompts: Iterable[Prompt]) -> str:
+    """SHA-256 of what is asked: every turn of every prompt, and whether as a chat. What they are called is not."""
+    asked = [{"turns": prompt.turns, "chat": prompt.chat} for prompt in prompts]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+
+def first(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
+    """The first `count` prompts in their order; of several categories, the first ones of each, as evenly as it goes."""
+    if count is None or count >= len(prompts):
+        return tuple(prompts)
+    seen: dict[str, int] = {}
+    rounds = []  # how many of its category came before
+    for prompt in prompts:
+        rounds.append(seen.get(prompt.category, 0))
+        seen[prompt.category] = rounds[-1] + 1
+    taken = sorted(range(len(prompts)), key=lambda at: (rounds[at], at))[:count]
+    return tuple(prompts[at] for at in sorted(taken))
+
+
+def first_turn(prompt: Prompt, tokenizer: Tokenizer | None) -> tuple[int, ...]:
+    """The token ids of a prompt's first turn: as they are, or as the tokenizer divides it, in its chat template where
+    the prompt is a chat and there is one. Raises PromptError for text without a tokenizer."""
+    asked = prompt.turns[0]
+    if not isinstance(asked, str):
+        return asked
+    if tokenizer is None:
+        raise PromptError(f"prompt {prompt.id} is text, and the model has no tokenizer; give prompts of token ids")
+    if prompt.chat and tokenizer.has_chat_template:
+        return tuple(tokenizer.encode_chat([{"role": "user", "content": asked}]))
+    return tuple(tokenizer.encode(asked))
