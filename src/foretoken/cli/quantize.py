@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from foretoken.cli.common import say
+from foretoken.cli.stoppable import stoppable
 from foretoken.errors import SettingError
 from foretoken.formats import FORMATS, format_of
 from foretoken.progress import size
@@ -70,15 +68,16 @@ def quantize(
 
     from foretoken.copies import place, quantise
     from foretoken.copies.beside import place_beside
+    from foretoken.copies.checkpoint import FILES
     from foretoken.formats.quantiser import expect_quantiser
 
     expect_quantiser(chosen, quantizer)  # before a download
     if out is not None:
         place.tidy(out)
-        place.expect_place(out, replace=force, ours=quantise.FILES)
+        place.expect_place(out, replace=force, ours=FILES)
     folder = resolve(model, revision, accept=quantise.expect_original)
     out = place_beside(folder, chosen) if out is None else out
-    with _stoppable():
+    with stoppable():
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
         spent = quantise.write(made, threads=threads)
@@ -87,31 +86,3 @@ def quantize(
         f"{size(made.bytes_before)} became {size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
         f"in {spent.seconds:.1f} s{how}, {spent.bytes_read / spent.seconds / 1e9:.2g} GB/s"
     )
-
-
-class _Stopped(BaseException):
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """Within it, a signal that ends the process first lets what was begun be taken away, gigabytes perhaps."""
-
-    def stop(number: int, _: Any) -> None:
-        signal.signal(number, signal.SIG_DFL)  # the next one ends it at once
-        raise _Stopped(number)
-
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # as by nohup
-    for number in before:
-        signal.signal(number, stop)
-    try:
-        yield
-    except _Stopped as stopped:
-        os.kill(os.getpid(), stopped.number)
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -46,8 +46,9 @@ void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* pac
       const Output* output = outputs.begin();
       while (at >= output->matrix->blocks()) at -= (output++)->matrix->blocks();
       tile(*output->matrix, at, packed, n, results);
-      const int64_t first = at * kTile, count = std::min(kTile, output->matrix->outputs - first);
-      for (int64_t row = 0; row < n; ++row) {
+      const int64_t first = at * kTile;
+      const int64_t count = std::min({kTile, output->matrix->outputs - first, output->stride - first});
+      for (int64_t row = 0; row < n && count > 0; ++row) {
         float* to = output->to + row * output->stride + first;
         const float* from = results + row * kTile;
         if (output->add) {

@@ -46,7 +46,7 @@ struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, 
   }
 };
 
-struct Output {  // where a matrix' results go: to[row * stride + output], set or added
+struct Output {  // where a matrix' results go: to[row * stride + output], set or added; from `stride` on, nowhere
   const Matrix* matrix;
   float* to;
   std::int64_t stride;

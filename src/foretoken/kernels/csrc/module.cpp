@@ -108,9 +108,7 @@ NB_MODULE(_native, m) {
                           shape.at(5), eps,         format(6),   format(7)};
             std::vector<Layer> all;
             for (const Numbers& l : layers) all.push_back(layer(l, s));
-            Matrix last = matrix(head, 0);
-            last.outputs = s.vocabulary;
-            new (self) Plan(s, std::move(all), at<const char>(embedding), floats(norm, s.hidden), std::move(last),
+            new (self) Plan(s, std::move(all), at<const char>(embedding), floats(norm, s.hidden), matrix(head, 0),
                             kernels_at(level), Pool::of(threads));
           })
       .def("run",

@@ -1,0 +1,105 @@
+"""`foretoken rehearse`: a checkpoint that costs what a large model costs and says what a small one says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretoken.cli.common import say
+from foretoken.cli.stoppable import stoppable
+from foretoken.progress import size
+from foretoken.rehearsal.shapes import SHAPES, shape_of
+from foretoken.source import DEFAULT_MODEL, EMBEDDED, resolve
+
+if TYPE_CHECKING:
+    from foretoken.rehearsal.write import RehearsalPlan
+
+
+def rehearse(
+    out: Annotated[Path, typer.Argument(help="The rehearsal's folder, a new one.", show_default=False)],
+    shape: Annotated[
+        str,
+        typer.Option(
+            help=f"{', '.join(SHAPES)}; or numbers: hidden=2048,layers=16,heads=32,kv-heads=8,intermediate=8192,"
+            "vocab=4096[,head-dim=64][,tied=yes][,type=qwen2].",
+            show_default=False,
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option(help="What it says: a folder, a hub id (owner/name) or an embedded model.")
+    ] = DEFAULT_MODEL,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows of vocabulary: for a draft, those of its target; for other engines, the small model's.",
+            show_default="the shape's",
+        ),
+    ] = None,
+    num_layers: Annotated[int | None, typer.Option(help="Layers.", show_default="the shape's")] = None,
+    placement: Annotated[
+        str, typer.Option(help="Where the small model's layers lie: spread among the others, or first.")
+    ] = "spread",
+    seed: Annotated[int, typer.Option(help="Of the numbers that are computed and not listened to.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a rehearsal that lies there.")] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
+    ] = None,
+) -> None:
+    """Write a checkpoint with the shape of a large model and the function of a small one: to see what a large model
+    would gain on this machine before it is downloaded.
+
+    It costs what the large model costs, in time and memory, and says what the small one says. How often its drafts are
+    accepted is the small model's affair, too; docs/rehearsals.md says what a rehearsal can tell.
+    """
+    chosen = shape_of(shape, vocab_size=vocab_size, num_layers=num_layers)
+
+    from foretoken.copies import place
+    from foretoken.copies.checkpoint import FILES
+    from foretoken.rehearsal import write
+
+    place.tidy(out)
+    place.expect_place(out, replace=force, ours=FILES, kind=write.REHEARSAL)  # before a download
+    folder = resolve(model, revision, accept=lambda folder: write.expect_small(folder, chosen, model))
+    local = model not in EMBEDDED and Path(model).expanduser().is_dir()
+    name = folder.resolve().name if local else model
+    with stoppable():
+        made = write.plan(folder, out, chosen, name=name, placement=placement, seed=seed, replace=force)
+        _describe(made)
+        seconds = write.write(made)
+    say(f"written in {seconds:.1f} s, {made.bytes / seconds / 1e9:.2g} GB/s. What next:")
+    for line in (
+        f"foretoken generate --model {out} --stats  # says what {name} says, at this size's speed",
+        f"foretoken quantize {out} --format mxfp4  # its copy, which drafts for it",
+        f"foretoken bench decode --model {out} --draft mxfp4,lookup",
+    ):
+        say(f"  {line}")
+
+
+def _describe(made: RehearsalPlan) -> None:
+    fit, about = made.fit, made.about
+    say(
+        f"{about.source_name}, {_count(made.small_parameters)} parameters, in the shape of {about.shape}: "
+        f"{_count(made.parameters)} parameters, {size(made.bytes)} to {made.out}, where {size(made.free)} are free"
+    )
+    small, shape = fit.small, fit.shape
+    say(
+        f"its {small.num_layers} layers are {_listed(fit.layers)} of {shape.num_layers}, its {small.hidden_size} "
+        f"channels the first of {shape.hidden_size}, its {small.vocab_size} tokens the first of {shape.vocab_size}; "
+        f"positions go to {made.config.context_length}, as in {about.source_name}"
+    )
+    if shape.tied and not fit.tied:
+        say(f"{about.source_name} has an output layer of its own, and so has the rehearsal; a pass reads as much")
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} B" if number >= 1e9 else f"{number / 1e6:.1f} M"
+
+
+def _listed(layers: tuple[int, ...]) -> str:
+    """Numbers of layers: a few of them, or the first and the last."""
+    if len(layers) <= 8:
+        return ", ".join(map(str, layers))
+    return f"{layers[0]}, {layers[1]}, ... {layers[-1]}"

@@ -1,0 +1,119 @@
+"""What a rehearsal says of itself, and which drafts it may be measured with.
+
+A rehearsal says exactly what a small model says, so that model would have every draft accepted; and a model that is no
+rehearsal costs next to nothing beside it. Both would make drafting look better than it can be with a real large model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import parse_config, read_json
+from foretoken.errors import CheckpointError, DraftSpecError, quoted
+
+KEY = "rehearsal"  # in config.json
+
+
+@dataclass(frozen=True)
+class About:
+    """What config.json says: whose shape it has, whose function (a name, and the fingerprint of its weights), which of
+    its layers are that one's, where they were to lie, and what the random numbers were made of."""
+
+    shape: str
+    source_name: str
+    source_sha256: str
+    placement: str
+    layers: tuple[int, ...]
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of config.json."""
+        return {
+            "shape": self.shape,
+            "source": {"name": self.source_name, "sha256": self.source_sha256},
+            "placement": self.placement,
+            "layers": list(self.layers),
+            "seed": self.seed,
+        }
+
+
+def read_about(raw: Mapping[str, Any]) -> About | None:
+    """The entry of a config.json's contents; None where it has none. Raises CheckpointError where it makes no sense."""
+    given = raw.get(KEY)
+    if given is None:
+        return None
+    source = given.get("source") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or not isinstance(source, dict):
+        raise CheckpointError(f"config.json: {KEY} is {quoted(given)}, expected a shape and a source; rehearse again")
+    layers = given.get("layers")
+    count = raw.get("num_hidden_layers")
+    checks = {
+        "shape": isinstance(given.get("shape"), str),
+        "source": isinstance(source.get("name"), str)
+        and re.fullmatch("[0-9a-f]{64}", str(source.get("sha256"))) is not None,
+        "placement": isinstance(given.get("placement"), str),
+        "layers": isinstance(layers, list)
+        and layers == sorted(set(filter(_is_count, layers)))
+        and (not isinstance(count, int) or all(layer < count for layer in layers)),
+        "seed": _is_count(given.get("seed")),
+    }
+    for key, sound in checks.items():
+        if not sound:
+            raise CheckpointError(f"config.json: {KEY}: {key} is {quoted(given.get(key))}; rehearse the model again")
+    return About(
+        given["shape"], source["name"], source["sha256"], given["placement"], tuple(given["layers"]), given["seed"]
+    )
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def about(folder: Path) -> About | None:
+    """What the rehearsal in a folder, or the low-bit copy of one, says of itself; None of any other checkpoint.
+
+    Raises ModelNotFoundError and CheckpointError.
+    """
+    return read_about(read_json(folder / "config.json"))
+
+
+def expect_honest_draft(target: Path, draft: Path) -> None:
+    """Refuse a checkpoint as the draft of a rehearsal where what is measured would say nothing of the large model.
+
+    Its own copies, and itself, are honest: a large model's copies cost that and say that, too. Any other draft must be
+    a rehearsal, so that it costs something, and one of another model, or it would know every token. Of a target that is
+    no rehearsal nothing is asked. Models are told apart by fingerprints. Raises DraftSpecError, and a ModelError where
+    one of the two cannot be read.
+    """
+    its = about(target)
+    if its is None:
+        return
+    root = _root(draft)
+    if root == _root(target):
+        return
+    drafts = about(draft)
+    if its.source_sha256 in (root, drafts and drafts.source_sha256):
+        raise DraftSpecError(
+            f"draft {str(draft)!r} says what {its.source_name} says, and so does {str(target)!r}, its rehearsal: every "
+            "token would be accepted; draft with a copy of the rehearsal, or rehearse a smaller model"
+        )
+    if drafts is None:
+        vocabulary = parse_config(read_json(target / "config.json")).vocab_size
+        raise DraftSpecError(
+            f"draft {str(draft)!r} is no rehearsal, and would cost too little beside {str(target)!r}, which is one; "
+            f"rehearse it, too: foretoken rehearse --model {draft} --shape llama-68m --vocab-size {vocabulary} OUT"
+        )
+
+
+def _root(folder: Path) -> str:
+    """The fingerprint of the model that a checkpoint is, or is a low-bit copy of."""
+    raw = read_json(folder / "config.json")
+    config = parse_config(raw)
+    if config.low_bit is None:
+        return fingerprint(folder, config)
+    return str(raw["quantization_config"].get("source"))

@@ -1,0 +1,29 @@
+"""Random numbers for what a rehearsal computes and never listens to."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+_COUNT = 1_000_003  # of a block, which is repeated; a prime, so that no two rows of a weight begin alike
+
+
+class Noise:
+    """Numbers that depend on the seed, the tensor's name and the place in it, whatever pieces are asked for."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        # either sign, half to one and a half: none is so small that a processor would take longer for it
+        sizes = torch.rand(_COUNT, generator=generator) + 0.5
+        self._block = sizes * (torch.randint(2, (_COUNT,), generator=generator) * 2 - 1)
+
+    def rows(self, name: str, first: int, count: int, columns: int, like: torch.Tensor) -> torch.Tensor:
+        """[count, columns], of a tensor's rows from `first` on. like: a tensor with their type and spread."""
+        digest = hashlib.sha256(f"{self._seed} {name}".encode()).digest()
+        begin = (int.from_bytes(digest[:8], "big") + first * columns) % _COUNT
+        block = (self._block * like[:256].float().std()).to(like.dtype)
+        block = torch.cat((block[begin:], block[:begin]))
+        size = count * columns
+        return block.repeat(-(-size // _COUNT))[:size].view(count, columns)

@@ -1,0 +1,265 @@
+"""Writes a rehearsal, some rows at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from foretoken.copies.checkpoint import FILES, SHARD, Unit, divided, file_names, index, kept, size_of, write_json
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.copies.place import Kind, expect_place, free_bytes, tidy, written_whole
+from foretoken.copies.tensors import TensorFile
+from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.families import FAMILIES
+from foretoken.decoder.weights import INDEX, expected_shapes, mapped_tensors
+from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError, nearest
+from foretoken.formats.weight import Part
+from foretoken.progress import progress
+from foretoken.rehearsal.fit import NOISE, PLACEMENTS, Fit, Placed, expect_kind, expect_room
+from foretoken.rehearsal.honest import KEY, About, read_about
+from foretoken.rehearsal.noise import Noise
+from foretoken.rehearsal.shapes import Shape
+
+_TOGETHER = 1 << 22  # numbers made and written together
+_FROM_SMALL = (  # of config.json: what belongs to the function, not to the shape
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "rope_theta",
+    "rope_scaling",
+    "rope_parameters",
+    "original_max_position_embeddings",
+)
+
+
+def _is_one(raw: Mapping[str, Any]) -> str | None:
+    about = raw.get(KEY)
+    if not isinstance(about, dict) or raw.get("quantization_config"):
+        return None
+    return f"a rehearsal in the shape of {about.get('shape')}"
+
+
+REHEARSAL = Kind("rehearsal", "rehearsal of a model", _is_one)
+
+
+@dataclass(frozen=True)
+class RehearsalPlan:
+    """A rehearsal that is to be written. Nothing has been yet."""
+
+    folder: Path  # of the small model
+    out: Path
+    fit: Fit
+    about: About
+    raw: dict[str, Any]  # its config.json
+    config: DecoderConfig
+    tensors: dict[str, torch.Tensor]  # of the small model, where they are mapped
+    shards: tuple[dict[str, Unit], ...]
+    free: int  # bytes of the disk
+    replace: bool  # a rehearsal that lies there
+
+    @property
+    def parameters(self) -> int:
+        """Of the rehearsal."""
+        return sum(map(prod, expected_shapes(self.config).values()))
+
+    @property
+    def small_parameters(self) -> int:
+        """Of the small model."""
+        return sum(map(prod, expected_shapes(self.fit.small).values()))
+
+    @property
+    def bytes(self) -> int:
+        """Of its weights."""
+        return sum(size_of(part) for shard in self.shards for unit in shard.values() for part in unit.values())
+
+
+def expect_small(folder: Path, shape: Shape, name: str) -> DecoderConfig:
+    """The configuration of a checkpoint that can be rehearsed in a shape. Raises an InputError or a ModelError."""
+    raw = read_json(folder / "config.json")
+    config = parse_config(raw)
+    about = read_about(raw)
+    if about is not None:
+        raise UnsupportedModelError(
+            f"{name} is a rehearsal already, of {about.source_name}; rehearse the model that it was made of"
+        )
+    expect_kind(config, shape, name)
+    expect_room(config, shape, name)
+    return config
+
+
+def plan(
+    folder: Path,
+    out: Path,
+    shape: Shape,
+    *,
+    name: str | None = None,
+    placement: str = "spread",
+    seed: int = 0,
+    replace: bool = False,
+    shard: int = SHARD,
+) -> RehearsalPlan:
+    """Look at everything that could be wrong before minutes of work: model, shape, place and disk.
+
+    name: what the small model is called. replace: a rehearsal that lies at `out` may be replaced. Raises an InputError
+    or a ModelError.
+    """
+    name = name or folder.resolve().name
+    if placement not in PLACEMENTS:
+        raise SettingError(f"the placement {placement!r} is not known{nearest(placement, PLACEMENTS)}")
+    if not 0 <= seed < 1 << 63:
+        raise SettingError(f"seed is {seed}, expected a whole number, 0 or more")
+    small = expect_small(folder, shape, name)
+    tidy(out)
+    expect_place(out, replace=replace, ours=FILES, kind=REHEARSAL)
+    tensors = mapped_tensors(folder, small)
+    raw = read_json(folder / "config.json")
+    # an output layer of its own cannot be tied; a pass reads as much either way
+    fit = Fit(small, shape, shape.tied and small.tied, _padding_token(folder, raw, small), placement)
+    about = About(shape.name, name, fingerprint(folder, small), placement, fit.layers, seed)
+    dtype = tensors["model.embed_tokens.weight"].dtype
+    made = _configuration(raw, fit, about, dtype)
+    config = parse_config(made)
+    units = {n: {n: Part(s, _dtype_of(n, fit, tensors, dtype))} for n, s in expected_shapes(config).items()}
+    ready = RehearsalPlan(
+        folder, out, fit, about, made, config, tensors, divided(units, shard), free_bytes(out), replace
+    )
+    needed = ready.bytes + sum((folder / file).stat().st_size for file in kept(folder)) + (1 << 20)
+    if needed > ready.free:
+        raise InputError(
+            f"the rehearsal takes {needed / 1e9:.3g} GB, and the disk of {out} has {ready.free / 1e9:.3g} GB free; "
+            "free some space, or name a folder on another disk"
+        )
+    return ready
+
+
+def _dtype_of(name: str, fit: Fit, tensors: dict[str, torch.Tensor], usual: torch.dtype) -> torch.dtype:
+    source = fit.placed(name).source
+    return usual if source is None else tensors[source].dtype
+
+
+def _padding_token(folder: Path, raw: Mapping[str, Any], config: DecoderConfig) -> int:
+    """A token whose logit no other row of the vocabulary is to exceed: one that models do not choose."""
+    generation = folder / "generation_config.json"
+    also = read_json(generation) if generation.is_file() else {}
+    for key in ("pad_token_id", "bos_token_id"):
+        for given in (raw.get(key), also.get(key)):
+            if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < config.valid_vocab_size:
+                return given
+    return config.valid_vocab_size - 1
+
+
+def _configuration(raw: Mapping[str, Any], fit: Fit, about: About, dtype: torch.dtype) -> dict[str, Any]:
+    """The config.json: of the shape's family, with the small model's positions, context and tokens."""
+    small, shape = fit.small, fit.shape
+    made: dict[str, Any] = {
+        "architectures": [FAMILIES[shape.model_type].architecture],
+        "model_type": shape.model_type,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocab_size,
+        "rms_norm_eps": fit.norm_eps,
+        "tie_word_embeddings": fit.tied,
+        "max_position_embeddings": raw.get("max_position_embeddings") or small.context_length,
+        "use_cache": True,
+        "dtype": str(dtype).removeprefix("torch."),
+        **{key: raw[key] for key in _FROM_SMALL if key in raw},
+    }
+    if shape.model_type == "llama":  # a bias of the queries comes with one of the attention's output, which is zero
+        made.update(attention_bias=small.qkv_bias, mlp_bias=small.mlp_bias)
+    else:
+        made.update(use_sliding_window=False)
+    if small.valid_vocab_size < shape.vocab_size:
+        made.update(valid_vocab_size=small.valid_vocab_size)
+    return {**made, KEY: about.to_json()}
+
+
+def write(plan: RehearsalPlan) -> float:
+    """Write a rehearsal: a folder that is there whole or not at all. At no time is more of it in memory than some rows.
+
+    Returns the seconds that it took. Raises CheckpointError, with the tensor's name, where the small model holds a NaN
+    or an infinity, and InputError where the disk fails.
+    """
+    began = perf_counter()
+    title = f"rehearsing {plan.fit.shape.name}"
+    noise = Noise(plan.about.seed)
+    with (
+        written_whole(plan.out, replace=plan.replace, ours=FILES, kind=REHEARSAL) as folder,
+        progress(title, plan.bytes, slow=True) as done,
+    ):
+        for file, shard in zip(file_names(len(plan.shards)), plan.shards, strict=True):
+            parts = {name: part for unit in shard.values() for name, part in unit.items()}
+            with TensorFile(folder / file, parts) as opened:
+                for name, part in parts.items():
+                    _write_tensor(opened, plan, name, part, noise, done)
+        if len(plan.shards) > 1:
+            write_json(folder / INDEX, index(plan.shards))
+        for name in kept(plan.folder):
+            shutil.copyfile(plan.folder / name, folder / name)
+        write_json(folder / "config.json", plan.raw)
+    return perf_counter() - began
+
+
+def _write_tensor(
+    file: TensorFile, plan: RehearsalPlan, name: str, part: Part, noise: Noise, done: Callable[[int], None]
+) -> None:
+    placed = plan.fit.placed(name)
+    source = None if placed.source is None else plan.tensors[placed.source]
+    if source is not None:
+        low, high = source.aminmax()
+        if not bool(low.isfinite() & high.isfinite()):
+            raise CheckpointError(
+                f"{placed.source} holds numbers that are NaN or infinite; the checkpoint is damaged: download it again"
+            )
+    if placed.columns is None:
+        piece = _gathered(source, placed, placed.rows, part.dtype)
+        file.write(name, piece)
+        done(piece.nbytes)
+        return
+    columns = len(placed.columns)
+    step = max(_TOGETHER // columns, 1)
+    for first in range(0, len(placed.rows), step):
+        rows = placed.rows[first : first + step]
+        random = rows == NOISE
+        if bool(random.any()):
+            like = plan.tensors[plan.fit.like(name)]
+            piece = noise.rows(name, first, len(rows), columns, like).to(part.dtype)
+            piece[~random] = _gathered(source, placed, rows[~random], part.dtype)
+        else:
+            piece = _gathered(source, placed, rows, part.dtype)
+        file.write(name, piece)
+        done(piece.nbytes)
+
+
+def _gathered(source: torch.Tensor | None, placed: Placed, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of the small tensor where they go, and silence elsewhere."""
+    width = () if placed.columns is None else (len(placed.columns),)
+    piece = torch.full((len(rows), *width), placed.silence, dtype=dtype)
+    real = rows >= 0
+    if source is None or not bool(real.any()):
+        return piece
+    taken = source[rows[real]]
+    if placed.scale != 1:
+        taken = taken.float() * placed.scale
+    taken = taken.to(dtype)
+    if placed.columns is None:
+        piece[real] = taken
+        return piece
+    there = placed.columns >= 0
+    wide = torch.zeros((len(taken), *width), dtype=dtype)
+    wide[:, there] = taken[:, placed.columns[there]]
+    if len(wide) == len(rows):
+        return wide
+    piece[real] = wide
+    return piece
