@@ -18,7 +18,7 @@ def provenance() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": _command(),
         "commit": _commit(),
-        "machine": {"processor": _processor(), "system": platform.system(), "architecture": platform.machine()},
+        "machine": {"processor": processor(), "system": platform.system(), "architecture": platform.machine()},
         "versions": {
             "python": platform.python_version(),
             **{name: _version(name) for name in ("foretoken", "torch", "transformers", "llguidance")},
@@ -57,7 +57,8 @@ def _git(folder: Path, *command: str) -> str:
     return done.stdout.strip()
 
 
-def _processor() -> str:
+def processor() -> str:
+    """What the machine calls its processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -14,15 +14,16 @@ SIZE = 1 << 30  # bytes: more than the last-level cache of any machine that this
 class Ceiling:
     """Reads memory of both kinds of page, in as many streams as is best, whenever it is asked."""
 
-    def __init__(self, threads: int, level: str, size: int = SIZE) -> None:
+    def __init__(self, threads: int, level: str, size: int | None = None) -> None:
+        size = SIZE if size is None else size
         self._threads = threads
         self._level = level
         self._memory = {kind: allocate(size, huge=kind == "huge") for kind in ("huge", "small")}
         for memory in self._memory.values():
             memory.fill_(1)  # a page that nobody wrote is the same page everywhere, and stays in the cache
         every = [(kind, streams) for kind in self._memory for streams in STREAMS]
-        first = {way: max(self._read(*way) for _ in range(2)) for way in every}
-        self._ways = sorted(first, key=lambda way: -first[way])[:3]
+        self.speeds = {way: max(self._read(*way) for _ in range(2)) for way in every}  # at first, in bytes a second
+        self._ways = sorted(self.speeds, key=lambda way: -self.speeds[way])[:3]
 
     def memory(self, kind: str = "huge") -> torch.Tensor:
         """The memory that is read: uint8, for others to use."""

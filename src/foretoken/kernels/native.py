@@ -60,6 +60,12 @@ def supported() -> list[str]:
     return [] if native is None else [name for name in LEVELS if not native.why_not(_NUMBERS[name])]
 
 
+def lacking() -> dict[str, str]:
+    """The other levels, and why this machine cannot run each."""
+    native = module()
+    return {} if native is None else {name: why for name in LEVELS if (why := native.why_not(_NUMBERS[name]))}
+
+
 def testable() -> list[str]:
     """The instruction levels that can be tested here: those that this machine can run, and what stands for others."""
     native = module()
@@ -96,7 +102,7 @@ def explain() -> str:
     native = module()
     if native is not None:
         forced = ", forced by FORETOKEN_LEVEL" if os.environ.get("FORETOKEN_LEVEL") else ""
-        lacks = [f"not {name}: {native.why_not(_NUMBERS[name])}" for name in LEVELS if name not in supported()]
+        lacks = [f"not {name}: {why}" for name, why in lacking().items()]
         return f"{level()}{forced} (this machine has {'; '.join([', '.join(supported()), *lacks])})"
     if os.environ.get("FORETOKEN_NATIVE") == "off":
         return "off, by FORETOKEN_NATIVE"

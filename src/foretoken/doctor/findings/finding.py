@@ -1,0 +1,40 @@
+"""What a finding is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GOOD, NOTE, WARNING, PROBLEM = "good", "note", "warning", "problem"
+STATUSES = (GOOD, NOTE, WARNING, PROBLEM)  # from nothing to do, to nothing that runs
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence of fact; unless it is good, a sentence that says what to do.
+
+    note: works, and could be better, or is worth knowing. warning: costs speed or memory. problem: stops a run.
+    """
+
+    topic: str
+    status: str
+    text: str
+    advice: str | None = None
+
+    def __post_init__(self) -> None:
+        assert self.status in STATUSES
+        assert (self.advice is None) == (self.status == GOOD), self
+
+
+def gigabytes(count: float) -> str:
+    """Bytes, to three digits: `23.4 GB`, `900 MB`."""
+    return f"{count / 1e9:#.3g} GB".replace(". ", " ") if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+def speed(count: float) -> str:
+    """Bytes a second: `33.3 GB/s`."""
+    return f"{gigabytes(count)}/s"
+
+
+def several(count: int, what: str) -> str:
+    """`1 core`, `2 cores`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"

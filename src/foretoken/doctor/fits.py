@@ -1,0 +1,122 @@
+"""Which models fit into memory, in which format, and how many tokens a second memory lets them decode, plainly.
+
+A token reads every weight but the embedding's once, so it takes no less than their bytes over the speed of memory. What
+drafting gains comes on top of that, and depends on the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from math import prod
+from pathlib import Path
+
+from foretoken.doctor.facts import Checkpoint, Fit, Fitting
+from foretoken.rehearsal.shapes import SHAPES, Shape
+
+FORMATS = ("bf16", "int8", "int4", "mxfp4")
+SHOWN = tuple(name for name in SHAPES if name != "llama-68m")
+DRAFT = "mxfp4"  # the copy that drafts, for weights of which it is much less
+_DRAFTED = ("fp32", "bf16", "fp16", "int8")
+CONTEXT = 4096  # tokens of keys and values
+PROCESS = 500_000_000  # bytes of Python, PyTorch, tokenizer, logits
+_PLAIN = {"bf16": 2, "fp16": 2, "fp32": 4}  # bytes of a number
+
+
+def fitting(
+    shape: Shape, formats: Iterable[str], available: int | None, memory: float | None, disk: float | None
+) -> Fitting:
+    """available: bytes of memory. memory, disk: bytes a second."""
+    every = tuple(fit(shape, name, available, memory, disk) for name in formats)
+    return Fitting(shape.name, shape.parameters, every)
+
+
+def formats_of(own: str) -> tuple[str, ...]:
+    """What can be made of a checkpoint in a format: of bf16, fp16 and fp32 every low-bit one, of those nothing else."""
+    return (own, *FORMATS[1:]) if own in _PLAIN else (own,)
+
+
+def fit(shape: Shape, name: str, available: int | None, memory: float | None, disk: float | None) -> Fit:
+    """One shape in one format; embedding and norms are bf16, or as all else in fp16 and fp32."""
+    width = _PLAIN.get(name, 2)
+    linear = linear_bytes(shape, name)
+    embedding = shape.vocab_size * shape.hidden_size * width
+    beside = max(0, shape.parameters - shape.linear_parameters) * width  # norms, biases, an embedding of its own
+    size = linear + beside + (embedding if shape.tied and name not in _PLAIN else 0)
+    plain = size + CONTEXT * shape.cache_bytes * width // 2 + PROCESS
+    draft = linear_bytes(shape, DRAFT) if name in _DRAFTED else 0
+    fits = None
+    if available is not None:
+        fits = "yes" if plain + draft <= available else "without a draft copy" if plain <= available else "no"
+    speed = disk if fits == "no" else memory
+    return Fit(name, size, linear, plain + draft, fits, None if speed is None else speed / linear)
+
+
+def linear_bytes(shape: Shape, name: str) -> int:
+    """What a pass reads: the layers' seven matrices and the output layer."""
+    if name in _PLAIN:
+        return shape.linear_parameters * _PLAIN[name]
+    from foretoken.formats import format_of
+    from foretoken.formats.weight import parts
+
+    format = format_of(name)
+    queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
+    hidden, wide = shape.hidden_size, shape.intermediate_size
+    layer = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries), (wide, hidden), (wide, hidden))
+    every = [*((*one, shape.num_layers) for one in (*layer, (hidden, wide))), (shape.vocab_size, hidden, 1)]
+    return sum(
+        times * prod(part.shape) * part.dtype.itemsize
+        for outputs, inputs, times in every
+        for part in parts(format, outputs, inputs).values()
+    )
+
+
+class _FoundError(Exception):
+    """No weights are to be fetched from a hub to tell how large they are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+
+def find(name: str) -> tuple[Path, bool]:
+    """The folder of a model, and whether all of it should be there: of one on the hub, it is what was fetched
+    before, and config.json, which is fetched. Raises ModelNotFoundError."""
+    from foretoken.source import resolve
+
+    def accept(folder: Path) -> None:
+        raise _FoundError(folder)
+
+    try:
+        return resolve(name, accept=accept), True
+    except _FoundError as found:
+        return found.folder, False
+
+
+def examine(name: str, folder: Path, level: str | None, *, whole: bool) -> tuple[Checkpoint, Shape | None]:
+    """What a checkpoint is, and whether it could be loaded. Its weights are mapped, not read. level: None without the
+    native module. whole: its weights must be there."""
+    from foretoken.decoder.config import parse_config, read_json
+    from foretoken.decoder.native_pass import why_not
+    from foretoken.decoder.weights import load_weights, mapped_tensors
+    from foretoken.errors import ForetokenError
+
+    try:
+        config = parse_config(read_json(folder / "config.json"))
+        here = whole or any(folder.glob("*.safetensors"))
+        dtype, reason = _SHORT.get(str(config.dtype), "fp32"), None
+        if here and config.low_bit is not None:
+            mapped_tensors(folder, config)
+        elif here:
+            weights = load_weights(folder, config)
+            dtype = _SHORT[str(weights.embedding.dtype).removeprefix("torch.")]
+            reason = why_not(weights) if level else None
+    except ForetokenError as error:
+        return Checkpoint(name, str(folder), error=str(error)), None
+    called = folder.name if Path(name).is_dir() else name
+    shape = Shape(called, config.model_type, **{size: getattr(config, size) for size in _SIZES})
+    format = dtype if config.low_bit is None else config.low_bit.label
+    return Checkpoint(name, str(folder), config.model_type, format, here, reason), shape
+
+
+_SIZES = tuple(field.name for field in fields(Shape) if field.name not in ("name", "model_type"))
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
