@@ -6,18 +6,20 @@ import dataclasses
 import inspect
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
 import foretoken.errors
+from foretoken.bench import figures
 from foretoken.cli.app import app
 from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
 from foretoken.formats import FORMATS
 
 DOCS = Path(__file__).parent
+ROOT = DOCS.parent
 
 
 def _commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -226,20 +228,37 @@ def python_interface() -> Iterator[str]:
             yield from ("", *makers[mark[1]](*filter(None, [mark[2]])), "")
 
 
-DOCUMENTS = {"cli.md": command_line, "python.md": python_interface}
+def with_figures(page: str, beside: str) -> Iterator[str]:
+    """A page with the newest figures between its two marks. beside: how to get from there to the records."""
+    before, _, rest = (ROOT / page).read_text(encoding="utf-8").partition(FIGURES)
+    _, end, after = rest.partition(END_OF_FIGURES)
+    if not end:
+        raise SystemExit(f"{page} has no place for figures: {FIGURES} and {END_OF_FIGURES}")
+    yield f"{before}{FIGURES}"
+    yield from ("", *figures.table(ROOT / "results", beside), "")
+    yield f"{END_OF_FIGURES}{after}".removesuffix("\n")
+
+
+FIGURES, END_OF_FIGURES = "<!-- figures: written by docs/generate.py -->", "<!-- end of figures -->"
+DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
+    "docs/cli.md": command_line,
+    "docs/python.md": python_interface,
+    "README.md": lambda: with_figures("README.md", "results/"),
+    "results/README.md": lambda: with_figures("results/README.md", ""),
+}
 
 
 def main() -> None:
     stale = []
     for name, lines in DOCUMENTS.items():
-        path, text = DOCS / name, "\n".join(lines()) + "\n"
+        path, text = ROOT / name, "\n".join(lines()) + "\n"
         if path.exists() and path.read_text(encoding="utf-8") == text:
             continue
         if "--check" in sys.argv:
             stale.append(name)
         else:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote docs/{name}")
+            print(f"wrote {name}")
     if stale:
         raise SystemExit(f"stale: {', '.join(stale)}; run `make docs` and commit the result")
 

@@ -16,13 +16,14 @@ import torch
 from foretoken.audit import audit
 from foretoken.chat import Chat
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.reading import DecoderDrafter
 from foretoken.engine import Engine
 from foretoken.errors import PromptError, SettingError
 from foretoken.output import Generation, Output, Stream
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
 from foretoken.text import Tokenizer, expect_whole
-from foretoken.types import Completion, Drafter, Request, RoundRecord, SamplingParams, Verifier
+from foretoken.types import TARGET, Completion, Drafter, Request, RoundRecord, SamplingParams, Verifier
 
 
 class Model:
@@ -65,6 +66,17 @@ class Model:
     def context_length(self) -> int:
         """How many tokens prompt and output may have together."""
         return self._verifier.context_length
+
+    @property
+    def weight_bytes(self) -> dict[str, int]:
+        """What one pass reads of its weights, by level: of the `target`, and of each level that a decoder stands
+        behind. Of the embedding a pass reads a row a token, which is not counted."""
+        read = {TARGET: self.target.weights.nbytes}
+        drafter: object = self._drafter
+        while isinstance(drafter, DecoderDrafter):
+            read[drafter.name] = drafter.model.weights.nbytes
+            drafter = getattr(drafter, "inner", None)
+        return read
 
     def __repr__(self) -> str:
         return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"

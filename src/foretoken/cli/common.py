@@ -19,7 +19,7 @@ def load(model: str, **settings: Any) -> Model:
     """As `foretoken.load`, for a process that keeps the model until it ends."""
     from foretoken.build import load
 
-    with _saying():
+    with saying():
         loaded = load(model, **settings)
     gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     return loaded
@@ -31,7 +31,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def _saying() -> Iterator[None]:
+def saying() -> Iterator[None]:
     """Within it, what the package logs is said: where the copies that draft come from."""
 
     class Handler(logging.Handler):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from foretoken.errors import SettingError, quoted
+from foretoken.files import read_bytes
 from foretoken.settings import GenerateSettings, LoadSettings
 
 _LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Sampling", "Form of the output"
@@ -99,20 +99,25 @@ GENERATE: dict[str, Any] = {
 }
 
 
-def with_settings(*, without: tuple[str, ...] = (), **defaults: Any) -> Callable[[Callable[..., None]], Any]:
-    """For a command that takes `loading` and `generating`, which are made from these options before it is called.
+def with_settings(
+    *, without: tuple[str, ...] = (), generating: bool = True, **defaults: Any
+) -> Callable[[Callable[..., None]], Any]:
+    """For a command that takes `loading` and, if `generating`, that too, which are made from these options before it is
+    called.
 
     without: settings that make no sense for it. defaults: where they are others than the settings' own.
     """
-    options = {name: option for name, option in {**LOAD, **GENERATE}.items() if name not in without}
+    every = {**LOAD, **(GENERATE if generating else {})}
+    options = {name: option for name, option in every.items() if name not in without}
     usual = {**vars(GenerateSettings()), **vars(LoadSettings()), "stop": None, **defaults}
 
     def decorate(command: Callable[..., None]) -> Any:
         def run(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in options}
             loading = LoadSettings.of({name: chosen[name] for name in LOAD if name in chosen})
-            generating = _generating({name: chosen[name] for name in GENERATE if name in chosen})
-            command(loading=loading, generating=generating, **given)
+            if generating:
+                given["generating"] = _generating({name: chosen[name] for name in GENERATE if name in chosen})
+            command(loading=loading, **given)
 
         own = inspect.signature(command, eval_str=True).parameters.values()
         parameters = [p for p in own if p.name not in ("loading", "generating")]
@@ -168,7 +173,7 @@ def _schema(given: str) -> str:
     if given.lstrip()[:1] == "{":
         return given
     try:
-        return Path(given).read_bytes().decode("utf-8")
+        return read_bytes(given).decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingError(f"the schema in {given} is not UTF-8 (byte {error.start}); expected text") from None
     except (OSError, ValueError) as error:

@@ -1,0 +1,140 @@
+"""`foretoken bench decode`: how fast each draft is, beside plain decoding."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretoken.cli import options
+from foretoken.cli.common import say, saying
+from foretoken.files import expect_place, write_json
+from foretoken.settings import LoadSettings
+from foretoken.timeline.draw import expect_drawable
+
+if TYPE_CHECKING:
+    from foretoken.bench.decode import Progress
+
+_DRAFTS = ("none", "lookup", "mxfp4", "mxfp4,lookup")
+
+
+@options.with_settings(without=("draft", "num_speculative_tokens", "rule"), generating=False)
+def decode(
+    loading: LoadSettings,
+    model: options.Model = "stdlib-7m",
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A draft, as `generate` takes it; may come again. Plain decoding is always among them.",
+            show_default=", ".join(_DRAFTS),
+        ),
+    ] = None,
+    prompts: Annotated[
+        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
+    ] = "heldout-20",
+    num_prompts: Annotated[
+        int | None, typer.Option(help="How many of them.", show_default="all of them", min=1)
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Of each prompt.", show_default="the suite's own", min=1)
+    ] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="0: greedily; may come again.", show_default="0")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is generated with each draft.", min=1)] = 3,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,
+    json_file: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write the record to a file. An interrupted measurement goes on where it ended."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw it into a file (.png, .svg).")] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(help="A folder for answers by draft, one JSON object a line, as Spec-Bench's scripts read them."),
+    ] = None,
+) -> None:
+    """Generate prompts plainly and with each draft, in turn, and compare: speed, acceptance, whether a token differs.
+
+    Takes all cores for itself: close what else is running. Exit code 1 if a token differs from plain decoding.
+    """
+    if json_file is not None:
+        expect_place(json_file)
+    if plot is not None:
+        expect_drawable(plot)
+    if answers is not None:
+        expect_place(answers / "answers.jsonl", what="answers")
+
+    from foretoken.bench import decode as bench
+    from foretoken.bench.report import lines
+    from foretoken.bench.samples import journal_of
+
+    asked = bench.Asked(
+        model,
+        draft or _DRAFTS,
+        prompts,
+        num_prompts,
+        max_new_tokens,
+        temperature or [0.0],
+        repeats,
+        ignore_eos,
+        loading,
+    )
+    with saying(), _bar() as progress:
+        record, samples = bench.measure(asked, record=json_file, answers=answers is not None, progress=progress)
+    if answers is not None:
+        for place in bench.write_answers(answers, samples):
+            say(f"answers: {place}")
+    if plot is not None:
+        from foretoken.bench.plots import draw
+
+        draw(plot, record)
+        say(f"picture: {plot}")
+    if json_file is not None:
+        write_json(json_file, record)
+        journal_of(json_file).unlink(missing_ok=True)
+        say(f"record: {json_file}")
+    for line in lines(record):
+        print(line)
+    if not all(run["identical"] for run in record["runs"]):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    """How far it is, and how long it will still take; without a terminal, a line when a repeat's part is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield _Lines()
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("loading", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+class _Lines:
+    """A line on standard error at every tenth."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+        self._told = 0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = perf_counter()
+        if what.startswith("warming") or self._began is None:
+            self._began = now, done
+            return
+        began, before = self._began
+        if done == before or 10 * done // total == self._told:
+            return
+        self._told = 10 * done // total
+        left = (now - began) / (done - before) * (total - done)
+        time = f"{left:.0f} seconds" if left < 100 else f"{left / 60:.0f} minutes"
+        say(f"{done} of {total} generations, about {time} left")

@@ -1,0 +1,52 @@
+"""`foretoken bench report`: records of measurements, for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretoken.cli.common import say
+from foretoken.files import expect_place, write_bytes
+from foretoken.timeline.draw import expect_drawable
+
+
+def report(
+    files: Annotated[
+        list[Path], typer.Argument(help="Records that `bench decode` or `bench peers` wrote.", show_default=False)
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report to this file, and pictures beside it.", show_default="standard output, no pictures"
+        ),
+    ] = None,
+) -> None:
+    """Write records as Markdown: a section a model, tables, pictures.
+
+    Records of different machines or commits are refused: what differs between them could be either.
+    """
+    from foretoken.bench import records
+    from foretoken.bench import report as reports
+    from foretoken.bench.runs import KIND
+
+    if out is not None:
+        expect_place(out, what="report")
+    read = sorted(((path, records.read(path)) for path in files), key=lambda each: str(each[1]["model"]))
+    reports.expect_comparable(read)
+    if out is None:
+        print("\n".join(reports.report(read)).rstrip())
+        return
+    pictures = {path: out.with_name(f"{path.stem}.png") for path, record in read if record["kind"] == KIND}
+    for picture in pictures.values():
+        expect_drawable(picture)
+
+    from foretoken.bench.plots import draw
+
+    for path, record in read:
+        if path in pictures:
+            draw(pictures[path], record)
+    text = "\n".join(reports.report(read, {path: picture.name for path, picture in pictures.items()}))
+    write_bytes(out, (text.rstrip() + "\n").encode(), what="report")
+    say(f"report: {out}, with {len(pictures)} picture{'s' * (len(pictures) != 1)}")

@@ -1,0 +1,142 @@
+"""What is said of a measurement follows from its samples: by hand, on numbers that can be checked with a pencil."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretoken.bench.intervals import median_interval
+from foretoken.bench.runs import Run, summarise
+from foretoken.bench.samples import Sample
+from foretoken.errors import ContractError
+
+WEIGHTS = {"target": 1000, "copy": 250}
+
+
+def sample(draft: str, prompt: str, seconds: float, *, repeat: int = 0, **more: Any) -> Sample:
+    """11 tokens of one turn, the first with the prompt, which took a second: plainly, or in 4 passes with a draft."""
+    usual: dict[str, Any] = {
+        "tokens": (tuple(range(11)),),
+        "decoded": 10,
+        "prefill_seconds": 1.0,
+        "passes": 10,
+        "drafts": 0,
+        "draft_tokens": 0,
+        "accepted_tokens": 0,
+        "accepted_per_position": (),
+        "promise": "exact",
+    }
+    if draft != "none":
+        usual |= {"passes": 4, "drafts": 4, "draft_tokens": 12, "accepted_tokens": 6, "accepted_per_position": (4, 2)}
+        usual["levels"] = {"copy": {"passes": 12, "seconds": seconds / 4, "draft_tokens": 12, "accepted_tokens": 6}}
+    return Sample(
+        draft=draft, temperature=0.0, prompt=prompt, repeat=repeat, decode_seconds=seconds, **{**usual, **more}
+    )
+
+
+def run_of(*samples: Sample, draft: str = "copy") -> Run:
+    run = summarise(samples, draft, 0.0, WEIGHTS)
+    assert run is not None
+    return run
+
+
+def test_speeds_are_medians_over_prompts_and_the_speed_up_is_that_of_pairs() -> None:
+    run = run_of(
+        *(sample("none", prompt, 10.0) for prompt in "abc"),
+        sample("copy", "a", 5.0),
+        sample("copy", "b", 2.0),
+        sample("copy", "c", 20.0),
+    )
+    assert run.prompts == 3
+    assert run.tokens == 33
+    assert run.tokens_per_second == 2.0  # of 2, 5 and 0.5
+    assert run.tokens_per_second_with_prefill == pytest.approx(11 / 6)
+    assert run.speedup == 2.0  # of 2, 5 and 0.5
+    assert run.speedup_of_total == pytest.approx(30 / 27)
+    assert run.speedup_with_prefill == pytest.approx(11 / 6)
+    assert run.speedup_interval[0] == pytest.approx(0.5)
+    assert run.speedup_interval[1] == pytest.approx(5.0)
+
+
+def test_repeats_are_paired_so_that_a_slow_minute_counts_for_both() -> None:
+    slow = [sample("none", "a", 30.0, repeat=1), sample("copy", "a", 10.0, repeat=1)]
+    fast = [sample("none", "a", 3.0, repeat=0), sample("copy", "a", 1.0, repeat=0)]
+    run = run_of(*slow, *fast)
+    assert run.speedup == 3.0
+    assert run.speedup_interval == (3.0, 3.0)
+    assert run.tokens == 11  # repeats say the same once more
+
+
+def test_acceptance_bytes_and_the_ceiling() -> None:
+    run = run_of(sample("none", "a", 10.0), sample("copy", "a", 5.0, bandwidth=2000.0))
+    assert run.mean_acceptance_length == 2.5
+    assert run.draft_acceptance_rate == 0.5
+    assert run.accepted_per_position == (4, 2)
+    assert run.bytes_per_token == (4 * 1000 + 12 * 250) / 10
+    assert run.share_of_ceiling == pytest.approx(2.0 * 700 / 2000)  # two a second, of 700 bytes each
+    (level,) = run.levels
+    assert level == {"name": "copy", "passes": 12, "draft_tokens": 12, "accepted_tokens": 6, "time_share": 0.25}
+    plain = run_of(sample("none", "a", 10.0), draft="none")
+    assert (plain.speedup, plain.mean_acceptance_length, plain.bytes_per_token) == (1.0, 1.0, 1000.0)
+    assert plain.share_of_ceiling is None
+
+
+def test_a_token_that_differs_is_told_with_its_place() -> None:
+    other = (0, 1, 2, 77, *range(4, 11))
+    run = run_of(sample("none", "a", 1.0), sample("copy", "a", 1.0, tokens=(other,), repeat=0))
+    assert not run.identical
+    assert run.first_difference == {
+        "prompt": "a",
+        "repeat": 0,
+        "turn": 0,
+        "position": 3,
+        "token": 77,
+        "plain_token": 3,
+    }
+
+
+@pytest.mark.parametrize(("own", "token", "plain"), [(tuple(range(9)), None, 9), (tuple(range(12)), 11, None)])
+def test_a_text_that_ends_elsewhere_differs(own: tuple[int, ...], token: int | None, plain: int | None) -> None:
+    run = run_of(sample("none", "a", 1.0), sample("copy", "a", 1.0, tokens=(own,)))
+    assert run.first_difference is not None
+    found = (run.first_difference["position"], run.first_difference["token"], run.first_difference["plain_token"])
+    assert found == (min(len(own), 11), token, plain)
+
+
+def test_plain_decoding_that_does_not_repeat_itself_is_told_too() -> None:
+    changed = replace(sample("none", "a", 1.0, repeat=1), tokens=((5,) * 11,))
+    run = run_of(sample("none", "a", 1.0), changed, draft="none")
+    assert not run.identical
+    assert run.first_difference is not None
+    assert run.first_difference["repeat"] == 1
+
+
+def test_without_a_second_token_there_is_no_speed() -> None:
+    ends = {"tokens": ((1,),), "decoded": 0, "passes": 0}
+    at_once = sample("none", "a", 0.0, **ends)
+    assert summarise([at_once], "none", 0.0, WEIGHTS) is None
+    run = run_of(at_once, sample("none", "b", 10.0), draft="none")  # one that ends at once has no speed, others have
+    assert run.prompts == 1
+
+
+def test_an_interval_holds_the_median_and_narrows_with_more_values() -> None:
+    chance = np.random.default_rng(3)
+    values = chance.normal(2.0, 0.5, 200)
+    low, high = median_interval(list(values))
+    few_low, few_high = median_interval(list(values[:8]))
+    assert low < float(np.median(values)) < high
+    assert high - low < few_high - few_low
+    assert median_interval([1.5]) == (1.5, 1.5)
+    assert median_interval([1, 2, 3]) == median_interval([1, 2, 3])
+    # of many samples of 25, about 95 in 100 hold the true median
+    holds = [median_interval(list(chance.normal(0.0, 1.0, 25))) for _ in range(200)]
+    assert 0.88 < sum(low <= 0 <= high for low, high in holds) / 200 <= 1
+
+
+@pytest.mark.parametrize("values", [[], [float("nan")], [1.0, float("inf")]])
+def test_an_interval_of_nothing_is_refused(values: list[float]) -> None:
+    with pytest.raises(ContractError, match="expected finite numbers"):
+        median_interval(values)

@@ -1,0 +1,69 @@
+"""`foretoken bench decode` and `foretoken bench report`, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foretoken.bench import ceilings
+from tests.cli.conftest import Cli
+
+
+def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "SIZE", 1 << 24)
+    (tmp_path / "prompt.txt").write_text("def add(self, other):\n    return self.")
+    place, other = tmp_path / "a.json", tmp_path / "other.json"
+    done = cli(
+        *("bench", "decode", "--model", "stdlib-1m", "--draft", "lookup", "--draft", "mxfp4"),
+        *("--prompts", tmp_path / "prompt.txt", "--max-new-tokens", 8, "--repeats", 1),
+        *("--json", place, "--answers", tmp_path),
+    )
+    assert done.code == 0, done.err
+    assert "| mxfp4 " in done.out
+    assert done.out.count("yes |") == 3
+    record = json.loads(place.read_text())
+    assert [run["draft"] for run in record["runs"]] == ["none", "lookup", "mxfp4"]
+    assert {"machine", "model", "commit", "runs", "versions", "suite", "command"} <= set(record)
+    assert not list(tmp_path.glob("*.part"))
+    assert (tmp_path / "mxfp4-temperature-0.jsonl").exists()
+
+    done = cli("bench", "report", place)
+    assert done.code == 0, done.err
+    assert "## stdlib-1m" in done.out
+    other.write_text(json.dumps({**record, "commit": "000000000000"}))
+    done = cli("bench", "report", place, other)
+    assert done.code == 2
+    assert "differ in commit" in done.err
+    other.write_text("{}")
+    done = cli("bench", "report", other)
+    assert done.code == 2
+    assert "a record of kind None" in done.err
+
+    pytest.importorskip("matplotlib")
+    done = cli("bench", "report", place, "--out", tmp_path / "report.md")
+    assert done.code == 0, done.err
+    assert "![stdlib-1m](a.png)" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "a.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--draft", "lokup"), "did you mean 'lookup'"),
+        (("--repeats", 0), "repeats"),
+        (("--temperature", "hot"), "temperature"),
+        (("--json", "no/such/folder.json"), "there is no folder no/such for the record"),
+        (("--answers", "no-such-folder"), "there is no folder no-such-folder for the answers"),
+        (("--prompts", "no-such-suite"), "no-such-suite"),
+        (("--plot", "picture.txt"), "picture.txt"),
+        (("--threads", 0), "threads is 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(cli: Cli, options: tuple[object, ...], said: str) -> None:
+    done = cli("bench", "decode", "--model", "stdlib-1m", *options)
+    assert done.code == 2
+    assert said in done.err
+    assert done.err.startswith("foretoken: ")
+    assert done.err.count("\n") == 1
