@@ -39,10 +39,11 @@ check: $(INSTALLED) ## style, types, layers, and that generated documents are fr
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py
 	$(BIN)/python docs/generate.py --check
 
-prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, sanitizers: slow; records in results/
+prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, bad input, sanitizers: slow; records in results/
 	$(BIN)/python -m pytest -q -m prove tests
 	$(BIN)/python -m tests.prove --seed $(SEED) --tokens $(TOKENS) --models "$(MODELS)" --out results/$(TODAY)-prove.json
 	$(BIN)/python -m foretoken.bench.constrained --out results/$(TODAY)-constrained.json
+	$(BIN)/python -m tests.prove.bad_input --out results/$(TODAY)-bad-input.json
 	$(BIN)/python -m tests.prove.sanitized
 
 bench: $(INSTALLED) ## kernels, passes and copies beside what memory allows: a quarter of an hour, on an idle machine
@@ -63,4 +64,4 @@ $(INSTALLED): $(BIN)/python pyproject.toml CMakeLists.txt $(wildcard src/foretok
 	@echo "installing into $(VENV) (torch is large: the first time takes minutes)"
 	$(PIP) install -q --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e ".[dev]"
 	@rm -f $(VENV)/.installed-* && touch $@
-	@$(BIN)/foretoken doctor
+	@$(BIN)/foretoken doctor --quick

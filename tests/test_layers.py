@@ -14,13 +14,14 @@ LAYERS: list[set[str]] = [
     {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "timeline"},
     {"decoder", "sampling", "output"},
     {"verification", "copies"},
-    {"drafters"},
+    {"drafters", "rehearsal"},
     {"engine", "training", "ladder"},
     {"audit", "chat"},
     {"model"},
     {"build"},
     {"transcript"},
     {"bench"},
+    {"doctor"},
     {"cli"},
 ]
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}

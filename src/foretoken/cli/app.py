@@ -10,8 +10,10 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from foretoken import __version__
-from foretoken.cli import bench, chat, demo, doctor, generate, quantize, verify
+from foretoken.cli import bench, chat, demo, doctor, generate, quantize, rehearse, verify
 from foretoken.errors import ForetokenError
+
+_LONGEST = 1200  # characters of a message; its end says what to do
 
 
 def _version(asked: bool) -> None:
@@ -30,6 +32,7 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
 app.command("quantize")(quantize.quantize)
+app.command("rehearse")(rehearse.rehearse)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")
@@ -62,7 +65,7 @@ def main() -> None:
     except _UsageError as error:
         message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
         if message:  # else the help was shown instead
-            _refuse(f"{message}. See `foretoken COMMAND --help`.")
+            _refuse(f"{message}{'' if message.endswith('?') else '.'} See `foretoken COMMAND --help`.")
         sys.exit(2)
     except (BrokenPipeError, SystemExit) as stop:
         # whoever read went away, as `head` does: no error, and nobody to tell. Typer and rich make a SystemExit(1) of
@@ -80,7 +83,11 @@ def main() -> None:
 
 
 def _refuse(message: str) -> NoReturn:
-    print(f"foretoken: {' '.join(message.split())}", file=sys.stderr)
+    # what a file or an option holds may be in it: no terminal should obey that, and nobody reads pages of it
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST * 2 // 3]} … {line[-_LONGEST // 3 :]}"
+    print(f"foretoken: {line}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -1,0 +1,118 @@
+"""What a peer's program says and hears: lines of JSON. Imports nothing but Python's own library: it runs in every
+peer's environment, where Foretoken is not.
+
+    python PROGRAM.py CHECKPOINT WORK THREADS [DRAFT_CHECKPOINT]
+
+First it says what it is: `{"versions": {...}, "preparation": {what: seconds}, "modes": {NAME: {"of": NAME or null,
+"settings": ...}}}`, where `of` is the mode without speculation whose tokens a mode must give; a mode that could not be
+had has an `error`. Then it answers every
+`{"mode": NAME, "tokens": [...], "max_new_tokens": N}` with `{"tokens": [N ids], "seconds": S}`, decoded greedily
+through end tokens, or with `{"error": ...}`; until its input ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Self
+
+Generate = Callable[[list[int], int], list[int]]
+
+
+@dataclass(frozen=True)
+class Started:
+    """What a program is started with."""
+
+    checkpoint: Path
+    work: Path
+    threads: int
+    draft: Path | None
+
+    @staticmethod
+    def from_command_line() -> Started:
+        """The arguments of this process."""
+        checkpoint, work, threads, *draft = sys.argv[1:]
+        return Started(Path(checkpoint), Path(work), int(threads), Path(draft[0]) if draft else None)
+
+
+@dataclass
+class Peer:
+    """Modes to generate in, and what was done to have them."""
+
+    versions: dict[str, str]
+    preparation: dict[str, float] = field(default_factory=dict)
+    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)  # whatever else it says of itself
+    _generate: dict[str, Generate] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *packages: str) -> Self:
+        """A peer with the versions of its packages."""
+        return cls({package: version(package) for package in packages})
+
+    def prepare(self, what: str, done: Callable[[], Any]) -> Any:
+        """Do something that takes a while, and note how long."""
+        began = perf_counter()
+        result = done()
+        self.preparation[what] = round(perf_counter() - began, 2)
+        return result
+
+    def offer(self, name: str, settings: str, generate: Generate, of: str | None = None) -> None:
+        """A mode. of: that which gives the same tokens without speculation."""
+        self.modes[name] = {"of": of, "settings": settings}
+        self._generate[name] = generate
+
+    def try_to_offer(self, name: str, settings: str, make: Callable[[], Generate], of: str | None = None) -> None:
+        """A mode that is made first; where that fails, the others go on without it."""
+        try:
+            self.offer(name, settings, self.prepare(f"load {name}", make), of)
+        except (Exception, SystemExit) as error:  # whatever its engine raises
+            self.modes[name] = {"of": of, "settings": settings, "error": f"{type(error).__name__}: {error}"}
+
+    def serve(self, out: Any) -> None:
+        """Say what it is, and answer until there are no more questions."""
+        about = {**self.about, "versions": self.versions, "preparation": self.preparation, "modes": self.modes}
+        print(json.dumps(about), file=out, flush=True)
+        for line in sys.stdin:
+            print(json.dumps(self.answer(line)), file=out, flush=True)
+
+    def answer(self, line: str) -> object:
+        """What is said to a line."""
+        asked = json.loads(line)
+        count = asked["max_new_tokens"]
+        try:
+            generate = self._generate[asked["mode"]]
+            began = perf_counter()
+            tokens = generate(asked["tokens"], count)
+            seconds = perf_counter() - began
+        except Exception as error:  # whatever its engine raises: the measurement goes on with the others
+            return {"error": f"{type(error).__name__}: {error}"}
+        if len(tokens) < count:
+            return {"error": f"{len(tokens)} tokens came; expected {count}"}
+        return {"tokens": [int(token) for token in tokens[:count]], "seconds": seconds}
+
+
+def own_output() -> Any:
+    """Standard output for the lines of JSON alone: whatever else is printed, in Python or beneath, goes to standard
+    error. To be called before an engine is imported."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return out
+
+
+def made(place: Path, checkpoint: Path, make: Callable[[Path], None], how: str = "") -> Path:
+    """What is made of a checkpoint, a file or a folder: as it lies there if it was made of the same files, as now."""
+    files = [file for file in sorted(checkpoint.iterdir()) if file.suffix in (".safetensors", ".json")]
+    of = json.dumps([how, *([file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files)])
+    note = place.with_name(f"{place.name}.made-of")
+    if not (place.exists() and note.exists() and note.read_text(encoding="utf-8") == of):
+        note.unlink(missing_ok=True)
+        make(place)
+        note.write_text(of, encoding="utf-8")
+    return place

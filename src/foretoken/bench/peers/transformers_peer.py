@@ -1,0 +1,61 @@
+"""transformers: plain, with prompt lookup and, where a draft checkpoint is given, assisted generation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from answering import Generate, Peer, Started, own_output
+
+out = own_output()
+
+import torch  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+LOOKUP = 10  # tokens
+
+
+def loaded(checkpoint: Path) -> Any:
+    """A model in the type of its weights, none of its own wishes for decoding left."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto").eval()
+    for sampled in ("temperature", "top_p", "top_k", "min_p"):
+        setattr(model.generation_config, sampled, None)
+    model.generation_config.eos_token_id = None  # else the assistant stops at it
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+def greedy(model: Any, **settings: Any) -> Generate:
+    """Generation with transformers' own settings for a mode."""
+
+    def generate(tokens: list[int], count: int) -> list[int]:
+        ids = torch.tensor([tokens])
+        with torch.inference_mode():
+            found = model.generate(
+                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, **settings
+            )
+        new: list[int] = found[0, len(tokens) :].tolist()
+        return new
+
+    return generate
+
+
+def main() -> None:
+    """Load, then answer."""
+    started = Started.from_command_line()
+    torch.set_num_threads(started.threads)
+    peer = Peer.of("transformers", "torch")
+    model = peer.prepare("load", lambda: loaded(started.checkpoint))
+    said = f"{str(model.dtype).removeprefix('torch.')}, {model.config._attn_implementation} attention, not compiled"
+    peer.offer("plain", said, greedy(model))
+    peer.offer("lookup", f"prompt_lookup_num_tokens={LOOKUP}", greedy(model, prompt_lookup_num_tokens=LOOKUP), "plain")
+    path = started.draft
+    if path is not None:
+        # how many tokens and how sure is read from the assistant's generation_config, and nowhere else
+        said = f"assistant_model {path.name}, by its own generation_config, otherwise transformers' defaults"
+        peer.try_to_offer("assisted", said, lambda: greedy(model, assistant_model=loaded(path)), "plain")
+    peer.serve(out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""A virtual environment for each peer: peers need versions of packages that contradict each other's and our own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.bench.side_by_side.peers import PEERS, Peer, named
+from foretoken.errors import InputError
+from foretoken.files import write_json
+
+MARK = "foretoken-peer.json"  # in an environment that is whole: what it was installed from
+Run = Callable[[list[str], dict[str, str]], int]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A peer and the Python that has it. `installed` are the packages it was installed from; None: it is not there."""
+
+    peer: Peer
+    python: Path
+    installed: tuple[str, ...] | None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has what the table of peers says."""
+        return self.installed == self.peer.packages
+
+    @property
+    def preloaded(self) -> list[str]:
+        """The libraries of the peer's `preload` that are there."""
+        folder = self.python.parent.parent
+        every = ([*_matches(folder, patterns)] for patterns in self.peer.preload)
+        return [str(found[0]) for found in every if found]
+
+
+def default_place() -> Path:
+    """Where environments are, unless a user says."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "peers"
+
+
+def environments(place: Path) -> list[Environment]:
+    """All peers, with what is installed of them in a place."""
+    return [environment(peer.name, place) for peer in PEERS.values()]
+
+
+def environment(name: str, place: Path) -> Environment:
+    """A peer's environment, there or not."""
+    peer = named(name)
+    if not peer.packages:
+        return Environment(peer, Path(sys.executable), ())
+    folder = place / name
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    try:
+        installed = tuple(json.loads((folder / MARK).read_bytes())["packages"]) if python.exists() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        installed = None
+    return Environment(peer, python, installed)
+
+
+def expect_ready(name: str, place: Path) -> Environment:
+    """A peer's environment, whole. Raises InputError."""
+    found = environment(name, place)
+    if not found.is_ready:
+        state = "is not there" if found.installed is None else "was installed from other versions"
+        raise InputError(f"peer {name!r} {state} in {place}; run: foretoken bench peers install {name}")
+    return found
+
+
+def install(name: str, place: Path, *, say: Callable[[str], None], run: Run | None = None) -> Environment:
+    """Make a peer's environment, or complete it. say: hears each command before it runs. Raises InputError where one
+    fails; what is there then is no environment to `expect_ready`, and the same call goes on with it."""
+    found = environment(name, place)
+    peer = found.peer
+    if not peer.packages:
+        say(f"{name}: runs in Foretoken's own environment")
+        return found
+    if found.is_ready:
+        say(f"{name}: already there, {found.python.parent.parent}")
+        return found
+    folder = place / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARK).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot hold an environment ({error.strerror}); name another with --into") from None
+    pip = [str(found.python), "-m", "pip"]
+    commands = [] if found.python.exists() else [[sys.executable, "-m", "venv", str(folder)]]
+    commands.append([*pip, "install", *peer.packages])
+    if peer.unwanted:
+        commands.append([*pip, "uninstall", "--yes", *peer.unwanted])
+    more = {} if peer.flags is None else {"CMAKE_ARGS": peer.flags(cpu_features())}
+    for command in commands:
+        say(" ".join([*(f"{key}={shlex.quote(value)}" for key, value in more.items()), shlex.join(command)]))
+        code = (run or _run)(command, {**os.environ, **more})
+        if code:
+            raise InputError(f"{name}: {shlex.join(command)} ended with exit code {code}; what it says is above")
+    write_json(folder / MARK, {"packages": list(peer.packages), **more})
+    return environment(name, place)
+
+
+def _run(command: list[str], variables: dict[str, str]) -> int:
+    try:
+        return subprocess.run(command, env=variables, check=False).returncode
+    except OSError as error:
+        raise InputError(
+            f"{command[0]} does not run ({error.strerror}); remove its environment, install again"
+        ) from None
+
+
+def _matches(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    found = []
+    for pattern in patterns:
+        root, its = (Path("/"), pattern[1:]) if pattern.startswith("/") else (folder, pattern)
+        found += sorted(root.glob(its))
+    return found
+
+
+def cpu_features() -> list[str]:
+    """What /proc/cpuinfo says that the processor has; nothing where there is no such file."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])

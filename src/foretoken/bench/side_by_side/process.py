@@ -1,0 +1,177 @@
+"""A peer's program while it runs: asked in lines of JSON, and between its turns it stands still."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from foretoken.bench.side_by_side.environments import Environment
+
+_PATIENCE = 20  # seconds that a program has to end by itself
+
+
+class PeerError(Exception):
+    """A peer said nothing that can be used. `is_over`: it will not answer again."""
+
+    def __init__(self, why: str, *, is_over: bool) -> None:
+        super().__init__(why)
+        self.is_over = is_over
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a program is started with. timeout: seconds that it may take to get ready, and to answer."""
+
+    checkpoint: Path
+    work: Path
+    threads: int
+    draft: Path | None
+    timeout: float
+
+
+class PeerProcess:
+    """A peer's program. Use it as a context: it is ended with it, and all processes that it started.
+
+    While it has nothing to do it is stopped (SIGSTOP), with everything that it started, so that no thread of it that
+    waits by looking takes time from others. Its group is in our session: should we end without a word, the system
+    wakes it and hangs it up.
+    """
+
+    def __init__(self, environment: Environment, start: Start) -> None:
+        self.name = environment.peer.name
+        self._timeout = start.timeout
+        self._is_over = False
+        self._log = start.work / f"{self.name}.log"
+        given = [start.checkpoint, start.work, start.threads, *([start.draft] if start.draft is not None else [])]
+        try:
+            with self._log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    [str(environment.python), str(environment.peer.program), *map(str, given)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    encoding="utf-8",
+                    errors="replace",
+                    process_group=0,
+                    env=variables(environment, start.threads),
+                )
+        except OSError as error:
+            raise PeerError(f"{environment.python} does not run ({error.strerror})", is_over=True) from None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        assert self._process.stdout is not None
+        self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
+        self._listener.start()
+        try:
+            self.about = self._heard()
+            if not isinstance(self.about.get("modes"), dict):
+                raise PeerError(f"said {json.dumps(self.about):.80}, expected its modes", is_over=True)
+        except PeerError:
+            self.end()
+            raise
+        self._send(signal.SIGSTOP)
+
+    def __enter__(self) -> PeerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
+        """So many tokens that follow, and the seconds it took. Raises PeerError."""
+        self._send(signal.SIGCONT)
+        try:
+            assert self._process.stdin is not None
+            print(
+                json.dumps({"mode": mode, "tokens": tokens, "max_new_tokens": count}),
+                file=self._process.stdin,
+                flush=True,
+            )
+            heard = self._heard()
+        except OSError:
+            raise self._ended() from None
+        finally:
+            self._send(signal.SIGSTOP)
+        if "error" in heard:
+            raise PeerError(_short(heard["error"]), is_over=False)
+        new, seconds = heard.get("tokens"), heard.get("seconds")
+        if (
+            not isinstance(new, list)
+            or len(new) != count
+            or not all(isinstance(token, int) for token in new)
+            or not isinstance(seconds, int | float)
+            or not seconds > 0
+        ):
+            raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds", is_over=True)
+        return new, float(seconds)
+
+    def end(self) -> None:
+        """End it, and whatever it started."""
+        self._send(signal.SIGCONT)
+        process = self._process
+        with suppress(OSError, subprocess.TimeoutExpired):
+            if process.stdin is not None:
+                process.stdin.close()  # which is how it is told
+            process.wait(0.1 if self._is_over else _PATIENCE)
+        self._send(signal.SIGKILL)
+        process.wait()
+        self._listener.join(_PATIENCE)
+
+    def _heard(self) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=self._timeout)
+        except queue.Empty:
+            self._is_over = True
+            raise PeerError(f"said nothing for {self._timeout:g} seconds", is_over=True) from None
+        if line is None:
+            raise self._ended()
+        try:
+            heard = json.loads(line)
+        except ValueError:
+            heard = None
+        if not isinstance(heard, dict):
+            self._is_over = True
+            raise PeerError(f"said {_short(line)!r}, which is no JSON object", is_over=True)
+        return heard
+
+    def _ended(self) -> PeerError:
+        self._is_over = True
+        try:
+            code = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return PeerError("closed its output, and goes on", is_over=True)
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        said = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return PeerError(f"{how}: {_short(said[-1])}" if said else how, is_over=True)
+
+    def _listen(self, answers: IO[str]) -> None:
+        with answers:
+            for line in answers:
+                self._lines.put(line)
+        self._lines.put(None)
+
+    def _send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+
+def variables(environment: Environment, threads: int) -> dict[str, str]:
+    """The environment variables of a peer's program: none of Python's or of Foretoken's, as many threads as we have."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FORETOKEN", "VIRTUAL_"))}
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}
+    preload = ":".join(environment.preloaded)
+    return {**kept, **counts, **offline, **({"LD_PRELOAD": preload} if preload else {})}
+
+
+def _short(text: object) -> str:
+    words = " ".join(str(text).split())
+    return words if len(words) <= 200 else f"{words[:199]}…"

@@ -1,0 +1,143 @@
+"""`foretoken bench peers`: other engines on the same weights and prompts."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foretoken.cli import options
+from foretoken.cli.common import say, saying
+from foretoken.errors import InputError
+from foretoken.files import expect_place, write_json
+from foretoken.settings import LoadSettings
+
+peers = typer.Typer(
+    help="Measure other engines beside this one, on the same weights and prompts.", no_args_is_help=True
+)
+_Into = Annotated[
+    Path | None, typer.Option(help="Where the environments are.", show_default="~/.cache/foretoken/peers")
+]
+_Names = Annotated[list[str] | None, typer.Argument(help="Which of them; otherwise all.", show_default=False)]
+_DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup")
+
+
+@peers.command("install")
+def install(name: _Names = None, into: _Into = None) -> None:
+    """Make a virtual environment for each peer, with the versions that it is measured in.
+
+    Some gigabytes are downloaded, and llama.cpp is compiled: minutes. What was begun is gone on with.
+    """
+    from foretoken.bench.side_by_side import environments
+    from foretoken.bench.side_by_side.peers import PEERS, named
+
+    for peer in [named(each).name for each in name or PEERS]:
+        environments.install(peer, into or environments.default_place(), say=say)
+
+
+@peers.command("list")
+def list_peers(into: _Into = None) -> None:
+    """Say which peers are there, and in which versions."""
+    from foretoken.bench.side_by_side import environments
+
+    for found in environments.environments(into or environments.default_place()):
+        if not found.peer.packages:
+            state = "in Foretoken's own environment"
+        elif found.installed is None:
+            state = "not installed"
+        elif not found.is_ready:
+            state = f"other versions ({', '.join(found.installed)}): install it again"
+        else:
+            state = ", ".join(found.installed)
+        print(f"{found.peer.name:14}{state}")
+
+
+@peers.command("run")
+@options.with_settings(without=("draft", "num_speculative_tokens", "rule", "dtype", "device"), generating=False)
+def run(
+    loading: LoadSettings,
+    model: options.Model = "stdlib-7m",
+    peer: Annotated[
+        list[str] | None, typer.Option(help="A peer; may come again.", show_default="all that are installed")
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(help="One of our drafts; may come again.", show_default=", ".join(_DRAFTS)),
+    ] = None,
+    peer_draft: Annotated[
+        str | None,
+        typer.Option(help="A checkpoint that drafts for peers that take one.", show_default="none"),
+    ] = None,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="A mode of peers, beside their plain one; may come again.", show_default="all"),
+    ] = None,
+    prompts: Annotated[
+        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
+    ] = "heldout-20",
+    num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
+    max_new_tokens: Annotated[int, typer.Option(help="Of each prompt; end tokens do not end it.", min=2)] = 64,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is decoded in each mode.", min=1)] = 3,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for what peers convert the model to and for their logs; what is there is used again.",
+            show_default="one that is removed",
+        ),
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that a peer may be silent, to convert or to answer.")] = 1800,
+    into: _Into = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the record to a file, anew after each peer.")
+    ] = None,
+) -> None:
+    """Decode prompts with peers and beside them, in turn, greedily, and compare: time, and whether speculation changed
+    a token.
+
+    Takes all cores for itself: close what else is running. Exit code 1 if our own drafting changed a token.
+    """
+    if json_file is not None:
+        expect_place(json_file)
+    if work is not None and not work.is_dir():
+        raise InputError(f"there is no folder {work} for what peers convert; make it first")
+
+    from foretoken.bench.side_by_side import environments, measuring
+    from foretoken.bench.side_by_side.rows import OURS
+    from foretoken.bench.side_by_side.tables import table
+
+    place = into or environments.default_place()
+    if peer is None:
+        ready = [found for found in environments.environments(place) if found.is_ready]
+    else:
+        ready = [environments.expect_ready(name, place) for name in dict.fromkeys(peer)]
+
+    def keep(record: dict[str, Any]) -> None:
+        if json_file is not None:
+            write_json(json_file, record)
+
+    with ExitStack() as stack:
+        stack.enter_context(saying())
+        folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foretoken-peers-")))
+        asked = measuring.Asked(
+            model,
+            draft if draft is not None else _DRAFTS,
+            ready,
+            folder,
+            prompts,
+            num_prompts,
+            max_new_tokens,
+            repeats,
+            peer_draft,
+            mode,
+            timeout,
+            loading,
+        )
+        record = measuring.measure(
+            asked, progress=lambda what, done, total: say(f"{what} ({done} of {total})"), keep=keep
+        )
+    print(table(record), end="")
+    if any(row["engine"] == OURS and row["identical_to_own_plain"] is False for row in record["rows"]):
+        raise typer.Exit(1)
