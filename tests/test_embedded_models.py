@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,19 @@ def test_end_tokens_end_a_generation_unless_they_are_ignored(tmp_path: Path) -> 
     done = ends.generate(PROMPTS["new"], max_new_tokens=12)
     assert (done.tokens, done.finish_reason) == (tokens[: first + 1], "stop")
     assert ends.generate(PROMPTS["new"], max_new_tokens=12, ignore_eos=True).tokens == tokens
+
+
+def test_end_tokens_that_cannot_be_read_are_not_replaced_by_others(tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
+    place = tmp_path / "model" / "generation_config.json"
+    for wrong in (True, 1.0, -1, 4096, "x", [0, None]):
+        place.write_text(json.dumps({"eos_token_id": wrong}), encoding="utf-8")
+        with pytest.raises(foretoken.CheckpointError, match=r"eos_token_id is .*, expected ids below 4096"):
+            foretoken.load(tmp_path / "model")
+    place.unlink()
+    place.symlink_to("nowhere")
+    with pytest.raises(foretoken.ModelNotFoundError, match=r"has no generation_config\.json"):
+        foretoken.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("name", EMBEDDED)

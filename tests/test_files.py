@@ -14,7 +14,7 @@ import pytest
 
 from foretoken.bench import identical, passes
 from foretoken.errors import InputError, TranscriptError
-from foretoken.files import beginning, expect_place, write_json
+from foretoken.files import beginning, expect_place, read_bytes, write_json
 from tests.prove import __main__ as prove
 
 RECORD = {"number": 1, "name": "é"}
@@ -78,6 +78,15 @@ write_json(sys.argv[1], {"number": 1})
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, check=False)
     assert done.returncode == -9
     assert path.read_text(encoding="utf-8") == "what was there"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="there is nothing without an end")
+def test_what_has_no_end_is_not_read_until_memory_is_full(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="more than 256 MB") as error:
+        read_bytes("/dev/zero")
+    assert error.value.strerror == "more than 256 MB"
+    (tmp_path / "x").write_bytes(b"x" * 3_000_000)
+    assert read_bytes(tmp_path / "x") == b"x" * 3_000_000
 
 
 def test_what_cannot_be_json_touches_no_file(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import tokenizers
@@ -14,6 +15,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from foretoken.errors import CheckpointError
+from foretoken.source import EMBEDDED
 from foretoken.text import StreamDecoder, Tokenizer
 
 
@@ -91,7 +93,22 @@ def test_a_broken_tokenizer_is_an_error_of_one_line_that_names_the_folder(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"), [(ValueError("\n first line\nsecond line\n"), "first line"), (KeyError(), "KeyError")]
+    ("failure", "said"),
+    [
+        (ValueError("\n first line\nsecond line\n"), "first line"),
+        (OSError(), "OSError"),
+        (KeyError("content"), "transformers cannot make sense of them, or of config.json"),
+        (
+            AttributeError("'str' object has no attribute 'get'"),
+            "transformers cannot make sense of them, or of config.json",
+        ),
+        (
+            ValueError("Validation error for field 'x':\n    TypeError: Field 'x' expected int, got float"),
+            "config.json: Validation error for field 'x': Field 'x' expected int, got float",
+        ),
+        (ValueError("got: <class 'dict'>, no NoneType"), "got: dict, no null"),
+        (ValueError("x" * 5000), "x" * 300),
+    ],
 )
 def test_of_what_transformers_says_the_first_line_is_told(
     failure: Exception, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +122,48 @@ def test_of_what_transformers_says_the_first_line_is_told(
         Tokenizer.load(tmp_path)
     assert str(error.value) == f"the tokenizer in {tmp_path} cannot be loaded ({said}); fetch its files again"
     assert error.value.__cause__ is failure  # the rest is there for who looks for it
+
+
+def test_what_is_no_exception_of_a_tokenizers_files_is_not_taken_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object, **kwargs: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    (tmp_path / "tokenizer.json").touch()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", stop)
+    with pytest.raises(KeyboardInterrupt):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("tokenizer.json", {"model": {"continuing_subword_prefix": "٣"}}, "the tokenizer in {} cannot be loaded ("),
+        ("tokenizer_config.json", {"auto_map": "1"}, "the tokenizer in {} cannot be loaded (transformers cannot make"),
+        ("tokenizer_config.json", {"model_max_length": {"": 0}}, "the model's tokenizer cannot encode text ("),
+    ],
+    ids=["a panic of Rust", "transformers' own code fails", "what is looked at when text comes"],
+)
+def test_whatever_a_tokenizers_files_make_fail_is_an_error_about_them(
+    file: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(EMBEDDED["stdlib-1m"], folder)
+    content = json.loads((folder / file).read_text(encoding="utf-8"))
+    for key, value in change.items():
+        content[key] = {**content[key], **value} if isinstance(content.get(key), dict) else value
+    (folder / file).write_text(json.dumps(content), encoding="utf-8")
+
+    def encode() -> None:
+        loaded = Tokenizer.load(folder)
+        assert loaded is not None
+        loaded.encode("x" * 99)
+
+    with pytest.raises(CheckpointError) as error:
+        encode()
+    assert str(error.value).startswith(message.format(folder))
+    assert str(error.value).endswith("; fetch its files again")
 
 
 def test_a_tokenizer_that_was_cut_short_is_an_error(byte_level: Tokenizer, folder: Path, tmp_path: Path) -> None:

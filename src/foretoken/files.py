@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from foretoken.errors import InputError
+
+MOST_READ = 1 << 28  # bytes of a text or a record: whoever gives more gives something else, or what never ends
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """What a file holds. Raises OSError where it cannot be read, and where it has no end, or none within reason."""
+    with open(path, "rb") as file:
+        return read_stream(file)
+
+
+def read_stream(stream: BinaryIO) -> bytes:
+    """What is left of a stream, as `read_bytes` reads a file."""
+    blocks, length = [], 0
+    while block := stream.read(1 << 20):
+        blocks.append(block)
+        length += len(block)
+        if length > MOST_READ:
+            raise OSError(errno.EFBIG, f"more than {MOST_READ >> 20} MB")
+    return b"".join(blocks)
 
 
 def expect_place(

@@ -14,14 +14,14 @@ from foretoken.errors import DraftSpecError, InputError, SettingError, nearest, 
 
 def _count(name: str, value: object, most: int | None = None, why: str = "") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise SettingError(f"{name} is {value!r}, expected a whole number, 1 or more")
+        raise SettingError(f"{name} is {quoted(value)}, expected a whole number, 1 or more")
     if most is not None and value > most:
-        raise SettingError(f"{name} is {value!r}, expected at most {most}{why}")
+        raise SettingError(f"{name} is {quoted(value)}, expected at most {most}{why}")
 
 
 def _whole(name: str, value: object, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise SettingError(f"{name} is {value!r}, expected a whole number, {least} to {most}")
+        raise SettingError(f"{name} is {quoted(value)}, expected a whole number, {least} to {most}")
 
 
 def _number(name: str, value: object, least: float, most: float, also: str = "", *, open_below: bool = False) -> None:
@@ -32,7 +32,7 @@ def _number(name: str, value: object, least: float, most: float, also: str = "",
         or (open_below and value == least)
     ):
         span = f"above {least:g} to {most:g}" if open_below else f"{least:g} to {most:g}"
-        raise SettingError(f"{name} is {value!r}, expected {also}a number, {span}")
+        raise SettingError(f"{name} is {quoted(value)}, expected {also}a number, {span}")
 
 
 def _is_text(value: object) -> bool:
@@ -59,7 +59,7 @@ def expect_threads(threads: object) -> None:
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        raise SettingError(f"{name} is {value!r}{nearest(str(value), known)}")
+        raise SettingError(f"{name} is {quoted(value)}{nearest(str(value), known)}")
 
 
 MOST_DRAFT_TOKENS = 4096  # in a round
@@ -73,7 +73,7 @@ class _Settings:
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
-                raise SettingError(f"there is no setting {name!r}{nearest(name, known)}")
+                raise SettingError(f"there is no setting {quoted(name)}{nearest(name, known)}")
         return cls(**given)
 
     @classmethod
@@ -104,12 +104,12 @@ class LoadSettings(_Settings):
     def __post_init__(self) -> None:
         _one_of("dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
         if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
-            raise SettingError(f"device is {self.device!r}, expected cpu, cuda or cuda:NUMBER")
+            raise SettingError(f"device is {quoted(self.device)}, expected cpu, cuda or cuda:NUMBER")
         _one_of("promise", self.promise, ("auto", "exact", "algorithmic"))
         if self.promise == "exact" and self.device != "cpu":
             raise SettingError(
-                f"promise is 'exact', but device is {self.device!r}: that a GPU keeps rows independent has not been "
-                "shown; use the CPU, or promise 'auto'"
+                f"promise is 'exact', but device is {quoted(self.device)}: that a GPU keeps rows independent has not "
+                "been shown; use the CPU, or promise 'auto'"
             )
         _one_of("weights", self.weights, ("mapped", "copied"))
         _one_of("rule", self.rule, ("walk", "rejection"))
@@ -119,7 +119,7 @@ class LoadSettings(_Settings):
                 "tokens; use rule 'walk', or promise 'auto'"
             )
         if not isinstance(self.draft, str):
-            raise SettingError(f"draft is {self.draft!r}, expected text, such as 'lookup' or 'none'")
+            raise SettingError(f"draft is {quoted(self.draft)}, expected text, such as 'lookup' or 'none'")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
         if self.num_speculative_tokens is not None:
             _count("num_speculative_tokens", self.num_speculative_tokens, MOST_DRAFT_TOKENS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,8 @@ class Tokenizer:
             return None
         from transformers import AutoTokenizer
 
-        try:
+        with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"):
             return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True))
-        except Exception as error:  # transformers raises what its many tokenizers raise
-            raise CheckpointError(
-                f"the tokenizer in {folder} cannot be loaded ({_first_line(error)}); fetch its files again"
-            ) from error
 
     @property
     def size(self) -> int:
@@ -78,7 +76,8 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids, with what the model expects at the beginning."""
         # not verbose: its warning about long prompts would come before our error about them
-        tokens: list[int] = self._tokenizer.encode(text, verbose=False)
+        with _blaming_its_files("the model's tokenizer cannot encode text"):  # some of it is looked at only now
+            tokens: list[int] = self._tokenizer.encode(text, verbose=False)
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -107,8 +106,31 @@ def expect_whole(text: str, what: str) -> None:
         raise PromptError(f"{what} is not text: character {error.start} is half a character") from None
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+@contextmanager
+def _blaming_its_files(what: str) -> Iterator[None]:
+    """Within it, whatever a tokenizer fails with becomes an error of one line about its files."""
+    try:
+        yield
+    except BaseException as error:
+        # transformers raises what its many tokenizers raise; a panic of the one in Rust is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(f"{what} ({_reason(error)}); fetch its files again") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The line in which transformers says what is wrong with a tokenizer, or that it fails without such a word."""
+    if isinstance(error, AttributeError | LookupError | NameError | RecursionError | TypeError):
+        return "transformers cannot make sense of them, or of config.json"
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):  # it reads config.json, too: the next line says it
+        lines = [f"config.json: {lines[0]} {re.sub(r'^[A-Za-z]+Error: ', '', lines[1].strip())}"]
+    return re.sub(r"<class '([\w.]+)'>", r"\1", _first_line(error, lines)).replace("NoneType", "null")
+
+
+def _first_line(error: BaseException, lines: Sequence[str] | None = None) -> str:
+    lines = str(error).strip().splitlines() if lines is None else lines
+    return f"{lines[0]:.300}" if lines else type(error).__name__
 
 
 class StreamDecoder:

@@ -41,7 +41,18 @@ def test_a_missing_config_json_is_named_with_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b'{"model_type": "llama",}', b"model_type: llama\nlayers: 3\n", b"\xff\xfe\x00", b"<html>"]
+    "content",
+    [
+        b"",
+        b"{",
+        b'{"model_type": "llama",}',
+        b"model_type: llama\nlayers: 3\n",
+        b"\xff\xfe\x00",
+        b"<html>",
+        b"[" * 100_000,
+        b'{"vocab_size": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda content: repr(content[:20]),
 )
 def test_a_config_json_that_is_not_json_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config.json"
@@ -186,7 +197,38 @@ def test_sizes_that_are_absent_follow_from_the_others() -> None:
     assert tiny_config(num_key_value_heads=None, head_dim=None) == tiny_config(num_key_value_heads=4, head_dim=8)
 
 
-@pytest.mark.parametrize("value", [None, "small", -1.0, math.nan])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected at most 10000"),
+        ({"vocab_size": 2**31}, "vocab_size is 2147483648, expected at most 2147483647"),
+        ({"hidden_size": 10**30}, f"hidden_size is {10**30}, expected at most 2147483647"),
+        ({"max_position_embeddings": 2**63}, f"max_position_embeddings is {2**63}, expected at most 2147483647"),
+    ],
+)
+def test_sizes_beyond_every_memory_are_refused_before_any_of_it_is_taken(changes: dict[str, Any], message: str) -> None:
+    error = refusal(changes)
+    assert isinstance(error, CheckpointError)
+    assert str(error) == f"config.json: {message}"
+
+
+def test_a_window_wider_than_any_context_is_one_that_native_code_can_count() -> None:
+    assert tiny_config(model_type="mistral", sliding_window=10**30).windows == (2**31 - 1,) * 3
+
+
+def test_dynamic_rope_does_not_shorten_the_context() -> None:
+    error = refusal({"rope_parameters": {"rope_type": "dynamic", "factor": 0.5}})
+    assert isinstance(error, CheckpointError)
+    assert str(error) == "config.json: rope type 'dynamic' has factor 0.5, expected 1 or more"
+
+
+def test_dynamic_rope_needs_more_than_one_pair() -> None:
+    error = refusal({"head_dim": 2, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0}})
+    assert isinstance(error, CheckpointError)
+    assert "head_dim is 2" in str(error)
+
+
+@pytest.mark.parametrize("value", [None, "small", -1.0, math.nan, 10**400])
 def test_an_epsilon_that_is_no_positive_number_is_named(value: Any) -> None:
     error = refusal({"rms_norm_eps": value})
     assert isinstance(error, CheckpointError)
@@ -238,6 +280,13 @@ def test_partly_rotated_heads_are_refused(partial: float, inside: bool) -> None:
         {"rope_type": "linear", "factor": math.inf},
         {"rope_type": "dynamic", "factor": math.nan},
         {"rope_type": "dynamic", "factor": math.inf},
+        {"rope_type": "dynamic", "factor": 1e300},
+        {"rope_type": "linear", "factor": 10**400},
+        {"rope_type": "default", "rope_theta": 1},
+        {"rope_type": "default", "rope_theta": 1e300},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1e-9},
+        {"rope_type": "yarn", "factor": 4.0, "beta_fast": 1e-300},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0},
         {"rope_type": "default", "rope_theta": "ten"},
         {"rope_type": "default", "rope_theta": -1.0},
         {"rope_type": "default", "rope_theta": math.nan},

@@ -14,6 +14,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import filled_the_context, load, say
 from foretoken.errors import InputError, PromptError, quoted
+from foretoken.files import MOST_READ
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import DEFAULT_MODEL
 
@@ -163,7 +164,10 @@ def _piped() -> Iterator[str]:
     """Lines from a pipe or a file."""
     if sys.stdin is None:
         raise PromptError("there is nothing to read; talk on standard input")
-    for number, line in enumerate(sys.stdin.buffer, 1):
+    lines = iter(lambda: sys.stdin.buffer.readline(MOST_READ), b"")
+    for number, line in enumerate(lines, 1):
+        if len(line) == MOST_READ:
+            raise PromptError(f"line {number} is longer than {MOST_READ >> 20} MB; expected text")
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:

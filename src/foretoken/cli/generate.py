@@ -15,6 +15,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import filled_the_context, load, say
 from foretoken.errors import PromptError, SettingError
+from foretoken.files import read_bytes, read_stream
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.source import DEFAULT_MODEL
 
@@ -156,10 +157,11 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if file is None and (sys.stdin is None or sys.stdin.isatty()):
         raise PromptError("there is no prompt; give it as an argument, with --prompt-file, or on standard input")
     try:
-        data = sys.stdin.buffer.read() if file is None else file.read_bytes()
+        data = read_stream(sys.stdin.buffer) if file is None else read_bytes(file)
         text = data.decode("utf-8")
     except OSError as error:
-        raise PromptError(f"{file} cannot be read ({error.strerror}); name a file of text") from None
+        place = "standard input" if file is None else file
+        raise PromptError(f"{place} cannot be read ({error.strerror}); name a file of text") from None
     except UnicodeDecodeError as error:
         raise PromptError(f"the prompt is not UTF-8 (byte {error.start}); expected text") from None
     return text.removesuffix("\n").removesuffix("\r")

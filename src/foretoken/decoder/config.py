@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import Any
 
 from foretoken.decoder.families import FAMILIES, Windows
 from foretoken.errors import CheckpointError, ModelNotFoundError, SettingError, UnsupportedModelError, quoted
+from foretoken.files import read_bytes
 from foretoken.formats import Format, format_of
 
 QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json, of the checkpoints that we quantise
+_MOST_LAYERS = 10_000
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -64,7 +66,7 @@ class DecoderConfig:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or an error that names the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_bytes(path).decode("utf-8"))
     except FileNotFoundError:
         raise ModelNotFoundError(
             f"{path.parent} has no {path.name}; expected a Hugging Face checkpoint: a folder with config.json, "
@@ -72,8 +74,8 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); expected a file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path} is not JSON ({error}); fetch the file again") from None
+    except (ValueError, RecursionError) as error:  # of brackets without end, of numbers of thousands of digits, too
+        raise CheckpointError(f"{path} is not JSON ({error!s:.100}); fetch the file again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a {type(value).__name__}, expected an object; fetch the file again")
     return value
@@ -90,14 +92,20 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModelError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
 
-    def size(key: str, default: int | None = None) -> int:
+    def size(key: str, default: int | None = None, most: int = 2**31 - 1) -> int:
         value = raw.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            raise CheckpointError(f"config.json: {key} is {value!r}, expected a positive whole number")
+            raise CheckpointError(f"config.json: {key} is {quoted(value)}, expected a positive whole number")
+        if value > most:
+            raise CheckpointError(f"config.json: {key} is {quoted(value)}, expected at most {most}")
         return value
 
-    hidden, heads, layers = size("hidden_size"), size("num_attention_heads"), size("num_hidden_layers")
+    hidden, heads, layers = (
+        size("hidden_size"),
+        size("num_attention_heads"),
+        size("num_hidden_layers", most=_MOST_LAYERS),
+    )
     kv_heads = size("num_key_value_heads", heads)
     vocab, context = size("vocab_size"), size("max_position_embeddings", 2048)
     head_dim = size("head_dim", family.head_dim or hidden // heads)
@@ -114,8 +122,12 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
         raise CheckpointError(f"config.json: valid_vocab_size is {valid}, expected at most vocab_size, {vocab}")
     eps = raw.get("rms_norm_eps", 1e-6)
     if not _is_positive(eps):
-        raise CheckpointError(f"config.json: rms_norm_eps is {eps!r}, expected a positive number")
+        raise CheckpointError(f"config.json: rms_norm_eps is {quoted(eps)}, expected a positive number")
     rope = _parse_rope(raw, context)
+    if rope.type == "dynamic" and head_dim == 2:
+        raise CheckpointError(
+            "config.json: head_dim is 2, expected 4 or more (rope type 'dynamic' divides by two less)"
+        )
     windows = family.windows(raw, layers)
     if len(windows) != layers:
         raise CheckpointError(f"config.json: layer_types names {len(windows)} layers, expected {layers}")
@@ -132,7 +144,7 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
         head_dim=head_dim,
         norm_eps=float(eps),
         # dynamic NTK is meant to be used beyond the length that the model was trained on
-        context_length=int(context * rope.factor) if rope.type == "dynamic" else context,
+        context_length=min(int(context * rope.factor), 2**31 - 1) if rope.type == "dynamic" else context,
         tied=bool(raw.get("tie_word_embeddings", False)),
         qkv_bias=attention_bias if family.qkv_bias is None else family.qkv_bias,
         output_bias=attention_bias if family.output_bias is None else family.output_bias,
@@ -169,7 +181,7 @@ def _parse_low_bit(given: object) -> Format | None:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _parse_rope(raw: Mapping[str, Any], context: int) -> RopeConfig:
@@ -197,13 +209,23 @@ def _parse_rope(raw: Mapping[str, Any], context: int) -> RopeConfig:
 
     numbers = {key: given[key] for key in _ROPE_NUMBERS if given.get(key) is not None}
     for key, value in numbers.items():
-        if not _is_positive(value) and not (key in _MAY_BE_ZERO and value == 0):
-            raise CheckpointError(f"config.json: rope parameters {given} do not make sense: {key} is {value!r}")
+        usual = _is_positive(value) and _ROPE_LEAST.get(key, 1e-6) <= value <= _ROPE_MOST
+        if not usual and not (key in _MAY_BE_ZERO and value == 0):
+            raise CheckpointError(
+                f"config.json: rope parameters {quoted(given, 200)} do not make sense: {key} is {quoted(value)}"
+            )
+    if kind == "llama3" and numbers.get("low_freq_factor", 1.0) >= numbers.get("high_freq_factor", 4.0):
+        raise CheckpointError(
+            f"config.json: rope parameters {quoted(given, 200)} do not make sense: low_freq_factor must be below "
+            "high_freq_factor"
+        )
     original = int(numbers.pop("original_max_position_embeddings", context))
     theta = float(numbers.pop("rope_theta", 10000.0))
     if kind == "yarn":
         numbers.setdefault("factor", context / original)
         numbers = {key: value for key, value in numbers.items() if value or key not in ("beta_fast", "beta_slow")}
+    if kind == "dynamic" and numbers.get("factor", 1) < 1:
+        raise CheckpointError(f"config.json: rope type 'dynamic' has factor {numbers['factor']}, expected 1 or more")
     if kind not in ("default", "yarn") and "factor" not in numbers:
         raise CheckpointError(f"config.json: rope type {kind!r} needs a factor; add it to rope_parameters")
     return RopeConfig(
@@ -227,4 +249,6 @@ _ROPE_NUMBERS = (
     "mscale",
     "mscale_all_dim",
 )
+_ROPE_LEAST = {"rope_theta": 1.000001, "original_max_position_embeddings": 1}  # at 1, nothing turns slower than another
+_ROPE_MOST = 1e12  # beyond, powers overflow
 _MAY_BE_ZERO = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # read as absent

@@ -44,7 +44,7 @@ def _window(config: Mapping[str, Any]) -> int | None:
     window = config.get("sliding_window", 4096)
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
         raise CheckpointError(f"config.json: sliding_window is {window!r}, expected a whole number, 1 or more, or null")
-    return window
+    return None if window is None else min(window, 2**31 - 1)  # wider than any context
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import TranscriptError
+from foretoken.files import read_bytes
 from foretoken.settings import GenerateSettings
 
 FORMAT, VERSION = "foretoken transcript", 2
@@ -36,7 +37,7 @@ GENERATE_SETTINGS = (
 def read(path: Path) -> dict[str, Any]:
     """A record whose fields are all there and of the right kind. What settings may be is for the settings to say."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bytes(path))
     except OSError as error:
         raise TranscriptError(f"{path} cannot be read ({error.strerror}); name the file of a record") from None
     except (ValueError, RecursionError) as error:
