@@ -14,7 +14,7 @@ import pytest
 
 from foretoken.bench import identical, passes
 from foretoken.errors import InputError, TranscriptError
-from foretoken.files import beginning, expect_place, read_bytes, write_json
+from foretoken.files import as_json, beginning, expect_place, read_bytes, write_json
 from tests.prove import __main__ as prove
 
 RECORD = {"number": 1, "name": "é"}
@@ -171,3 +171,19 @@ def test_a_measurement_that_could_not_be_kept_does_not_begin(
     with pytest.raises(SystemExit) as stop:
         module.main()
     assert stop.value.code == f"{command}: {tmp_path} is a folder; expected the name of a file for the record"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{}, {"a": 1, "b": [], "c": {}}, {"a": [{"b": [1, {"c": None}]}, {}], "d": {"e": {"f": "\n"}}, "g": [1, {}]}],
+)
+def test_a_record_is_the_json_that_it_was(record: dict[str, Any], tmp_path: Path) -> None:
+    write_json(tmp_path / "record.json", record)
+    assert json.loads((tmp_path / "record.json").read_text(encoding="utf-8")) == record
+
+
+def test_a_record_has_an_object_a_line() -> None:
+    record = {"runs": [{"a": 1, "b": [2]}, {"a": 3}], "machine": {"threads": 2}, "n": 5}
+    assert as_json(record) == (
+        '{\n "runs": [\n  {"a": 1, "b": [2]},\n  {"a": 3}\n ],\n "machine": {\n  "threads": 2\n },\n "n": 5\n}\n'
+    )

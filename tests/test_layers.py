@@ -11,8 +11,8 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
     {"types", "errors", "settings", "provenance", "progress", "files", "formats"},
-    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "timeline"},
-    {"decoder", "sampling", "output"},
+    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "pictures"},
+    {"decoder", "sampling", "output", "timeline"},
     {"verification", "copies"},
     {"drafters", "rehearsal"},
     {"engine", "training", "ladder"},

@@ -72,8 +72,22 @@ def beginning(path: str | Path, error: type[InputError] = InputError, what: str 
 
 
 def write_json(path: str | Path, record: dict[str, Any], error: type[InputError] = InputError) -> None:
-    """Write a record, as `write_bytes` does."""
-    write_bytes(path, (json.dumps(record, indent=1) + "\n").encode(), error)
+    """Write a record, as `write_bytes` does: a field a line, and of lists of objects an object a line."""
+    write_bytes(path, as_json(record).encode(), error)
+
+
+def as_json(record: dict[str, Any]) -> str:
+    """A record as text for people and for `diff`."""
+    fields = [f" {json.dumps(name)}: {_as_json(value)}" for name, value in record.items()]
+    return "{\n" + ",\n".join(fields) + "\n}\n" if fields else "{}\n"
+
+
+def _as_json(value: Any) -> str:
+    if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
+        return "[\n" + ",\n".join(f"  {json.dumps(each)}" for each in value) + "\n ]"
+    if isinstance(value, dict) and value:
+        return "{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(each)}" for name, each in value.items()) + "\n }"
+    return json.dumps(value)
 
 
 def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputError, what: str = "record") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,15 @@ import pytest
 
 from foretoken.bench import decode
 from foretoken.bench.decode import Asked, measure, write_answers
-from foretoken.bench.runs import PLAIN
 from foretoken.bench.samples import journal_of
+from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Prompt
 from foretoken.errors import DraftSpecError, InputError, SettingError
 from foretoken.model import Model
 from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.source import EMBEDDED
 from foretoken.types import Completion
+from tests.rehearsal.conftest import rehearse
 
 TEXTS = ("def add(self, other):\n        return self.", "for i in range(10):\n    print(i)\nfor i in range(")
 
@@ -113,12 +116,15 @@ def test_a_measurement_that_was_ended_goes_on(
     measured = list(calls)
     calls.clear()
     record, samples = measure(asked, record=place)
-    assert len(calls) == 24 - 7
-    assert len({sample.key for sample in samples}) == 24
-    assert measured == [(s.draft, s.prompt, s.temperature) for s in samples[:7]]
+    assert len(calls) == 24 - 6  # what had been measured without what it is compared with is measured again
+    assert calls[0] == measured[6]
+    assert len({(s.draft, s.temperature, s.prompt, s.repeat) for s in samples}) == len(samples) == 24
+    assert measured[:6] == [(s.draft, s.prompt, s.temperature) for s in samples[:6]]
     assert record["runs"][0]["prompts"] == 2
     with pytest.raises(InputError, match="the beginning of another measurement"):
         measure(replace(asked, repeats=3), record=place)
+    with pytest.raises(InputError, match="answers was false, and is true"):
+        measure(asked, record=place, answers=True)
 
 
 def test_a_token_that_differs_is_found(asked: Asked, calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +159,8 @@ def test_answers_are_kept_of_the_first_repeat(asked: Asked, calls: list[Any], tm
         ({"repeats": 0}, SettingError, "repeats is 0, expected a whole number"),
         ({"count": True}, SettingError, "count is True"),
         ({"drafts": ["lookup", " lookup"]}, SettingError, "draft 'lookup' was given twice"),
+        ({"max_new_tokens": 1}, SettingError, "max_new_tokens is 1, expected a whole number, 2 or more"),
+        ({"max_new_tokens": 4000}, InputError, "prompt line 1 has .* tokens, and with 4000 new ones"),
         ({"temperatures": (0.0, 0.0)}, SettingError, "temperature 0.0 was given twice"),
         ({"temperatures": (-1.0,)}, SettingError, "temperature is -1.0"),
         ({"drafts": ["lokup"]}, DraftSpecError, "there is no draft 'lokup'; did you mean 'lookup'"),
@@ -179,3 +187,39 @@ def test_turns_of_a_talk_are_one_sample(asked: Asked, tmp_path: Path) -> None:
     assert samples[0].answer is not None
     assert samples[0].answer["question_id"] == 81
     assert len(samples[0].answer["choices"][0]["turns"]) == 2
+
+
+def test_a_draft_that_knows_every_token_is_refused(asked: Asked, tmp_path: Path) -> None:
+    shape = "hidden=512,layers={},heads=16,kv-heads=4,intermediate=640,vocab=4096,head-dim=64,tied=yes"
+    for name, layers in (("large", 4), ("same", 3)):
+        rehearse(EMBEDDED["stdlib-1m"], tmp_path / name, shape.format(layers))
+    measured = replace(asked, model=str(tmp_path / "large"), repeats=1, temperatures=(0.0,), max_new_tokens=4)
+    with pytest.raises(DraftSpecError, match="stdlib-1m"):
+        measure(replace(measured, drafts=["stdlib-1m"]))
+    with pytest.raises(DraftSpecError, match="same"):
+        measure(replace(measured, drafts=["lookup", f"{tmp_path / 'same'},lookup"]))
+    record, _ = measure(replace(measured, drafts=["int8"]))
+    assert record["rehearsal"]["source"]["name"] == "stdlib-1m"
+    assert record["levels"] == [
+        {
+            "level": "int8",
+            "format": "int8",
+            "inputs": "int8",
+            "quantiser": "direct",
+            "from_copy": False,
+            "sha256": None,
+            "bytes": record["weight_bytes"]["int8"]["int8"],
+        }
+    ]
+
+
+def test_records_have_no_paths(asked: Asked, tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    shutil.copytree(EMBEDDED["stdlib-1m"], folder)
+    record, samples = measure(
+        replace(asked, drafts=[f"{folder}:tokens=3,lookup"], repeats=1, temperatures=(0.0,)), answers=True
+    )
+    assert record["drafts"] == ["none", "small:tokens=3,lookup"]
+    assert str(tmp_path) not in json.dumps({**record, "command": ""})
+    assert str(tmp_path) not in json.dumps([sample.answer for sample in samples])
+    assert record["levels"][0]["sha256"] == record["model_sha256"]

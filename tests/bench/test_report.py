@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from foretoken.bench import records
+from foretoken.bench.pages import markdown
 from foretoken.bench.plots import draw
-from foretoken.bench.report import lines, markdown, report
+from foretoken.bench.report import lines, report
 from foretoken.errors import InputError
 
 RUN: dict[str, Any] = {
@@ -45,6 +46,7 @@ DRAFTED = {
     "speedup": 2.3456,
     "speedup_interval": [1.9, 2.71],
     "speedup_of_total": 2.2,
+    "speedup_with_prefill": 2.1,
     "mean_acceptance_length": 4.5,
     "draft_acceptance_rate": 0.75,
     "accepted_per_position": [20, 15, 10],
@@ -86,6 +88,7 @@ def test_a_section_holds_what_was_measured() -> None:
         "9.0",
         "2.35 (1.90 to 2.71)",
         "2.20",
+        "2.10",
         "4.50",
         "2.00 GB",
         "0.80",
@@ -98,9 +101,11 @@ def test_a_section_holds_what_was_measured() -> None:
 
 def test_the_fastest_is_named_by_the_time_of_the_whole() -> None:
     assert lines(record())[-1] == (
-        "Greedily, --draft mxfp4,lookup is fastest on these prompts: 2.20 times plain decoding."
+        "Greedily, --draft mxfp4,lookup is fastest on these prompts: 2.10 times plain decoding, prompts and all."
     )
-    slow = record(runs=[RUN, {**DRAFTED, "speedup_of_total": 0.7, "temperature": 0.0}])
+    wrong = record(runs=[RUN, {**DRAFTED, "identical": False}])
+    assert "nothing here is faster" in lines(wrong)[-1]
+    slow = record(runs=[RUN, {**DRAFTED, "speedup_with_prefill": 0.7, "temperature": 0.0}])
     assert lines(slow)[-1] == "Greedily, nothing here is faster than plain decoding on these prompts."
 
 
@@ -118,6 +123,11 @@ def test_other_machines_and_other_commits_are_not_compared() -> None:
     with pytest.raises(InputError, match=r"differ in commit \('abc123' and 'def456'\)"):
         report([(Path("a.json"), here), (Path("b.json"), record(commit="def456"))])
     assert report([(Path("a.json"), here), (Path("b.json"), record(model="large"))])
+    for commit in (None, "abc123-dirty"):
+        unknown = [(Path(name), record(commit=commit)) for name in ("a.json", "b.json")]
+        with pytest.raises(InputError, match=r"a.json was measured with code that no commit holds"):
+            report(unknown)
+        assert report(unknown[:1])
 
 
 def test_columns_stand_under_each_other() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from foretoken.bench.intervals import median_interval
 from foretoken.bench.runs import Run, summarise
 from foretoken.bench.samples import Sample
+from foretoken.bench.statistics import first_difference, median_interval, rounded
 from foretoken.errors import ContractError
 
 WEIGHTS = {"target": 1000, "copy": 250}
@@ -56,7 +56,7 @@ def test_speeds_are_medians_over_prompts_and_the_speed_up_is_that_of_pairs() -> 
     assert run.tokens_per_second_with_prefill == pytest.approx(11 / 6)
     assert run.speedup == 2.0  # of 2, 5 and 0.5
     assert run.speedup_of_total == pytest.approx(30 / 27)
-    assert run.speedup_with_prefill == pytest.approx(11 / 6)
+    assert run.speedup_with_prefill == pytest.approx(33 / 30)
     assert run.speedup_interval[0] == pytest.approx(0.5)
     assert run.speedup_interval[1] == pytest.approx(5.0)
 
@@ -67,7 +67,35 @@ def test_repeats_are_paired_so_that_a_slow_minute_counts_for_both() -> None:
     run = run_of(*slow, *fast)
     assert run.speedup == 3.0
     assert run.speedup_interval == (3.0, 3.0)
+    assert run.speedup_of_total == 3.0
+    assert run.speedup_with_prefill == pytest.approx((31 / 11 + 4 / 2) / 2)
     assert run.tokens == 11  # repeats say the same once more
+
+
+def test_all_prompts_together_are_compared_a_repeat_at_a_time() -> None:
+    plain = [sample("none", prompt, seconds, repeat=r) for r, seconds in enumerate((10.0, 30.0)) for prompt in "ab"]
+    drafted = [
+        *(sample("copy", prompt, 5.0, repeat=0) for prompt in "ab"),
+        sample("copy", "a", 15.0, repeat=1),
+        sample("copy", "b", 5.0, repeat=1),
+    ]
+    assert run_of(*plain, *drafted).speedup_of_total == pytest.approx((2.0 + 3.0) / 2)
+
+
+def test_each_prompt_has_the_bytes_of_its_own_passes() -> None:
+    good = sample("copy", "a", 1.0, bandwidth=10_000.0)
+    poor = sample("copy", "b", 4.0, bandwidth=10_000.0, passes=10, levels={})
+    run = run_of(*(sample("none", prompt, 10.0) for prompt in "ab"), good, poor)
+    assert run.bytes_per_token == (7000 + 10_000) / 20
+    assert run.share_of_ceiling == pytest.approx((0.7 + 0.25) / 2)
+
+
+def test_a_text_that_ended_early_is_not_fast() -> None:
+    short = sample("copy", "a", 2.0, tokens=((0, 1, 2),), decoded=2)
+    run = run_of(sample("none", "a", 10.0), short)
+    assert run.speedup == 1.0
+    assert run.speedup_of_total == 1.0
+    assert not run.identical
 
 
 def test_acceptance_bytes_and_the_ceiling() -> None:
@@ -122,21 +150,36 @@ def test_without_a_second_token_there_is_no_speed() -> None:
     assert run.prompts == 1
 
 
-def test_an_interval_holds_the_median_and_narrows_with_more_values() -> None:
-    chance = np.random.default_rng(3)
-    values = chance.normal(2.0, 0.5, 200)
+@pytest.mark.parametrize("count", [6, 10, 25])
+def test_an_interval_holds_the_median_about_as_often_as_it_says(count: int) -> None:
+    chance = np.random.default_rng(count)
+    intervals = [median_interval(list(chance.normal(0.0, 1.0, count))) for _ in range(200)]
+    held = sum(low <= 0 <= high for low, high in intervals) / 200
+    assert 0.89 < held < 1.0
+
+
+def test_an_interval_narrows_with_more_values_and_is_the_same_again() -> None:
+    values = np.random.default_rng(3).normal(2.0, 0.5, 200)
     low, high = median_interval(list(values))
     few_low, few_high = median_interval(list(values[:8]))
     assert low < float(np.median(values)) < high
     assert high - low < few_high - few_low
+    assert median_interval(list(values)) == (low, high)
+
+
+def test_of_a_few_values_it_is_their_range() -> None:
     assert median_interval([1.5]) == (1.5, 1.5)
-    assert median_interval([1, 2, 3]) == median_interval([1, 2, 3])
-    # of many samples of 25, about 95 in 100 hold the true median
-    holds = [median_interval(list(chance.normal(0.0, 1.0, 25))) for _ in range(200)]
-    assert 0.88 < sum(low <= 0 <= high for low, high in holds) / 200 <= 1
+    assert median_interval([3, 1, 2, 9, 5]) == (1.0, 9.0)
 
 
 @pytest.mark.parametrize("values", [[], [float("nan")], [1.0, float("inf")]])
 def test_an_interval_of_nothing_is_refused(values: list[float]) -> None:
     with pytest.raises(ContractError, match="expected finite numbers"):
         median_interval(values)
+
+
+def test_where_texts_part_and_what_numbers_mean() -> None:
+    assert first_difference((1, 2, 3), [1, 2, 3]) is None
+    assert first_difference((1, 2, 3), (1, 5, 3)) == 1
+    assert first_difference((1, 2), (1, 2, 3)) == 2
+    assert rounded({"a": [1.23456789, 2], "b": (0.000123456789,)}) == {"a": [1.2346, 2], "b": [0.00012346]}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,10 @@ from tests.bench.test_runs import sample
 
 ASKED = {"model": "m", "temperatures": [0.0, 0.8], "commit": "abc"}
 SAMPLES = [sample("none", "a", 1.0), sample("copy", "a", 0.5), sample("copy", "b", 0.25)]
+
+
+def _spoiled(**changes: Any) -> bytes:
+    return f"{json.dumps({'measuring': ASKED})}\n{json.dumps({**asdict(SAMPLES[1]), **changes})}\n".encode()
 
 
 @pytest.fixture
@@ -43,8 +49,23 @@ def test_a_line_that_was_cut_short_is_measured_again(record: Path, cut: int) -> 
 
 def test_a_journal_that_was_cut_in_its_first_line_begins_anew(record: Path) -> None:
     journal_of(record).write_bytes(b'{"measuring": {"mo')
-    assert Journal(record, ASKED).samples == []
-    assert Journal(record, ASKED).samples == []
+    journal = Journal(record, ASKED)
+    assert journal.samples == []
+    journal.add(SAMPLES[0])
+    assert Journal(record, ASKED).samples == SAMPLES[:1]
+
+
+def test_what_is_not_to_be_kept_is_gone_from_the_file_too(record: Path) -> None:
+    journal = Journal(record, ASKED)
+    journal.keep(lambda each: each.prompt == "a")
+    assert journal.samples == SAMPLES[:2]
+    journal.add(SAMPLES[2])
+    assert Journal(record, ASKED).samples == SAMPLES
+
+
+def test_nothing_is_there_before_the_first_sample(tmp_path: Path) -> None:
+    Journal(tmp_path / "record.json", ASKED)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_measurement_is_not_taken_for_this_one(record: Path) -> None:
@@ -65,6 +86,12 @@ def test_another_measurement_is_not_taken_for_this_one(record: Path) -> None:
         b"[" * 100_000 + b"\n",
         json.dumps({"measuring": ASKED}).encode() + b'\n{"draft": "none"}\n',
         json.dumps({"measuring": ASKED}).encode() + b"\n7\n",
+        _spoiled(decode_seconds="1"),
+        _spoiled(repeat=True),
+        _spoiled(levels={"copy": {"passes": 3}}),
+        _spoiled(levels=[3]),
+        _spoiled(tokens=[["a"]]),
+        _spoiled(accepted_per_position=[0.5]),
     ],
 )
 def test_what_is_no_journal_is_refused_and_left_alone(tmp_path: Path, content: bytes) -> None:

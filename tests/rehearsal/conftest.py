@@ -21,7 +21,7 @@ ROOM = "hidden=128,layers=5,heads=16,kv-heads=4,intermediate=80,vocab=131,head-d
 
 def small(folder: Path, **changes: Any) -> Path:
     """A tiny checkpoint in float32, in which rounding hides nothing."""
-    return write_checkpoint(folder, dtype=torch.float32, **changes)
+    return write_checkpoint(folder, **{"dtype": torch.float32, **changes})
 
 
 def rehearse(folder: Path, out: Path, shape: str = ROOM, **how: Any) -> Path:

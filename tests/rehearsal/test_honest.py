@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from foretoken.decoder.config import read_json
 from foretoken.errors import CheckpointError, DraftSpecError
@@ -28,6 +29,14 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
             rehearsal = rehearse(model, here / f"{name}-{size}", shape)
             copy_of(rehearsal, "int4", here / f"{name}-{size}-copy")
     return here
+
+
+def test_the_same_model_in_another_type_is_no_other_model(here: Path, tmp_path: Path) -> None:
+    half = small(tmp_path / "half", seed=0, dtype=torch.float16)
+    rehearsal = rehearse(half, tmp_path / "rehearsal", SMALLER)
+    with pytest.raises(DraftSpecError, match="every token would be accepted"):
+        expect_honest_draft(here / "first-big", rehearsal)
+    expect_honest_draft(here / "second-big", rehearsal)
 
 
 def test_what_a_rehearsal_says_of_itself_is_read_from_it_and_from_its_copies(here: Path) -> None:
@@ -65,7 +74,7 @@ def test_what_costs_nothing_beside_it_may_not(draft: str, here: Path) -> None:
         expect_honest_draft(here / "first-big", here / draft)
     assert str(error.value) == (
         f"draft '{here / draft}' is no rehearsal, and would cost too little beside '{here / 'first-big'}', which is "
-        f"one; rehearse it, too: foretoken rehearse --model {here / draft} --shape llama-68m --vocab-size 131 OUT"
+        f"one; rehearse it, too: foretoken rehearse --model {here / draft} --shape llama-3.2-1b --vocab-size 131 OUT"
     )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from foretoken.errors import InputError, SettingError
+from foretoken.pictures import expect_drawable
 from foretoken.timeline import draw as drawing
-from foretoken.timeline.draw import draw, expect_drawable
+from foretoken.timeline.draw import draw
 from foretoken.types import Completion
 from tests.timeline.rounds import PROMPT, completion, rounds
 

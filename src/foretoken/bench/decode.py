@@ -7,26 +7,23 @@ so that a machine that is slower for a while is slower for all.
 
 from __future__ import annotations
 
-import gc
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from foretoken.bench import answers as spec_bench
-from foretoken.bench.runs import KIND, PLAIN, summarise
+from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
-from foretoken.bench.suites import Prompt, Suite, open_suite
-from foretoken.build import Loaded, find_levels, load, with_draft
-from foretoken.copies.fingerprint import fingerprint
-from foretoken.errors import SettingError
-from foretoken.ladder import name_levels
+from foretoken.bench.statistics import PLAIN, rounded
+from foretoken.bench.suites import Prompt, Suite, first_turn, open_suite
+from foretoken.bench.target import about, called, load_target
+from foretoken.errors import InputError, PromptError, SettingError
 from foretoken.model import Model
 from foretoken.provenance import provenance
-from foretoken.rehearsal import honest
 from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.source import resolve
 from foretoken.types import Completion
 
 WARM_UP = 12  # tokens, of the first prompt, with each draft
@@ -50,21 +47,16 @@ class Asked:
     loading: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
-        for name in ("repeats", "count"):
+        for name, least in (("repeats", 1), ("count", 1), ("max_new_tokens", 2)):  # of one token there is no speed
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-                raise SettingError(f"{name} is {value!r}, expected a whole number, 1 or more")
-        for what, given in (("draft", self.every_draft), ("temperature", self.temperatures)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise SettingError(f"{name} is {value!r}, expected a whole number, {least} or more")
+        for what, given in (("draft", list(map(str.strip, self.drafts))), ("temperature", self.temperatures)):
             twice = next((value for value in given if list(given).count(value) > 1), None)
             if twice is not None:
                 raise SettingError(f"{what} {twice!r} was given twice; give it once")
         for temperature in self.temperatures:
             self.settings(temperature, 0, 1)
-
-    @property
-    def every_draft(self) -> list[str]:
-        """The drafts, plain decoding first: what all are compared with."""
-        return [PLAIN, *(draft.strip() for draft in self.drafts if draft.strip() != PLAIN)]
 
     def settings(self, temperature: float, seed: int, max_new_tokens: int, **more: Any) -> GenerateSettings:
         """How a prompt is generated; its number is its seed."""
@@ -83,54 +75,50 @@ def measure(
     what cannot be measured, a draft that would not be honest among it.
     """
     origin = provenance()
-    plain = _plain(asked)
-    suite = open_suite(asked.prompts, plain.tokenizer, count=asked.count)
-    models, loaded = {PLAIN: plain}, Loaded()
-    for draft in asked.every_draft[1:]:
-        models[draft] = with_draft(plain, draft, loaded=loaded)
-    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+    target = load_target(asked.model, asked.drafts, asked.loading)
+    suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.count)
     new_tokens = asked.max_new_tokens or suite.max_new_tokens
-    about = _about(asked, origin, plain, suite, new_tokens)
-    journal = Journal(record, about)
-    _Measurement(asked, models, suite.prompts, new_tokens, journal, answers, progress or (lambda *_: None)).run()
-    return {**origin, **about, **_results(asked, models, journal.samples)}, journal.samples
-
-
-def _plain(asked: Asked) -> Model:
-    """The model without a draft. All drafts are looked at before it is loaded."""
-    folder = resolve(asked.model, asked.loading.revision)
-    for draft in asked.every_draft:
-        for level in find_levels(name_levels(_with(asked.loading, draft)), folder):
-            if level.folder is not None:
-                honest.expect_honest_draft(folder, level.folder)
-    return load(asked.model, **asdict(_with(asked.loading, PLAIN)))
-
-
-def _with(loading: LoadSettings, draft: str) -> LoadSettings:
-    return LoadSettings.of({**asdict(loading), "draft": draft})
-
-
-def _about(asked: Asked, origin: dict[str, Any], model: Model, suite: Suite, new_tokens: int) -> dict[str, Any]:
-    """What is measured, on what: the same for a measurement that goes on with another."""
-    from foretoken.kernels import native
-
-    rehearsal = honest.about(model.folder)
-    return {
+    _expect_prompts(suite, target.plain, new_tokens)
+    models, levels = target.with_drafts()
+    measured = {
         "kind": KIND,
         "commit": origin["commit"],
-        "machine": {
-            **origin["machine"],
-            "threads": model.target.threads,
-            "level": native.level() if native.module() is not None else None,
-        },
         "versions": origin["versions"],
-        "model": Path(asked.model).name,
-        "model_sha256": fingerprint(model.folder, model.target.config),
-        "model_bytes": model.target.weights.nbytes,
-        "rehearsal": None if rehearsal is None else rehearsal.to_json(),
-        "arithmetic": model.target.arithmetic,
-        "weights": asked.loading.weights,
-        "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
+        **about(asked.model, target.plain, origin),
+        **_about(asked, suite, new_tokens),
+        "drafts": list(models),
+        "levels": levels,
+        "answers": answers,
+    }
+    journal = Journal(record, measured)
+    _Measurement(asked, models, suite.prompts, new_tokens, journal, answers, progress or (lambda *_: None)).run()
+    weights = {draft: model.weight_bytes for draft, model in models.items()}
+    return {**origin, **measured, **results(measured, weights, journal.samples)}, journal.samples
+
+
+def _expect_prompts(suite: Suite, model: Model, new_tokens: int) -> None:
+    """Refuse, before hours of work, prompts that would end it: without room, unknown tokens, talks in token ids."""
+    for prompt in suite.prompts:
+        if len(prompt.turns) > 1 and not all(isinstance(turn, str) for turn in prompt.turns):
+            raise SettingError(f"prompt {prompt.id} is a talk in token ids; give its turns as text")
+        first = prompt.turns[0]
+        try:
+            if model.tokenizer is None and isinstance(first, str):
+                raise PromptError(f"{model.name} has no tokenizer, so it cannot read text; give token ids")
+            asked = first if model.tokenizer is None else first_turn(prompt, model.tokenizer)
+            tokens = model.tokens_of(asked)
+        except PromptError as error:
+            raise InputError(f"prompt {prompt.id}: {error}") from None
+        if len(tokens) + new_tokens > model.context_length:
+            raise InputError(
+                f"prompt {prompt.id} has {len(tokens)} tokens, and with {new_tokens} new ones the model has room for "
+                f"{model.context_length}; leave it out, or ask for fewer new tokens"
+            )
+
+
+def _about(asked: Asked, suite: Suite, new_tokens: int) -> dict[str, Any]:
+    """What is asked of a model: the same for a measurement that goes on with another."""
+    return {
         "suite": {
             "name": suite.name,
             "sha256": suite.sha256,
@@ -142,34 +130,27 @@ def _about(asked: Asked, origin: dict[str, Any], model: Model, suite: Suite, new
         "ignore_eos": asked.ignore_eos,
         "temperatures": list(asked.temperatures),
         "repeats": asked.repeats,
-        "drafts": asked.every_draft,
     }
 
 
-def _results(asked: Asked, models: dict[str, Model], samples: list[Sample]) -> dict[str, Any]:
+def results(measured: dict[str, Any], weights: dict[str, dict[str, int]], samples: Sequence[Sample]) -> dict[str, Any]:
+    """The figures of a measurement, and what they are made of. measured: what was asked, as a record has it; weights:
+    bytes that a pass reads of them, by draft and level."""
     runs = [
-        summarise(samples, draft, temperature, models[draft].weight_bytes)
-        for temperature in asked.temperatures
-        for draft in asked.every_draft
+        summarise(samples, draft, temperature, weights[draft])
+        for temperature in measured["temperatures"]
+        for draft in measured["drafts"]
     ]
     if not any(runs):
-        raise SettingError("no prompt had a second token, so there is no speed; allow more new tokens, or ignore_eos")
+        raise SettingError("no prompt had a second token, so there is no speed; allow ignore_eos, or other prompts")
     bandwidths = sorted(s.bandwidth / 1e9 for s in samples if s.bandwidth)
     return {
         "read_bandwidth_gb_per_s": round(bandwidths[len(bandwidths) // 2], 2) if bandwidths else None,
         "read_bandwidth_range_gb_per_s": [round(bandwidths[0], 2), round(bandwidths[-1], 2)] if bandwidths else None,
-        "weight_bytes": {draft: model.weight_bytes for draft, model in models.items()},
-        "runs": [_rounded(asdict(run)) for run in runs if run is not None],
+        "weight_bytes": weights,
+        "runs": [rounded(asdict(run)) for run in runs if run is not None],
+        "samples": [sample.to_json() for sample in samples],
     }
-
-
-def _rounded(value: Any) -> Any:
-    """Numbers as far as they mean something: five digits."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass
@@ -184,22 +165,25 @@ class _Measurement:
 
     def run(self) -> None:
         """Everything that the journal does not have yet."""
-        had = {sample.key for sample in self.journal.samples}
         groups = [
             (repeat, number, prompt, temperature)
             for repeat in range(self.asked.repeats)
             for number, prompt in enumerate(self.prompts)
             for temperature in self.asked.temperatures
         ]
-        total, done = len(groups) * len(self.models), len(had)
+        # what stands beside each other is compared, so a group that was not finished is measured again as a whole
+        counts = Counter((s.repeat, s.prompt, s.temperature) for s in self.journal.samples)
+        whole = {group for group, count in counts.items() if count == len(self.models)}
+        self.journal.keep(lambda s: (s.repeat, s.prompt, s.temperature) in whole)
+        total, done = len(groups) * len(self.models), len(self.journal.samples)
         if done < total:
             self._warm_up()
             bandwidth = _bandwidth(self.models[PLAIN])
         for repeat, number, prompt, temperature in groups:
-            order = list(self.models) if repeat % 2 == 0 else list(self.models)[::-1]
-            missing = [draft for draft in order if (draft, temperature, prompt.id, repeat) not in had]
-            measured = bandwidth() if missing else None
-            for draft in missing:
+            if (repeat, prompt.id, temperature) in whole:
+                continue
+            measured = bandwidth()
+            for draft in list(self.models) if repeat % 2 == 0 else list(self.models)[::-1]:
                 self.progress(f"{draft}, {prompt.id}", done, total)
                 self.journal.add(self._sample(draft, temperature, number, prompt, repeat, measured))
                 done += 1
@@ -238,8 +222,7 @@ def ask(model: Model, prompt: Prompt, settings: GenerateSettings) -> list[Comple
     chat = model.chat(plain=not template)
     completions = []
     for turn in prompt.turns:
-        if not isinstance(turn, str):
-            raise SettingError(f"prompt {prompt.id} is a talk in token ids; give its turns as text")
+        assert isinstance(turn, str), prompt  # the others were refused
         stream = chat.send(turn, settings)
         for _ in stream:
             pass
@@ -252,18 +235,21 @@ def _bandwidth(model: Model) -> Callable[[], float | None]:
     from foretoken.bench.ceilings import Ceiling
     from foretoken.kernels import native
 
-    if native.module() is None:
+    if native.module() is None or model.settings.device != "cpu":
         return lambda: None
     return Ceiling(model.target.threads, native.level()).measure
 
 
 def write_answers(folder: Path, samples: Sequence[Sample]) -> list[Path]:
     """Write the answers that samples hold into a folder, a file a draft and temperature, for Spec-Bench's scripts."""
-    by_file: dict[str, list[dict[str, Any]]] = {}
+    by_file: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.answer is not None:
-            name = re.sub(r"[^0-9A-Za-z.]+", "-", sample.draft).strip("-")
-            by_file.setdefault(f"{name}-temperature-{sample.temperature:g}.jsonl", []).append(sample.answer)
-    for name, lines in by_file.items():
-        spec_bench.write_answers(folder / name, lines)
+            name = re.sub(r"[^0-9A-Za-z.]+", "-", called(sample.draft)).strip("-")
+            by_file.setdefault(f"{name}-temperature-{sample.temperature:g}.jsonl", []).append(sample)
+    for name, its in by_file.items():
+        if len({sample.draft for sample in its}) > 1:
+            drafts = " and ".join(dict.fromkeys(sample.draft for sample in its))
+            raise InputError(f"answers of {drafts} would lie in one file, {name}; measure them one by one")
+        spec_bench.write_answers(folder / name, [sample.answer for sample in its if sample.answer is not None])
     return [folder / name for name in by_file]

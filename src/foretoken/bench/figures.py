@@ -1,4 +1,4 @@
-"""The best current figures: tables of the newest records, for README and results/README.md."""
+"""The newest figures: a table for README and results/README.md."""
 
 from __future__ import annotations
 
@@ -8,62 +8,66 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench import records
-from foretoken.bench.report import markdown
-from foretoken.bench.runs import KIND, PLAIN
+from foretoken.bench.pages import how_sure, markdown, times
+from foretoken.bench.runs import KIND
+from foretoken.bench.statistics import PLAIN
 
 NOTHING = "No record of `bench decode` is there yet."
 
 
-def newest(folder: Path, kind: str) -> list[tuple[Path, dict[str, Any]]]:
-    """The newest record of a kind, of each model, in the order of the models' sizes and names. Files that are no record
-    of `bench decode` or `bench peers` are left out; one that says it is and cannot be read is refused."""
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        if _kind(path) == kind:
-            record = records.read(path)
-            before = found.get(record["model"])
-            if before is None or str(record.get("date")) >= str(before[1].get("date")):
-                found[record["model"]] = path, record
-    return sorted(found.values(), key=lambda each: (each[1].get("model_bytes") or 0, each[1]["model"]))
+def newest(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The records of `bench decode` of the machine and commit of the newest one, by the models' sizes: of each model
+    and suite the newest. One that cannot be read is refused; other kinds are left out."""
+    every = [(path, records.read(path)) for path in sorted(folder.glob("*.json")) if _kind(path) == KIND]
+    every.sort(key=lambda each: str(each[1].get("date")))
+    if not every:
+        return []
+    last = every[-1][1]
+    found = {
+        (record["model"], record["suite"].get("sha256"), record["max_new_tokens"]): (path, record)
+        for path, record in every
+        if (record["machine"], record["commit"]) == (last["machine"], last["commit"])
+    }
+    return sorted(found.values(), key=lambda each: (each[1]["model_bytes"], each[1]["model"]))
 
 
-def _kind(path: Path) -> str | None:
+def _kind(path: Path) -> Any:
     record = json.loads(path.read_bytes())
     return record.get("kind") if isinstance(record, dict) else None
 
 
 def table(folder: Path, beside: str) -> list[str]:
-    """A row a model and temperature: plain tokens a second, and how many times that each draft is, for all prompts
-    together. beside: how to get from the page that shows it to the records."""
-    found = newest(folder, KIND)
+    """A row a model and draft, a column a temperature. beside: how to get from the page to the records."""
+    found = newest(folder)
     if not found:
         return [NOTHING]
-    drafts = list(dict.fromkeys(d for _, record in found for d in _drafts(record) if d != PLAIN))
-    rows = [_row(path, record, t, drafts, beside) for path, record in found for t in _temperatures(record)]
-    head = ["model", "temperature", "plainly, tokens/s", *(f"`{draft}`" for draft in drafts)]
-    machines = dict.fromkeys(_machine(record) for _, record in found)
+    temperatures = sorted({run["temperature"] for _, record in found for run in record["runs"]})
+    rows = [_row(path, record, draft, temperatures, beside) for path, record in found for draft in _drafts(record)]
+    head = ["model", "draft", *("greedily" if t == 0 else f"at {t:g}" for t in temperatures)]
+    first = found[0][1]
+    machine, sure = first["machine"], {how_sure(run["prompts"]) for _, record in found for run in record["runs"]}
+    promises = {run["promise"] for _, record in found for run in record["runs"]}
     return [
         *markdown(head, rows),
         "",
-        f"Times as fast as plain decoding, for all prompts together; on {'; and on '.join(machines)}.",
+        f"Plain decoding in tokens a second; drafts in how many times as fast decoding is, the median over prompts "
+        f"({' or '.join(sorted(sure))}), measured in turn on {machine.get('processor')}, {machine.get('threads')} "
+        f"threads, commit {first['commit']}; promise {', '.join(sorted(promises))}.",
     ]
 
 
-def _row(path: Path, record: dict[str, Any], temperature: float, drafts: Sequence[str], beside: str) -> list[str]:
-    runs = {run["draft"]: run for run in record["runs"] if run["temperature"] == temperature}
-    plain = f"{runs[PLAIN]['tokens_per_second']:.1f}" if PLAIN in runs else ""
-    gains = [f"{runs[draft]['speedup_of_total']:.2f}" if draft in runs else "" for draft in drafts]
-    return [f"[{record['model']}]({beside}{path.name})", f"{temperature:g}", plain, *gains]
+def _row(path: Path, record: dict[str, Any], draft: str, temperatures: Sequence[float], beside: str) -> list[str]:
+    runs = {run["temperature"]: run for run in record["runs"] if run["draft"] == draft}
+    cells = [_cell(runs[temperature]) if temperature in runs else "" for temperature in temperatures]
+    model = f"[{record['model']}]({beside}{path.name})" if draft == PLAIN else ""
+    return [model, "plain" if draft == PLAIN else f"`{draft}`", *cells]
+
+
+def _cell(run: dict[str, Any]) -> str:
+    if run["draft"] == PLAIN:
+        return f"{run['tokens_per_second']:.1f}"
+    return times(run["speedup"], run["speedup_interval"]) if run["identical"] else "NOT identical"
 
 
 def _drafts(record: dict[str, Any]) -> list[str]:
-    return [run["draft"] for run in record["runs"]]
-
-
-def _temperatures(record: dict[str, Any]) -> list[float]:
-    return list(dict.fromkeys(run["temperature"] for run in record["runs"]))
-
-
-def _machine(record: dict[str, Any]) -> str:
-    machine = record["machine"]
-    return f"{machine.get('processor')}, {machine.get('threads')} threads"
+    return list(dict.fromkeys(run["draft"] for run in record["runs"]))

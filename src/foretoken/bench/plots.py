@@ -2,50 +2,37 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.files import write_bytes
+from foretoken.pictures import FAINT, INK, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = ("#33415c", "#3d7fc4", "#2f9e62", "#e9b233", "#d9534f", "#9059b8", "#16959b", "#a8673a", "#c2559b")
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-_FAINT = "#6c7683"
+Styles = dict[str, tuple[str, str]]  # colour and mark of each draft
 _SHADES = (1.0, 0.55, 0.3)  # of bars, by temperature
 
 
 def draw(path: str | Path, record: dict[str, Any]) -> None:
     """Draw a record into a file, .png or .svg."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     drafts = list(dict.fromkeys(run["draft"] for run in record["runs"]))
-    colours = {draft: _COLOURS[at % len(_COLOURS)] for at, draft in enumerate(drafts)}
-    marks = {draft: _MARKS[at % len(_MARKS)] for at, draft in enumerate(drafts)}
-    figure = Figure(figsize=(15, 5), layout="constrained")
-    FigureCanvasAgg(figure)
+    styles = {draft: style(at) for at, draft in enumerate(drafts)}
+    figure = new_figure(15, 5)
     speeds, positions, ceiling = figure.subplots(1, 3)
-    _speeds(speeds, record["runs"], drafts, colours)
-    _positions(positions, record["runs"], colours, marks)
-    _ceiling(ceiling, record["runs"], record["read_bandwidth_gb_per_s"], colours, marks)
+    _speeds(speeds, record["runs"], drafts, styles)
+    _positions(positions, record["runs"], styles)
+    _ceiling(ceiling, record["runs"], record["read_bandwidth_gb_per_s"], styles)
     machine = record["machine"]
     figure.suptitle(
         f"{record['model']}: {machine.get('processor')}, {machine.get('threads')} threads, "
         f"{machine.get('level') or 'PyTorch'}, commit {str(record['commit'])[:12]}",
         fontsize=10,
     )
-    data = io.BytesIO()
-    kind = Path(path).suffix.lower().removeprefix(".")
-    with rc_context({"svg.hashsalt": "foretoken"}):  # the same numbers make the same file
-        figure.savefig(data, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(path, data.getvalue(), what="picture")
+    save(figure, path)
 
 
-def _speeds(axes: Axes, runs: list[dict[str, Any]], drafts: list[str], colours: dict[str, str]) -> None:
+def _speeds(axes: Axes, runs: list[dict[str, Any]], drafts: list[str], styles: Styles) -> None:
     temperatures = list(dict.fromkeys(run["temperature"] for run in runs))
     height = 0.8 / len(temperatures)
     for run in runs:
@@ -54,19 +41,19 @@ def _speeds(axes: Axes, runs: list[dict[str, Any]], drafts: list[str], colours: 
         low, high = run["speedup_interval"]
         error = [[max(run["speedup"] - low, 0)], [max(high - run["speedup"], 0)]]
         shade = _SHADES[min(at, len(_SHADES) - 1)]
-        axes.barh(place, run["speedup"], height * 0.9, color=colours[run["draft"]], alpha=shade)
-        axes.errorbar(run["speedup"], place, xerr=error, color="#1f2733", linewidth=1, capsize=2)
+        axes.barh(place, run["speedup"], height * 0.9, color=styles[run["draft"]][0], alpha=shade)
+        axes.errorbar(run["speedup"], place, xerr=error, color=INK, linewidth=1, capsize=2)
         said = f" {run['tokens_per_second']:.1f}/s at {run['temperature']:g}"
-        axes.annotate(said, (high, place), fontsize=7, va="center", color=_FAINT)
-    axes.axvline(1, color=_FAINT, linewidth=1, linestyle="--")
+        axes.annotate(said, (high, place), fontsize=7, va="center", color=FAINT)
+    axes.axvline(1, color=FAINT, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(drafts)), drafts)
     axes.invert_yaxis()
     most = max(run["speedup_interval"][1] for run in runs)
     axes.set(xlabel="times plain decoding (median of prompts, 95 %)", title="Speed", xlim=(0, 1.3 * most))
 
 
-def _positions(axes: Axes, runs: list[dict[str, Any]], colours: dict[str, str], marks: dict[str, str]) -> None:
-    styles = ("-", "--", ":")
+def _positions(axes: Axes, runs: list[dict[str, Any]], styles: Styles) -> None:
+    dashes = ("-", "--", ":")
     temperatures = list(dict.fromkeys(run["temperature"] for run in runs))
     for run in runs:
         if run["drafts"] == 0 or not run["accepted_per_position"]:
@@ -75,10 +62,10 @@ def _positions(axes: Axes, runs: list[dict[str, Any]], colours: dict[str, str], 
         axes.plot(
             range(1, len(shares) + 1),
             shares,
-            color=colours[run["draft"]],
-            marker=marks[run["draft"]],
+            color=styles[run["draft"]][0],
+            marker=styles[run["draft"]][1],
             markersize=4,
-            linestyle=styles[temperatures.index(run["temperature"]) % len(styles)],
+            linestyle=dashes[temperatures.index(run["temperature"]) % len(dashes)],
             label=f"{run['draft']}, {run['temperature']:g}",
         )
     axes.set(xlabel="position in the draft", ylabel="drafts accepted so far", title="Acceptance", ylim=(0, 1.02))
@@ -91,8 +78,7 @@ def _ceiling(
     axes: Axes,
     runs: list[dict[str, Any]],
     bandwidth: float | None,
-    colours: dict[str, str],
-    marks: dict[str, str],
+    styles: Styles,
 ) -> None:
     """Tokens a second by the bytes that a token costs; the line is what memory allows."""
     sizes = [run["bytes_per_token"] / 1e9 for run in runs]
@@ -100,8 +86,8 @@ def _ceiling(
         axes.scatter(
             gigabytes,
             run["tokens_per_second"],
-            color=colours[run["draft"]],
-            marker=marks[run["draft"]],
+            color=styles[run["draft"]][0],
+            marker=styles[run["draft"]][1],
             alpha=1.0 if run["temperature"] == 0 else 0.5,
         )
         said = f"{run['draft']}, {run['temperature']:g}"
@@ -110,7 +96,7 @@ def _ceiling(
         )
     if bandwidth is not None and min(sizes) > 0:
         ends = [min(sizes) / 1.3, max(sizes) * 1.3]
-        axes.plot(ends, [bandwidth / size for size in ends], color=_FAINT, linewidth=1, linestyle="--")
+        axes.plot(ends, [bandwidth / size for size in ends], color=FAINT, linewidth=1, linestyle="--")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set(xlabel="GB of weights read a token", ylabel="tokens a second", title="Dashed: what memory allows")

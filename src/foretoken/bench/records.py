@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from foretoken.bench.fields import expect, expect_fields, is_number
 from foretoken.bench.runs import KIND, Run
 from foretoken.errors import InputError, quoted
 from foretoken.files import read_bytes
@@ -25,18 +23,6 @@ _DECODE: dict[str, str] = {
     "read_bandwidth_gb_per_s": "float | None",
     "runs": "list",
 }
-# what a field's type is in JSON, and what it is called
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "text"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "bool": ((bool,), "true or false"),
-    "list": ((list,), "a list"),
-    "dict[str, Any]": ((dict,), "an object"),
-    "tuple[float, float]": ((list,), "a list"),
-    "tuple[int, ...]": ((list,), "a list"),
-    "tuple[dict[str, Any], ...]": ((list,), "a list"),
-}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -52,9 +38,9 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} is a record of kind {quoted(kind, 40)}; expected one that `bench decode` or `bench peers` wrote"
         )
-    _expect(record, _COMMON, str(path))
+    expect(record, _COMMON, str(path))
     if record["kind"] == KIND:
-        _expect(record, _DECODE, str(path))
+        expect(record, _DECODE, str(path))
         if not record["runs"]:
             raise InputError(f"{path} has no runs; expected one or more: measure again")
         for number, run in enumerate(record["runs"]):
@@ -65,28 +51,11 @@ def read(path: Path) -> dict[str, Any]:
 def _expect_run(run: Any, where: str) -> None:
     if not isinstance(run, dict):
         raise InputError(f"{where} is {quoted(run, 40)}, expected an object; measure again")
-    _expect(run, {field.name: str(field.type) for field in fields(Run)}, where)
+    expect_fields(run, Run, where)
     interval, positions = run["speedup_interval"], run["accepted_per_position"]
-    if len(interval) != 2 or not all(_is_number(value) for value in interval):
+    if len(interval) != 2 or not all(is_number(value) for value in interval):
         raise InputError(f"{where}: speedup_interval is {quoted(interval, 40)}, expected two numbers; measure again")
     if not all(isinstance(count, int) and not isinstance(count, bool) for count in positions):
         raise InputError(
             f"{where}: accepted_per_position is {quoted(positions, 40)}, expected whole numbers; measure again"
         )
-
-
-def _expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) -> None:
-    for name, kind in expected.items():
-        may_be_null = kind.endswith(" | None")
-        types, called = _TYPES[kind.removesuffix(" | None")]
-        value = found.get(name)
-        if value is None and may_be_null and name in found:
-            continue
-        right = isinstance(value, types) and isinstance(value, bool) == (types == (bool,))
-        if not right or (float in types and not _is_number(value)):
-            came = quoted(value, 40) if name in found else "absent"
-            raise InputError(f"{where}: {name} is {came}, expected {called}{' or null' * may_be_null}; measure again")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from foretoken.bench.pages import how_sure, markdown, rehearsed, times, where
 from foretoken.bench.runs import KIND
+from foretoken.bench.side_by_side.tables import table as peers
 from foretoken.errors import InputError
 from foretoken.progress import size
 
@@ -23,7 +25,7 @@ def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, 
     """
     expect_comparable(records)
     first = records[0][1]
-    lines = ["# Decoding, measured", "", _where(first), ""]
+    lines = ["# Decoding, measured", "", where(first), ""]
     for path, record in records:
         lines += section(record)
         if path in (pictures or {}):
@@ -35,6 +37,12 @@ def expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
     """Refuse records that were not measured on one machine at one commit: what differs could be either."""
     path, first = records[0]
     for other_path, other in records[1:]:
+        commit = first["commit"]
+        if commit is None or commit.endswith("-dirty"):
+            raise InputError(
+                f"{path.name} was measured with code that no commit holds ({commit or 'unknown'}), so it cannot be "
+                f"told whether {other_path.name} was measured with the same; commit, and measure both again"
+            )
         for name in ("machine", "commit"):
             if other[name] != first[name]:
                 raise InputError(
@@ -53,8 +61,6 @@ def _what(name: str, one: Any, other: Any) -> str:
 def section(record: dict[str, Any]) -> list[str]:
     """The lines of one record."""
     if record["kind"] != KIND:
-        from foretoken.bench.side_by_side import table as peers
-
         return [f"## {record['model']}, beside others", "", *peers(record).splitlines(), ""]
     lines = [f"## {record['model']}", "", _about(record), ""]
     for temperature in dict.fromkeys(run["temperature"] for run in record["runs"]):
@@ -66,19 +72,21 @@ def section(record: dict[str, Any]) -> list[str]:
 
 def lines(record: dict[str, Any]) -> list[str]:
     """What a terminal shows of a measurement that has just ended: its section, and what was the fastest."""
-    return [_where(record), "", *section(record)[:-1], *_best(record)]
+    return [where(record), "", *section(record)[:-1], *_best(record)]
 
 
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """The runs of one temperature."""
-    head = ["draft", "tokens/s", "with prompt", "speed-up (95 %)", "of the whole", "tokens a pass", "bytes a token"]
+    sure = how_sure(min(run["prompts"] for run in runs))
+    head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "with prompts", "tokens a pass"]
     rows = [
         [
             run["draft"],
             f"{run['tokens_per_second']:.1f}",
             f"{run['tokens_per_second_with_prefill']:.1f}",
-            f"{run['speedup']:.2f} ({run['speedup_interval'][0]:.2f} to {run['speedup_interval'][1]:.2f})",
+            times(run["speedup"], run["speedup_interval"]),
             f"{run['speedup_of_total']:.2f}",
+            f"{run['speedup_with_prefill']:.2f}",
             f"{run['mean_acceptance_length']:.2f}",
             size(int(run["bytes_per_token"])),
             "" if run["share_of_ceiling"] is None else f"{run['share_of_ceiling']:.2f}",
@@ -87,48 +95,17 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
         ]
         for run in runs
     ]
-    return markdown([*head, "of ceiling", "promise", "identical"], rows)
-
-
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table whose columns stand under each other: the first to the left, all others to the right."""
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, *rows)]
-    widths = [max(3, *(len(row[at]) for row in cells)) for at in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        padded = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    under = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [line(cells[0]), f"| {' | '.join(under)} |", *map(line, cells[1:])]
-
-
-def _where(record: dict[str, Any]) -> str:
-    machine, bandwidth = record["machine"], record.get("read_bandwidth_gb_per_s")
-    speed = "" if bandwidth is None else f", memory read at {bandwidth} GB/s"
-    engine = machine.get("level") or "PyTorch"
-    return (
-        f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}{speed}; "
-        f"commit {record['commit'] or 'unknown'}"
-    )
+    return markdown([*head, "bytes a token", "of ceiling", "promise", "identical"], rows)
 
 
 def _about(record: dict[str, Any]) -> str:
-    suite, rehearsal = record["suite"], record.get("rehearsal")
-    made = ""
-    if isinstance(rehearsal, dict):
-        source = rehearsal.get("source")
-        name = source.get("name") if isinstance(source, dict) else source
-        made = f" A rehearsal: the shape of {rehearsal.get('shape')}, the function of {name}."
+    suite = record["suite"]
     return (
-        f"{size(record['model_bytes'])} of weights, {record['weights']};{made} {suite.get('prompts')} prompts of "
-        f"{suite.get('name')}, {record['max_new_tokens']} new tokens each, {record['repeats']} times, in turn with "
-        "plain decoding. Tokens per second are of decoding alone, and with the prompt's time; the speed-up is the "
-        "median over prompts, and of the time of all together; bytes are those of weights; the ceiling is what reading "
-        "them allows."
+        f"{size(record['model_bytes'])} of weights, {record['weights']}.{rehearsed(record)} {suite.get('prompts')} "
+        f"prompts of {suite.get('name')}, {record['max_new_tokens']} new tokens each, {record['repeats']} times, in "
+        "turn with plain decoding. Tokens per second are of decoding alone, and with the prompt's time; speed-ups are "
+        "the median over prompts, of all prompts together, and of those with their reading; bytes are those of "
+        "weights; the ceiling is what reading them allows."
     )
 
 
@@ -167,14 +144,14 @@ def _best(record: dict[str, Any]) -> list[str]:
     """What to use here, in a sentence a temperature."""
     lines = [""]
     for temperature in dict.fromkeys(run["temperature"] for run in record["runs"]):
-        runs = [run for run in record["runs"] if run["temperature"] == temperature]
-        best = max(runs, key=lambda run: run["speedup_of_total"])
+        runs = [run for run in record["runs"] if run["temperature"] == temperature and run["identical"]]
+        best = max(runs, key=lambda run: run["speedup_with_prefill"], default=None)
         at = f"At temperature {temperature:g}" if temperature else "Greedily"
-        if best["speedup_of_total"] < 1.02:
+        if best is None or best["speedup_with_prefill"] < 1.02:
             lines.append(f"{at}, nothing here is faster than plain decoding on these prompts.")
         else:
             lines.append(
-                f"{at}, --draft {best['draft']} is fastest on these prompts: {best['speedup_of_total']:.2f} times "
-                "plain decoding."
+                f"{at}, --draft {best['draft']} is fastest on these prompts: {best['speedup_with_prefill']:.2f} times "
+                "plain decoding, prompts and all."
             )
     return lines

@@ -6,35 +6,26 @@ computes with weights in the cache; where that lies below the line of the bandwi
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.files import write_bytes
+from foretoken.pictures import FAINT, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = ("#33415c", "#3d7fc4", "#2f9e62", "#e9b233", "#d9534f", "#9059b8", "#16959b", "#a8673a", "#c2559b")
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-
 
 def draw(path: str | Path, record: dict[str, Any]) -> None:
     """Draw a record into a file, .png or .svg, for its largest matrix."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     m, k = max(((r["m"], r["k"]) for r in record["results"]), key=lambda shape: shape[0] * shape[1])
     lines: dict[str, list[dict[str, Any]]] = {}
     for result in record["results"]:
         if (result["m"], result["k"]) == (m, k):
             lines.setdefault(result["kernel"].removeprefix("linear_"), []).append(result)
-    figure = Figure(figsize=(13, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(13, 5.4)
     bandwidth_axes, roof_axes = figure.subplots(1, 2)
     bandwidth = record["read_bandwidth_gb_per_s"]
-    styles = {name: (_COLOURS[i % 9], _MARKS[i % 9]) for i, name in enumerate(lines)}
+    styles = {name: style(at) for at, name in enumerate(lines)}
     _bandwidth(bandwidth_axes, lines, bandwidth, styles)
     _roofline(roof_axes, lines, bandwidth, styles, {r["kernel"].removeprefix("linear_"): r for r in record["roofs"]})
     machine = record["machine"]
@@ -43,18 +34,14 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
         f"{bandwidth} GB/s, commit {str(record.get('commit'))[:7]}",
         fontsize=10,
     )
-    data = io.BytesIO()
-    kind = Path(path).suffix.lower().removeprefix(".")
-    with rc_context({"svg.hashsalt": "foretoken"}):  # the same numbers make the same file
-        figure.savefig(data, format=kind, dpi=130, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(path, data.getvalue(), what="picture")
+    save(figure, path)
 
 
 def _bandwidth(
     axes: Axes, lines: dict[str, list[dict[str, Any]]], bandwidth: float, styles: dict[str, tuple[str, str]]
 ) -> None:
-    axes.axhline(bandwidth, color="#6c7683", linewidth=1, linestyle="--")
-    axes.annotate("read bandwidth", (1, bandwidth), xytext=(0, 3), textcoords="offset points", color="#6c7683")
+    axes.axhline(bandwidth, color=FAINT, linewidth=1, linestyle="--")
+    axes.annotate("read bandwidth", (1, bandwidth), xytext=(0, 3), textcoords="offset points", color=FAINT)
     for name, results in lines.items():
         colour, mark = styles[name]
         rows = [r["n"] for r in results]
@@ -77,7 +64,7 @@ def _roofline(
 ) -> None:
     intensities = [_intensity(r) for results in lines.values() for r in results]
     low, high = min(intensities) / 1.5, max(intensities) * 1.5
-    axes.plot([low, high], [low * bandwidth, high * bandwidth], color="#6c7683", linewidth=1, linestyle="--")
+    axes.plot([low, high], [low * bandwidth, high * bandwidth], color=FAINT, linewidth=1, linestyle="--")
     for name, results in lines.items():
         colour, mark = styles[name]
         roof = roofs[name]["gflops"]

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from foretoken.bench.intervals import median_interval
 from foretoken.bench.samples import Sample, added
+from foretoken.bench.statistics import PLAIN, by_prompt, first_difference, median_interval
 
 KIND = "decode"  # of a record of such runs
-PLAIN = "none"
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,9 @@ class Run:
     """One draft at one temperature. Speeds are medians over prompts of each prompt's median over repeats.
 
     tokens_per_second: of decoding alone, without the prompt and the first token, which its pass gives; with_prefill:
-    with both. speedup: over plain decoding of the same prompt in the same repeat; the interval holds it at 95 %
-    (bootstrap over prompts). speedup_of_total: of the time of all prompts together, which the slow ones decide.
+    with both. speedup: by how much a token's time is shorter than in plain decoding of the same prompt in the same
+    repeat; the interval holds it at 95 % (bootstrap over prompts). speedup_of_total, speedup_with_prefill: the same of
+    all prompts together, without their reading and with it, the median over repeats: there slow prompts count for more.
     mean_acceptance_length: tokens a pass of the target, the bonus token counted. bytes_per_token: what target and
     drafts read of their weights for it. share_of_ceiling: of the speed that reading those bytes allows at the bandwidth
     measured beside. identical: whether every text is the plain one, token for token; first_difference: where not.
@@ -53,25 +53,19 @@ class Run:
 def summarise(samples: Sequence[Sample], draft: str, temperature: float, weights: Mapping[str, int]) -> Run | None:
     """A draft's run; None where no prompt had a second token, so that there is no speed. weights: bytes that a pass
     reads of them, by level; `target` among them."""
-    plain = {s.prompt: s for s in reversed(samples) if (s.draft, s.temperature) == (PLAIN, temperature)}
-    beside = {(s.prompt, s.repeat): s for s in samples if (s.draft, s.temperature) == (PLAIN, temperature)}
+    plain = {(s.prompt, s.repeat): s for s in samples if (s.draft, s.temperature) == (PLAIN, temperature)}
     every = [s for s in samples if (s.draft, s.temperature) == (draft, temperature)]
-    own = [s for s in every if s.decoded > 0]
-    if not own:
+    pairs = [(s, plain[s.prompt, s.repeat]) for s in every]
+    pairs = [(own, beside) for own, beside in pairs if own.decoded > 0 and beside.decoded > 0]
+    if not pairs:
         return None
+    own = [s for s, _ in pairs]
     first = [s for s in own if s.repeat == min(other.repeat for other in own)]  # the counts are those of every repeat
-    seconds = _by_prompt(own, lambda s: s.decode_seconds)
-    plain_seconds = _by_prompt([beside[s.prompt, s.repeat] for s in own], lambda s: s.decode_seconds)
-    ratios = _by_prompt(own, lambda s: beside[s.prompt, s.repeat].decode_seconds / s.decode_seconds)
-    whole = _by_prompt(own, lambda s: _seconds(beside[s.prompt, s.repeat]) / _seconds(s))
+    ratios = by_prompt(pairs, lambda p: p[0].prompt, lambda p: _per_token(p[1]) / _per_token(p[0]))
     decoded, passes = sum(s.decoded for s in first), sum(s.passes for s in first)
     draft_tokens, accepted = sum(s.draft_tokens for s in first), sum(s.accepted_tokens for s in first)
-    levels = _levels(first, sum(s.decode_seconds for s in first))
-    bytes_per_token = (
-        passes * weights["target"] + sum(level["passes"] * weights.get(level["name"], 0) for level in levels)
-    ) / decoded
-    shares = [s.decoded / s.decode_seconds * bytes_per_token / s.bandwidth for s in own if s.bandwidth]
-    difference = _first_difference(plain, every)
+    shares = [_bytes(s, weights) / s.decode_seconds / s.bandwidth for s in own if s.bandwidth]
+    difference = _first_difference(every, plain)
     return Run(
         draft=draft,
         temperature=temperature,
@@ -82,36 +76,50 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float, weights
         tokens_per_second_with_prefill=_speed(own, lambda s: (s.decoded + len(s.tokens)) / _seconds(s)),
         speedup=median(ratios.values()),
         speedup_interval=median_interval(list(ratios.values())),
-        speedup_with_prefill=median(whole.values()),
-        speedup_of_total=sum(plain_seconds.values()) / sum(seconds.values()),
+        speedup_of_total=_of_total(pairs, lambda s: s.decode_seconds, lambda s: s.decoded),
+        speedup_with_prefill=_of_total(pairs, _seconds, lambda s: s.decoded + len(s.tokens)),
         mean_acceptance_length=decoded / passes,
         draft_acceptance_rate=accepted / draft_tokens if draft_tokens else 0.0,
         accepted_per_position=added(s.accepted_per_position for s in first),
         drafts=sum(s.drafts for s in first),
         draft_tokens=draft_tokens,
         accepted_tokens=accepted,
-        bytes_per_token=bytes_per_token,
+        bytes_per_token=sum(_bytes(s, weights) for s in first) / decoded,
         share_of_ceiling=median(shares) if shares else None,
-        levels=levels,
+        levels=_levels(first, sum(s.decode_seconds for s in first)),
         identical=difference is None,
         first_difference=difference,
     )
+
+
+def _per_token(sample: Sample) -> float:
+    return sample.decode_seconds / sample.decoded
+
+
+def _bytes(sample: Sample, weights: Mapping[str, int]) -> float:
+    """What a sample's passes have read of their weights."""
+    drafts = sum(level["passes"] * weights.get(name, 0) for name, level in sample.levels.items())
+    return sample.passes * weights["target"] + drafts
+
+
+def _of_total(
+    pairs: Sequence[tuple[Sample, Sample]], seconds: Callable[[Sample], float], tokens: Callable[[Sample], int]
+) -> float:
+    """How many times as fast all prompts together are, a repeat at a time; the median over repeats."""
+    ratios = []
+    for repeat in {own.repeat for own, _ in pairs}:
+        its = [pair for pair in pairs if pair[0].repeat == repeat]
+        own, plain = (sum(map(seconds, each)) / sum(map(tokens, each)) for each in zip(*its, strict=True))
+        ratios.append(plain / own)
+    return median(ratios)
 
 
 def _seconds(sample: Sample) -> float:
     return sample.decode_seconds + sample.prefill_seconds
 
 
-def _by_prompt(samples: Sequence[Sample], value: Callable[[Sample], float]) -> dict[str, float]:
-    """Each prompt's median over repeats."""
-    values: dict[str, list[float]] = {}
-    for sample in samples:
-        values.setdefault(sample.prompt, []).append(value(sample))
-    return {prompt: median(its) for prompt, its in values.items()}
-
-
 def _speed(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float:
-    return median(_by_prompt(samples, value).values())
+    return median(by_prompt(samples, lambda s: s.prompt, value).values())
 
 
 def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], ...]:
@@ -128,19 +136,20 @@ def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], 
     return tuple(levels)
 
 
-def _first_difference(plain: Mapping[str, Sample], samples: Sequence[Sample]) -> dict[str, Any] | None:
-    """Where a sample's text first leaves the plain one: the token there and the plain one, null where a text ended."""
+def _first_difference(samples: Sequence[Sample], plain: Mapping[tuple[str, int], Sample]) -> dict[str, Any] | None:
+    """Where a sample's text first leaves that of the first plain one: the token there and the plain one, null where a
+    text ended."""
     for sample in samples:
-        for turn, (own, other) in enumerate(zip(sample.tokens, plain[sample.prompt].tokens, strict=True)):
-            if own != other:
-                at = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), None)
-                position = min(len(own), len(other)) if at is None else at
+        expected = plain[sample.prompt, min(repeat for prompt, repeat in plain if prompt == sample.prompt)]
+        for turn, (own, other) in enumerate(zip(sample.tokens, expected.tokens, strict=True)):
+            at = first_difference(own, other)
+            if at is not None:
                 return {
                     "prompt": sample.prompt,
                     "repeat": sample.repeat,
                     "turn": turn,
-                    "position": position,
-                    "token": own[position] if position < len(own) else None,
-                    "plain_token": other[position] if position < len(other) else None,
+                    "position": at,
+                    "token": own[at] if at < len(own) else None,
+                    "plain_token": other[at] if at < len(other) else None,
                 }
     return None

@@ -7,13 +7,17 @@ record's, from its first moment on. The same command goes on where it was ended.
 from __future__ import annotations
 
 import json
+import operator
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from foretoken.errors import InputError
+from foretoken.bench.fields import expect_fields
+from foretoken.bench.statistics import rounded
+from foretoken.errors import InputError, quoted
+from foretoken.files import read_bytes, write_bytes
 from foretoken.stats import Stats
 from foretoken.types import Completion
 
@@ -60,16 +64,20 @@ class Sample:
     @classmethod
     def read(cls, line: dict[str, Any]) -> Self:
         """A sample that was written as JSON."""
-        tokens = tuple(tuple(turn) for turn in line["tokens"])
-        positions = tuple(line["accepted_per_position"])
+        expect_fields(line, cls, "a sample")
+        tokens = tuple(tuple(map(operator.index, turn)) for turn in line["tokens"])
+        positions = tuple(map(operator.index, line["accepted_per_position"]))
+        for level in line["levels"].values():
+            if set(level) != set(_LEVEL) or not all(isinstance(value, int | float) for value in level.values()):
+                raise InputError(f"a level is {quoted(level)}, expected numbers for {', '.join(_LEVEL)}")
         return cls(**{**line, "tokens": tokens, "accepted_per_position": positions})
 
-    @property
-    def key(self) -> tuple[str, float, str, int]:
-        """What tells it from every other sample of a measurement."""
-        return self.draft, self.temperature, self.prompt, self.repeat
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a record, so that its figures can be made again; of the tokens how many each turn had."""
+        return {**rounded(asdict(replace(self, answer=None))), "tokens": [len(turn) for turn in self.tokens]}
 
 
+_LEVEL = ("passes", "seconds", "draft_tokens", "accepted_tokens")
 _SUMS = ("decode_seconds", "prefill_seconds", "passes", "drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -88,12 +96,11 @@ def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def _levels(stats: Iterable[Stats]) -> dict[str, dict[str, float]]:
-    names = ("passes", "seconds", "draft_tokens", "accepted_tokens")
     total: dict[str, dict[str, float]] = {}
     for each in stats:
         for level in each.levels:
-            sums = total.setdefault(level.name, dict.fromkeys(names, 0))
-            for name in names:
+            sums = total.setdefault(level.name, dict.fromkeys(_LEVEL, 0))
+            for name in _LEVEL:
                 sums[name] += getattr(level, name)
     return total
 
@@ -114,27 +121,36 @@ class Journal:
         self.samples: list[Sample] = []
         self._path = None if record is None else journal_of(record)
         self._asked: dict[str, Any] = json.loads(json.dumps(asked))  # as it will be read
+        self._begun = False
         if self._path is not None and self._path.exists():
             self._resume(self._path)
-        elif self._path is not None:
-            self._append({"measuring": self._asked})
 
     def add(self, sample: Sample) -> None:
         """Keep a sample."""
+        if not self._begun:
+            self._append({"measuring": self._asked})
+            self._begun = True
         self.samples.append(sample)
         self._append(asdict(sample))
 
+    def keep(self, wanted: Callable[[Sample], bool]) -> None:
+        """Keep of the samples those that are wanted."""
+        kept = list(filter(wanted, self.samples))
+        if len(kept) < len(self.samples) and self._path is not None:
+            lines = [{"measuring": self._asked}, *map(asdict, kept)]
+            write_bytes(self._path, b"".join(map(_line, lines)), what="journal")
+        self.samples = kept
+
     def _resume(self, path: Path) -> None:
         try:
-            lines = path.read_bytes().split(b"\n")
+            *whole, torn = read_bytes(path).split(b"\n")  # a line that was cut short has no end
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}); remove it, or name another record") from None
-        whole, torn = lines[:-1], lines[-1]  # a line that was cut short has no end
         try:
             read = [json.loads(line) for line in whole]
             was = read[0]["measuring"] if read else None
             self.samples = [Sample.read(line) for line in read[1:]]
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InputError(
                 f"{path} is no journal of a measurement; remove it, or name another record than {path.stem}"
             ) from None
@@ -143,18 +159,16 @@ class Journal:
                 f"{path} holds the beginning of another measurement ({_difference(was, self._asked)}); repeat its "
                 "command to go on with it, remove it, or name another record"
             )
-        if torn or was is None:
-            with path.open("r+b") as file:
-                file.truncate(sum(len(line) + 1 for line in whole))
-        if was is None:
-            self._append({"measuring": self._asked})
+        self._begun = was is not None
+        if torn:
+            write_bytes(path, b"".join(line + b"\n" for line in whole), what="journal")
 
     def _append(self, line: dict[str, Any]) -> None:
         if self._path is None:
             return
         try:
             with self._path.open("ab") as file:
-                file.write(json.dumps(line).encode() + b"\n")
+                file.write(_line(line))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -162,6 +176,10 @@ class Journal:
                 f"{self._path} cannot be written ({error.strerror}); free some space and repeat the command: what was "
                 "measured is kept"
             ) from None
+
+
+def _line(content: dict[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"
 
 
 def _difference(was: object, asked: dict[str, Any]) -> str:

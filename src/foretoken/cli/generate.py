@@ -79,6 +79,7 @@ def generate(
 
     from foretoken.cli import show
     from foretoken.cli.table import print_stats
+    from foretoken.pictures import expect_drawable
     from foretoken.timeline import draw as timeline
     from foretoken.transcript import record as transcript
 
@@ -86,7 +87,7 @@ def generate(
         transcript.expect_provable(loading.rule, generating)
         transcript.expect_place(record)
     if plot is not None:
-        timeline.expect_drawable(plot)
+        expect_drawable(plot)
     loaded = load(model, **asdict(loading))
     completions = []
     for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):

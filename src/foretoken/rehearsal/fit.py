@@ -208,6 +208,15 @@ def expect_kind(small: DecoderConfig, shape: Shape, name: str) -> None:
         )
 
 
+def has_room(small: DecoderConfig, shape: Shape) -> bool:
+    """Whether a model fits into a shape."""
+    try:
+        expect_room(small, shape, "")
+    except InputError:
+        return False
+    return True
+
+
 def expect_room(small: DecoderConfig, shape: Shape, name: str) -> None:
     """Refuse a shape that a model has no room in, with all that is too small. Raises InputError."""
     sizes = {

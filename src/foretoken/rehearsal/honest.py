@@ -12,11 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from foretoken.copies.fingerprint import fingerprint
-from foretoken.decoder.config import parse_config, read_json
+from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.weights import EMBEDDING, mapped_tensors
 from foretoken.errors import CheckpointError, DraftSpecError, quoted
+from foretoken.rehearsal.fit import has_room
+from foretoken.rehearsal.shapes import SHAPES, shape_of
 
 KEY = "rehearsal"  # in config.json
+_ROWS, _CHANNELS = 64, 16  # of embeddings that are compared: no model has fewer channels
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,8 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
 
     Its own copies, and itself, are honest: a large model's copies cost that and say that, too. Any other draft must be
     a rehearsal, so that it costs something, and one of another model, or it would know every token. Of a target that is
-    no rehearsal nothing is asked. Models are told apart by fingerprints. Raises DraftSpecError, and a ModelError where
-    one of the two cannot be read.
+    no rehearsal nothing is asked. Models are told apart by fingerprints, and by some numbers of their embeddings, which
+    are nearly the same in another type. Raises DraftSpecError, and a ModelError where one of the two cannot be read.
     """
     its = about(target)
     if its is None:
@@ -97,17 +103,31 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
     if root == _root(target):
         return
     drafts = about(draft)
-    if its.source_sha256 in (root, drafts and drafts.source_sha256):
+    if its.source_sha256 in (root, drafts and drafts.source_sha256) or _have_the_same_numbers(target, draft):
         raise DraftSpecError(
             f"draft {str(draft)!r} says what {its.source_name} says, and so does {str(target)!r}, its rehearsal: every "
             "token would be accepted; draft with a copy of the rehearsal, or rehearse a smaller model"
         )
     if drafts is None:
-        vocabulary = parse_config(read_json(target / "config.json")).vocab_size
+        small, vocabulary = _config(draft), _config(target).vocab_size
+        shape = next((name for name in SHAPES if has_room(small, shape_of(name, vocab_size=vocabulary))), "SHAPE")
         raise DraftSpecError(
             f"draft {str(draft)!r} is no rehearsal, and would cost too little beside {str(target)!r}, which is one; "
-            f"rehearse it, too: foretoken rehearse --model {draft} --shape llama-68m --vocab-size {vocabulary} OUT"
+            f"rehearse it, too: foretoken rehearse --model {draft} --shape {shape} --vocab-size {vocabulary} OUT"
         )
+
+
+def _have_the_same_numbers(one: Path, other: Path) -> bool:
+    """Whether two checkpoints begin with the same embeddings, whatever their type: rehearsals keep their model's."""
+    first = [
+        mapped_tensors(folder, _config(folder))[f"{EMBEDDING}.weight"][:_ROWS, :_CHANNELS] for folder in (one, other)
+    ]
+    numbers, others = (tensor.float() for tensor in first)
+    return numbers.shape == others.shape and torch.allclose(numbers, others, rtol=2**-6, atol=1e-6)
+
+
+def _config(folder: Path) -> DecoderConfig:
+    return parse_config(read_json(folder / "config.json"))
 
 
 def _root(folder: Path) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from foretoken.errors import InputError, SettingError
-from foretoken.files import expect_place, write_bytes
+from foretoken.errors import InputError
+from foretoken.pictures import FAINT, INK, new_figure, save
 from foretoken.timeline.lanes import Round, lanes, rows_of
 from foretoken.timeline.worth import Worth, worth
 from foretoken.types import Completion
@@ -21,9 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ENDINGS = (".png", ".svg")
-
-_INK, _FAINT, _LINE, _BAND = "#1f2733", "#6c7683", "#d8dde3", "#f5f6f8"
+_LINE, _BAND = "#d8dde3", "#f5f6f8"
 _TARGET, _REST = "#33415c", "#c9cfd6"
 _LEVELS = ("#3d7fc4", "#9059b8", "#16959b", "#a8673a", "#c2559b")
 # what tells them apart without colour is their place, and that rejected ones are hollow
@@ -36,32 +32,11 @@ _ROWS = 4  # of rounds in detail
 _STRIPS = 260  # columns of the strip of all rounds, at most
 
 
-def expect_drawable(path: str | Path) -> None:
-    """Refuse, before anything is generated, a picture that cannot be drawn or that has no place."""
-    if Path(path).suffix.lower() not in ENDINGS:
-        raise SettingError(f"{path} is no name for a picture; expected one that ends in {' or '.join(ENDINGS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("pictures need matplotlib, which is not installed; run `pip install matplotlib`")
-    expect_place(path, what="picture", is_one=_begins_a_picture)
-
-
-def _begins_a_picture(start: bytes) -> bool:
-    svg = start.startswith((b"<?xml", b"<svg")) and b"<svg" in start
-    return svg or start.startswith(b"\x89PNG\r\n\x1a\n")
-
-
 def draw(path: str | Path, completion: Completion, model: str) -> None:
     """Draw a completion that was generated with `keep_rounds` into a file, .png or .svg. model: what it is called."""
     if completion.rounds is None:
         raise InputError("the completion has no rounds; generate it with keep_rounds=True")
-    import matplotlib
-
-    page = _Page(completion, model)
-    data = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "foretoken"}):  # the same numbers make the same file
-        kind = Path(path).suffix.lower().removeprefix(".")
-        page.figure().savefig(data, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    write_bytes(path, data.getvalue(), what="picture")
+    save(_Page(completion, model).figure(), path, dpi=150)
 
 
 @dataclass
@@ -70,9 +45,6 @@ class _Page:
     model: str
 
     def figure(self) -> Figure:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
         stats = self.completion.stats
         assert self.completion.rounds is not None
         self.names = ["target", *(level.name for level in stats.levels)]
@@ -83,8 +55,7 @@ class _Page:
         strip = 1.75 if len(self.rounds) > len(detailed) else 0.0
         self.height = 1.0 + 1.35 + (0.55 + 0.62 * len(stats.levels)) * bool(stats.levels) + strip
         self.height += (0.75 + (row + 0.5) * len(rows) + 0.1) if rows else 0.0
-        self.sheet = Figure(figsize=(_WIDTH, self.height), facecolor="white")
-        FigureCanvasAgg(self.sheet)  # which can say how wide a text is
+        self.sheet = new_figure(_WIDTH, self.height, layout=None)  # its canvas can say how wide a text is
         self.top = 0.0
         self._head()
         self._time()
@@ -109,7 +80,7 @@ class _Page:
             f"{_many(len(self.rounds), 'round')} of {stats.mean_acceptance_length:.2f} tokens on average   ·   "
             f"{_took(stats.decode_seconds)} of decoding, after {_took(stats.prefill_seconds)} for the prompt",
             size=10,
-            color=_FAINT,
+            color=FAINT,
         )
         self.top = 1.0
 
@@ -145,7 +116,7 @@ class _Page:
             self._text(_MARGIN, top + 0.2, _short(level.name, 30), size=11, weight="bold", color=self.colours[i + 1])
             rate = _percent(level.accepted_tokens, level.draft_tokens)
             said = f"{level.accepted_tokens} of {level.draft_tokens} drafted tokens accepted, {rate}"
-            self._text(_MARGIN, top + 0.4, said if level.draft_tokens else "nothing drafted", color=_FAINT)
+            self._text(_MARGIN, top + 0.4, said if level.draft_tokens else "nothing drafted", color=FAINT)
             axes = self._axes(left, wide, 0.46)
             axes.set_xlim(0, widest)
             axes.set_ylim(0, 2)
@@ -156,7 +127,7 @@ class _Page:
             hatched: dict[str, Any] = {"height": 0.8, "hatch": "////", "linewidth": 0.8, "clip_on": False}
             axes.barh(1.5, found.wider, left=at, color="#e4e7ee", edgecolor=self.colours[i], **hatched)
             axes.barh(0.5, found.spared, color="#e3f3ea", edgecolor=_ACCEPTED, **hatched)
-            axes.axvline(0, color=_INK, linewidth=1, clip_on=False)
+            axes.axvline(0, color=INK, linewidth=1, clip_on=False)
             parts = [f"{_took(sum(found.drafting))} of drafting"]
             if found.wider:
                 parts.append(f"{_took(found.wider)} that {checker} took longer")
@@ -177,7 +148,7 @@ class _Page:
             return
         times = found.spared / found.cost
         said = f"{times:.0f}" if times >= 9.95 else f"{times:.1f}"
-        paid = _REJECTED if times < 0.95 else _ACCEPTED if times > 1.05 and found.known else _INK
+        paid = _REJECTED if times < 0.95 else _ACCEPTED if times > 1.05 and found.known else INK
         self._text(x + 0.12, y, f"{'' if found.known else 'at most '}{said} × its cost", weight="bold", color=paid)
 
     def _strip(self, detailed: int) -> None:
@@ -196,7 +167,7 @@ class _Page:
         axes.bar(lefts, accepted, color=_ACCEPTED, **bar)
         axes.bar(lefts, bonus, bottom=accepted, color=_BONUS, **bar)
         axes.bar(lefts, [-n for n in rejected], color=_REJECTED, alpha=0.45, **bar)
-        axes.axhline(0, color=_INK, linewidth=0.8)
+        axes.axhline(0, color=INK, linewidth=0.8)
         end = self.rounds[-1].end * 1e3
         axes.set_xlim(0, end)
         low, high = -max(rejected), max(a + b for a, b in zip(accepted, bonus, strict=True))
@@ -205,7 +176,7 @@ class _Page:
         axes.axvspan(0, shown, color="#e8ebef", zorder=0, linewidth=0)
         inside = shown > 0.15 * end
         said = "in detail below " if inside else " in detail below"
-        axes.text(shown, high * 1.27, said, size=8, color=_FAINT, va="top", ha="right" if inside else "left")
+        axes.text(shown, high * 1.27, said, size=8, color=FAINT, va="top", ha="right" if inside else "left")
         step = max(1, round((high - low) / 4))
         axes.set_yticks([n for n in range(-step * 9, step * 10, step) if low * 1.08 <= n <= high * 1.3])
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}")
@@ -234,7 +205,7 @@ class _Page:
                     said = f"round {r.number}" if r is row[0] else f"{r.number}"
                     if r.end - row[0].start > widest * 1.001:
                         said += f" goes on to the right: it took {_took(r.seconds)}, for {_many(r.new_tokens, 'token')}"
-                    free = at + self._text(_LANES_LEFT + at, self.top - 0.04, said, size=8, color=_FAINT) + 0.05
+                    free = at + self._text(_LANES_LEFT + at, self.top - 0.04, said, size=8, color=FAINT) + 0.05
                 self._round(axes, r, deepest)
             self._scale(axes)
             self.top += height + 0.28
@@ -324,7 +295,7 @@ class _Page:
         legend = ((_ACCEPTED, "accepted"), (_REJECTED, "rejected"), (_BONUS, "bonus token"))
         for colour, name in legend if cells else ():
             self._square(at, self.top + 0.25, colour, hollow=colour == _REJECTED)
-            at += 0.15 + self._text(at + 0.15, self.top + 0.3, name, size=9, color=_FAINT) + 0.2
+            at += 0.15 + self._text(at + 0.15, self.top + 0.3, name, size=9, color=FAINT) + 0.2
         self.top += 0.42
 
     def _lane_name(self, name: str, colour: str, y: float) -> None:
@@ -341,12 +312,12 @@ class _Page:
         for side, spine in axes.spines.items():
             spine.set_visible(side == "bottom")
             spine.set_color(_LINE)
-        axes.tick_params(colors=_FAINT, labelsize=8, length=3, color=_LINE)
+        axes.tick_params(colors=FAINT, labelsize=8, length=3, color=_LINE)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} ms")
 
     def _text(self, x: float, y: float, text: str, **how: Any) -> float:
         """Text at a place in inches from the upper left; returns how wide it is."""
-        how = {"color": _INK, "size": 9, **how}
+        how = {"color": INK, "size": 9, **how}
         drawn = self.sheet.text(x / _WIDTH, 1 - y / self.height, text, va="baseline", parse_math=False, **how)
         return float(drawn.get_window_extent().width) / self.sheet.dpi
 

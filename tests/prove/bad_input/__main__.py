@@ -44,12 +44,14 @@ KINDS: dict[str, tuple[Make, int]] = {
     "places": (inputs.places, 2),
     "suites": (measurements.suites, 1),
     "measurements": (measurements.measured, 1),
+    "journals": (measurements.journals, 1),
     "rehearsals": (measurements.rehearsals, 1),
     "options": (words.options, 2),
     "drafts": (words.drafts, 2),
     "grammars": (words.grammars, 2),
     "commands": (words.commands, 1),
 }
+MEASURED = ("measurements", "journals")  # what needs a measurement to spoil
 DEALT = [name for turn in range(4) for name, (_, often) in KINDS.items() if turn < often]
 
 
@@ -195,7 +197,7 @@ def _run() -> None:
     warm()
     with tempfile.TemporaryDirectory(prefix="foretoken-bad-input-") as work:
         sweep = Sweep(args.seed, numbers, Path(work), show=args.case is not None)
-        measured = ("measurement",) if any(DEALT[n % len(DEALT)] == "measurements" for n in numbers) else ()
+        measured = ("measurement",) if any(DEALT[n % len(DEALT)] in MEASURED for n in numbers) else ()
         wrong = sweep.controls(CONTROLS if args.case is None else (*NEEDED, *measured))
         for name, why in wrong.items():
             print(f"bad input: control {name!r} does not run through: {why}", file=sys.stderr, flush=True)

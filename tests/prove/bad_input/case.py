@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.prove.bad_input.sandbox import Command
-from tests.prove.bad_input.stage import PROMPT, WORDS
+from tests.prove.bad_input.stage import BENCH, PROMPT, QUESTIONS, SHAPE, WORDS
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ def generation(model: str, *words: str, prompt: str = PROMPT) -> list[str]:
     return ["generate", "--model", model, *WORDS, *words, "--", prompt]
 
 
-def with_model(model: str, dice: random.Random) -> tuple[Command, tuple[str, ...]]:
-    """Some command that reads a model in a folder, and what it may write."""
+def with_model(model: str, dice: random.Random, folder: Path) -> tuple[Command, tuple[str, ...]]:
+    """Some command that reads a model in a case's folder, and what it may write."""
+    (folder / "questions.jsonl").write_bytes(QUESTIONS)
     ways: list[tuple[Command, tuple[str, ...]]] = [
         (Command(generation(model)), ()),
         (Command(generation(model, "--draft", "none", "--json", "--weights", "copied")), ()),
@@ -44,6 +45,9 @@ def with_model(model: str, dice: random.Random) -> tuple[Command, tuple[str, ...
         (Command(generation(model, "--regex", "[a-z ]+")), ()),
         (Command(["chat", "--model", model, "--plain", *WORDS], b"import os\n\nimport\n"), ()),
         (Command(["quantize", model, "out", "--format", "int4", "--threads", "1"]), ("out",)),
+        (Command(["rehearse", "out", "--model", model, "--shape", SHAPE]), ("out",)),
+        (Command(["doctor", "--quick", "--model", model]), ()),
+        (Command([*BENCH[:2], "--model", model, *BENCH[4:]]), ("bench.json", "bench.json.part")),
         (
             Command(["quantize", model, "--format", "int3", "--quantizer", "hqq", "--threads", "1"]),
             (f"{model}-int3-g64",),

@@ -111,7 +111,7 @@ def configs(dice: random.Random, folder: Path, stage: Path) -> Case:
             raw, what = alter_json(raw, dice)
             told.append(what)
     path.write_bytes(written(raw))
-    command, may_write = with_model("model", dice)
+    command, may_write = with_model("model", dice, folder)
     return Case(f"{path.name}: {', '.join(told)}", command, may_write, may_warn=True)
 
 
@@ -121,7 +121,7 @@ def weights(dice: random.Random, folder: Path, stage: Path) -> Case:
     path = model / "model.safetensors"
     data, what = alter_safetensors(path.read_bytes(), dice)
     path.write_bytes(data)
-    command, may_write = with_model("model", dice)
+    command, may_write = with_model("model", dice, folder)
     return Case(f"weights: {what}", command, may_write)
 
 
@@ -158,7 +158,7 @@ def shards(dice: random.Random, folder: Path, stage: Path) -> Case:
         path = dice.choice(sorted(model.glob("*.safetensors")))
         data, what = alter_safetensors(path.read_bytes(), dice)
         path.write_bytes(data)
-    command, may_write = with_model("model", dice)
+    command, may_write = with_model("model", dice, folder)
     return Case(f"shards: {what}", command, may_write)
 
 
@@ -167,7 +167,7 @@ def files(dice: random.Random, folder: Path, stage: Path) -> Case:
     model = _copied(folder, stage, dice.choice(("plain", "sharded", "talk")))
     path = dice.choice(sorted(model.iterdir()))
     what = spoil(path, dice)
-    command, may_write = with_model("model", dice)
+    command, may_write = with_model("model", dice, folder)
     return Case(f"{path.name} {what}", command, may_write)
 
 
@@ -184,7 +184,7 @@ def tokenizers(dice: random.Random, folder: Path, stage: Path) -> Case:
         else:
             raw, what = alter_json(raw, dice)
         path.write_bytes(written(raw))
-        command, may_write = with_model("model", dice)
+        command, may_write = with_model("model", dice, folder)
     elif dice.random() < 0.5:
         path = model / "tokenizer_config.json"
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -208,7 +208,7 @@ def tokenizers(dice: random.Random, folder: Path, stage: Path) -> Case:
         )
         path.write_bytes(written(raw))
         what = f"{key} is {str(raw[key])[:40]!a}"
-        command, may_write = with_model("model", dice)
+        command, may_write = with_model("model", dice, folder)
     else:
         path = model / "tokenizer_config.json"
         raw = json.loads(path.read_text(encoding="utf-8"))
@@ -308,7 +308,7 @@ def any_bytes(dice: random.Random, folder: Path, stage: Path) -> Case:
     path = dice.choice(sorted(model.glob("*.json")))
     data, what = alter_bytes(path.read_bytes(), dice)
     path.write_bytes(data)
-    command, may_write = with_model("model", dice)
+    command, may_write = with_model("model", dice, folder)
     return Case(
         f"{path.name}: {what}",
         command,

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.prove.bad_input.alter import ODD, alter_bytes, alter_json, spoil, written
 from tests.prove.bad_input.case import Case
 from tests.prove.bad_input.sandbox import Command
-from tests.prove.bad_input.stage import BENCH, lend
+from tests.prove.bad_input.stage import BENCH, SHAPE, lend
 
 _SUITES = (
     "heldout-20",
@@ -25,7 +25,6 @@ _SUITES = (
     "é",
     "\x1b[2J",
 )
-_SHAPE = "hidden=256,layers=4,heads=4,kv-heads=2,intermediate=512,vocab=4096,head-dim=64"  # one that fits
 _SHAPES = (
     "",
     "x",
@@ -121,7 +120,7 @@ def suites(dice: random.Random, folder: Path, stage: Path) -> Case:
             value = "-9"  # what it asks for would be done
         words += [f"--{option}", value]
         what = f"--{option} {value[:30]!a}"
-    return Case(f"bench decode, {what[:90]!a}", Command(words), ("bench.json", "bench.json.partial.jsonl", "1", "x"))
+    return Case(f"bench decode, {what[:90]!a}", Command(words), ("bench.json", "bench.json.part", "1", "x"))
 
 
 def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
@@ -159,7 +158,31 @@ def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
             ("--out", "/dev/full"),
         )
     )
-    return Case(f"bench report, {what}", Command(["bench", "report", "bench.json", *more]), ("out.md", "bench.png"))
+    return Case(f"bench report, {what}", Command(["bench", "report", "bench.json", *more]), ("out.md", "out-bench.png"))
+
+
+_COMPUTED = ("date", "command", "weight_bytes", "runs", "samples", "read_bandwidth_gb_per_s")
+
+
+def journals(dice: random.Random, folder: Path, stage: Path) -> Case:
+    """The beginning of a measurement, with which it goes on."""
+    lend(stage, ("questions.jsonl", "bench.json"), folder)
+    record = json.loads((folder / "bench.json").read_bytes())
+    asked = {key: value for key, value in record.items() if not key.startswith(_COMPUTED)}
+    lines = [{"measuring": asked}]
+    lines += [{**sample, "tokens": [[5] * turn for turn in sample["tokens"]]} for sample in record["samples"]]
+    path, what = folder / "bench.json.part", "sound"
+    way = dice.random()
+    if way < 0.6:
+        at = dice.randrange(len(lines))
+        lines[at], what = alter_json(lines[at], dice)
+    path.write_bytes(b"".join(written(line) + b"\n" for line in lines))
+    if 0.6 <= way < 0.85:
+        data, what = alter_bytes(path.read_bytes(), dice)
+        path.write_bytes(data)
+    elif 0.85 <= way < 0.95:
+        what = spoil(path, dice)
+    return Case(f"a journal, {what}", Command(list(BENCH)), ("bench.json", "bench.json.part"))
 
 
 def rehearsals(dice: random.Random, folder: Path, stage: Path) -> Case:
@@ -168,7 +191,7 @@ def rehearsals(dice: random.Random, folder: Path, stage: Path) -> Case:
     (folder / "there").write_bytes(b"precious")
     places = ("there", "plain", ".", "/dev/full", "nofolder/out", "x" * 300, "")
     words = ["rehearse", "out" if dice.random() < 0.7 else dice.choice(places)]
-    words += ["--shape", _SHAPE if dice.random() < 0.4 else dice.choice(_SHAPES)]
+    words += ["--shape", SHAPE if dice.random() < 0.4 else dice.choice(_SHAPES)]
     words += ["--model", dice.choice(("plain", "plain", "stdlib-1m", "nothing", "there", ""))]
     if dice.random() < 0.5:
         option = dice.choice(("vocab-size", "num-layers", "placement", "seed", "revision"))

@@ -35,6 +35,8 @@ BENCH = [
 ]
 BENCH += ["--repeats", "1", "--max-new-tokens", "4", "--threads", "1", "--json", "bench.json"]
 
+SHAPE = "hidden=256,layers=4,heads=4,kv-heads=2,intermediate=512,vocab=4096,head-dim=64"  # of a rehearsal that fits
+
 # the controls: what is spoiled afterwards must run through before
 CONTROLS: dict[str, Command] = {
     "quantize": Command(["quantize", "plain", "--format", "int4", "--threads", "1"]),
@@ -68,16 +70,11 @@ CONTROLS: dict[str, Command] = {
     "plain chat": Command(["chat", "--plain", "--model", "plain", *WORDS], b"def f(x):\n    return\n"),
     "measurement": Command(BENCH),
     "report": Command(["bench", "report", "bench.json", "--out", "report.md"]),
-    "rehearsal": Command(
-        [
-            "rehearse",
-            "rehearsal",
-            "--model",
-            "plain",
-            "--shape",
-            "hidden=256,layers=4,heads=4,kv-heads=2,intermediate=512,vocab=4096,head-dim=64",
-        ]
+    "rehearsal": Command(["rehearse", "rehearsal", "--model", "plain", "--shape", SHAPE]),
+    "measured rehearsal": Command(
+        [*BENCH[:2], "--model", "rehearsal", "--draft", "int8", *BENCH[6:-1], "rehearsed.json"],
     ),
+    "examined": Command(["doctor", "--quick", "--json", "--model", "rehearsal"]),
     "regex": Command(["generate", PROMPT, "--model", "plain", "--regex", "[a-z]{1,9}", *WORDS]),
     "schema": Command(["generate", PROMPT, "--model", "plain", "--json-schema", '{"type": "integer"}', *WORDS]),
     "tree": Command(["generate", PROMPT, "--draft", "stdlib-1m:k=2:depth=3", "--audit", "--stats", *WORDS]),

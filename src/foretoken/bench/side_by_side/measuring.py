@@ -6,10 +6,9 @@ speculative modes; and so on, A B A B. What is compared was measured in the same
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -19,9 +18,8 @@ from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from foretoken.bench.suites import Suite, first_turn, open_suite
-from foretoken.build import find_levels, load, with_draft
-from foretoken.errors import SettingError
-from foretoken.ladder import name_levels
+from foretoken.bench.target import about, load_target
+from foretoken.errors import InputError, SettingError, nearest
 from foretoken.model import Model
 from foretoken.provenance import provenance
 from foretoken.rehearsal import honest
@@ -55,6 +53,10 @@ class Asked:
         for name, least in (("repeats", 1), ("max_new_tokens", 2)):
             if getattr(self, name) < least:
                 raise SettingError(f"{name} is {getattr(self, name)}, expected {least} or more")
+        known = list(dict.fromkeys(mode for peer in self.peers for mode in peer.peer.modes))
+        for mode in self.modes or ():
+            if mode not in known:
+                raise SettingError(f"no peer that is asked for has a mode {mode!r}{nearest(mode, known)}")
         if not self.timeout > 0:
             raise SettingError(f"timeout is {self.timeout:g}, expected seconds, more than 0")
 
@@ -64,18 +66,20 @@ def measure(
 ) -> dict[str, Any]:
     """The record of a measurement. keep: is given it each time a peer is done. Raises ForetokenError for what is asked
     wrongly; a peer that fails is in the record, with the reason, and the others go on."""
+    if not asked.peers:
+        raise InputError("no peer is installed; `foretoken bench peers install` makes their environments")
     origin = provenance()
-    folder = resolve(asked.model, asked.loading.revision)
+    target = load_target(asked.model, asked.drafts, asked.loading)
+    plain = target.plain
     peer_draft = None if asked.peer_draft is None else resolve(asked.peer_draft)
     if peer_draft is not None:
-        honest.expect_honest_draft(folder, peer_draft)
-    models = _load(asked, folder)
-    plain = models[PLAIN]
+        honest.expect_honest_draft(plain.folder, peer_draft)
     suite = open_suite(asked.prompts, plain.tokenizer, count=asked.count)
     prompts = _tokens(suite, plain, asked.max_new_tokens)
-    start = Start(folder.resolve(), asked.work.resolve(), plain.target.threads, peer_draft, asked.timeout)
+    models, levels = target.with_drafts()
+    start = Start(plain.folder.resolve(), asked.work.resolve(), plain.target.threads, peer_draft, asked.timeout)
     measurement = _Measurement(asked, models, prompts, start, progress or (lambda *_: None))
-    about = _about(asked, origin, plain, suite)
+    about = {**_about(asked, origin, plain, suite), "levels": levels}
     record: dict[str, Any] = {}
     for peer in asked.peers:
         measurement.beside(peer)
@@ -83,20 +87,6 @@ def measure(
         if keep is not None:
             keep(record)
     return record
-
-
-def _load(asked: Asked, folder: Path) -> dict[str, Model]:
-    """Our modes, on the weights of one target. All are looked at before any is loaded."""
-    drafts = [draft.strip() for draft in asked.drafts if draft.strip() != "none"]
-    for draft in drafts:
-        settings = replace(asked.loading, draft=draft)
-        for level in find_levels(name_levels(settings), folder):
-            if level.folder is not None:
-                honest.expect_honest_draft(folder, level.folder)
-    plain = load(asked.model, **asdict(replace(asked.loading, draft="none")))
-    models = {PLAIN: plain, **{draft: with_draft(plain, draft) for draft in drafts}}
-    gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
-    return models
 
 
 def _tokens(suite: Suite, model: Model, new: int) -> dict[str, tuple[int, ...]]:
@@ -112,24 +102,13 @@ def _tokens(suite: Suite, model: Model, new: int) -> dict[str, tuple[int, ...]]:
 
 
 def _about(asked: Asked, origin: dict[str, Any], model: Model, suite: Suite) -> dict[str, Any]:
-    from foretoken.kernels import native
-
-    rehearsal = honest.about(model.folder)
     return {
         "kind": "peers",
-        "model": Path(asked.model).name,
-        "model_bytes": model.target.weights.nbytes,
-        "rehearsal": None if rehearsal is None else rehearsal.to_json(),
-        "machine": {
-            **origin["machine"],
-            "threads": model.target.threads,
-            "level": native.level() if native.module() is not None else None,
-        },
+        **about(asked.model, model, origin),
         "suite": {"name": suite.name, "sha256": suite.sha256, "prompts": len(suite.prompts), "source": suite.source},
         "max_new_tokens": asked.max_new_tokens,
         "repeats": asked.repeats,
         "promise": model.promise,
-        "weights": asked.loading.weights,
         "peer_draft": None if asked.peer_draft is None else Path(asked.peer_draft).name,
     }
 
@@ -154,7 +133,7 @@ class _Measurement:
     ) -> None:
         self._asked, self._prompts, self._start, self._progress = asked, prompts, start, progress
         self._ours: list[tuple[Way, Generate]] = [
-            (_our_way(mode, model), _ours(model)) for mode, model in models.items()
+            (_our_way(draft, model), _ours(model)) for draft, model in models.items()
         ]
         self._ways: list[Way] = [way for way, _ in self._ours]
         self._samples: list[Sample] = []
@@ -162,7 +141,11 @@ class _Measurement:
 
     def results(self) -> dict[str, Any]:
         """What there is so far."""
-        return {"peers": self._peers, "rows": [row(way, self._samples).to_json() for way in self._ways]}
+        return {
+            "peers": self._peers,
+            "rows": [row(way, self._samples).to_json() for way in self._ways],
+            "samples": [sample.to_json() for sample in self._samples],
+        }
 
     def beside(self, environment: Environment) -> None:
         """Every prompt in turn with a peer."""
@@ -195,17 +178,19 @@ class _Measurement:
             for prompt, tokens in self._prompts.items():
                 self._progress(f"{peer.name}, {prompt}", done, total)
                 turn = _Turn(peer.name, prompt, repeat, tokens, self._asked.max_new_tokens)
-                for way, generate in self._now(peer, ways):
+                for way, generate in self._now(peer, ways, turned=repeat % 2 == 1):
                     with _noting_failures(ways, way):
                         self._samples.append(turn.sample(way, generate))
                 done += 1
 
-    def _now(self, peer: PeerProcess, ways: dict[str, Way]) -> Iterator[tuple[Way, Generate]]:
-        """Who has a turn: we, then the peer, plain modes before those that speculate."""
-        yield from self._ours
-        for mode in sorted(ways, key=lambda mode: ways[mode].of is not None):
-            if ways[mode].why is None:
-                yield ways[mode], partial(peer.ask, mode)
+    def _now(self, peer: PeerProcess, ways: dict[str, Way], *, turned: bool = False) -> Iterator[tuple[Way, Generate]]:
+        """Who has a turn: we, then the peer, or `turned` round; plain modes before those compared with them."""
+        theirs: list[tuple[Way, Generate]] = [
+            (ways[mode], partial(peer.ask, mode)) for mode in sorted(ways, key=lambda mode: ways[mode].of is not None)
+        ]
+        for way, generate in [*theirs, *self._ours] if turned else [*self._ours, *theirs]:
+            if way.engine == OURS or ways[way.mode].why is None:  # it may have failed in this turn
+                yield way, generate
 
 
 @dataclass(frozen=True)
@@ -241,9 +226,10 @@ def _noting_failures(ways: dict[str, Way], way: Way) -> Iterator[None]:
                 ways[mode] = replace(other, why=f"{way.mode} failed: {failed}")
 
 
-def _our_way(mode: str, model: Model) -> Way:
+def _our_way(draft: str, model: Model) -> Way:
     settings = f"{model.target.arithmetic}, weights {model.settings.weights}"
-    return Way(OURS, mode, settings, of=None if mode == PLAIN else PLAIN)
+    is_plain = model.draft == "none"
+    return Way(OURS, PLAIN if is_plain else draft, settings, of=None if is_plain else PLAIN)
 
 
 def _ways_of(name: str, modes: dict[str, dict[str, Any]], wanted: Sequence[str] | None) -> dict[str, Way]:

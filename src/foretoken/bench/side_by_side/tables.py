@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.bench.report import markdown
+from foretoken.bench.pages import how_sure, markdown, rehearsed, times, where
 from foretoken.errors import InputError, quoted
 
 
@@ -23,13 +23,15 @@ def table(record: dict[str, Any]) -> str:
 def _table(record: dict[str, Any]) -> str:
     rows = record["rows"]
     ran = [row for row in rows if row["why"] is None]
+    sure = how_sure(record["suite"]["prompts"])
     head = [
         "engine",
         "mode",
         "ms a token",
         "tokens/s",
-        "x our plain (95 %)",
-        "x its own plain (95 %)",
+        f"x our plain ({sure})",
+        f"x its own plain ({sure})",
+        f"our best is x ({sure})",
         "as its own plain",
         "as ours",
     ]
@@ -39,14 +41,15 @@ def _table(record: dict[str, Any]) -> str:
             row["mode"],
             f"{row['ms_per_token']:.1f}",
             f"{row['tokens_per_second']:.1f}",
-            _times(row["times_our_plain"], row["times_our_plain_interval"]),
-            _times(row["times_own_plain"], row["times_own_plain_interval"]),
+            times(row["times_our_plain"], row["times_our_plain_interval"]),
+            times(row["times_own_plain"], row["times_own_plain_interval"]),
+            times(row["our_best_times"], row["our_best_times_interval"]),
             "" if row["of"] is None else _equal(row["equal_to_own_plain"], row["prompts"]),
             f"{row['equal_to_ours']} of {row['prompts']} ({row['like_ours']:g} tokens)",
         ]
         for row in ran
     ]
-    lines = [_about(record), "", *markdown(head, body), ""]
+    lines = [where(record), "", _about(record), "", *markdown(head, body), ""]
     for row in ran:
         found = row["first_difference"]
         if found is not None:
@@ -57,7 +60,8 @@ def _table(record: dict[str, Any]) -> str:
             )
         if row["disturbed"]:
             lines.append(
-                f"- {row['engine']} {row['mode']} was disturbed {row['disturbed']} times: measure on an idle machine."
+                f"- {row['engine']} {row['mode']} was disturbed {row['disturbed']} times, which are left out: measure "
+                "on an idle machine."
             )
         if not row["repeatable"]:
             lines.append(f"- {row['engine']} {row['mode']} did not say the same every time.")
@@ -67,21 +71,14 @@ def _table(record: dict[str, Any]) -> str:
 
 
 def _about(record: dict[str, Any]) -> str:
-    suite, rehearsal = record["suite"], record["rehearsal"]
-    made = (
-        ""
-        if rehearsal is None
-        else f", a rehearsal (shape {rehearsal['shape']}, says what {rehearsal['source']['name']} says)"
-    )
+    suite = record["suite"]
     return (
-        f"{record['model']}{made}; {suite['prompts']} prompts of {suite['name']}, {record['max_new_tokens']} new "
-        f"tokens each, {record['repeats']} times, greedily, {record['machine']['threads']} threads each, in turn; "
-        f"promise {record['promise']}. A token's time is without the prompt's; x is how many times as fast."
+        f"{record['model']}.{rehearsed(record)} {suite['prompts']} prompts of {suite['name']}, "
+        f"{record['max_new_tokens']} new tokens each, {record['repeats']} times, greedily, "
+        f"{record['machine']['threads']} threads each, in turn; promise {record['promise']}. A token's time is without "
+        "the prompt's; x is how many times as fast, in the same turn; our best is the fastest of our modes beside that "
+        "engine."
     )
-
-
-def _times(value: float | None, interval: list[float] | None) -> str:
-    return "" if value is None or interval is None else f"{value:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
 def _equal(count: int, prompts: int) -> str:

@@ -14,8 +14,8 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.files import expect_place, write_json
+from foretoken.pictures import expect_drawable
 from foretoken.settings import LoadSettings
-from foretoken.timeline.draw import expect_drawable
 
 if TYPE_CHECKING:
     from foretoken.bench.decode import Progress
@@ -41,7 +41,7 @@ def decode(
         int | None, typer.Option(help="How many of them.", show_default="all of them", min=1)
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Of each prompt.", show_default="the suite's own", min=1)
+        int | None, typer.Option(help="Of each prompt.", show_default="the suite's own", min=2)
     ] = None,
     temperature: Annotated[
         list[float] | None, typer.Option(help="0: greedily; may come again.", show_default="0")

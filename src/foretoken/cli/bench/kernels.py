@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from foretoken.files import expect_place, write_json
+from foretoken.pictures import expect_drawable
 from foretoken.settings import expect_threads
-from foretoken.timeline.draw import expect_drawable
 
 
 def kernels(

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from foretoken.cli.common import say
+from foretoken.errors import InputError
 from foretoken.files import expect_place, write_bytes
-from foretoken.timeline.draw import expect_drawable
+from foretoken.pictures import expect_drawable
 
 
 def report(
@@ -38,9 +39,12 @@ def report(
     if out is None:
         print("\n".join(reports.report(read)).rstrip())
         return
-    pictures = {path: out.with_name(f"{path.stem}.png") for path, record in read if record["kind"] == KIND}
-    for picture in pictures.values():
+    pictures = {path: out.with_name(f"{out.stem}-{path.stem}.png") for path, record in read if record["kind"] == KIND}
+    for path, picture in pictures.items():
         expect_drawable(picture)
+        same = next((other for other in pictures if other != path and pictures[other] == picture), None)
+        if same is not None:
+            raise InputError(f"the pictures of {path} and {same} would both be {picture}; rename one of them")
 
     from foretoken.bench.plots import draw
 

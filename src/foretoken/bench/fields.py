@@ -1,0 +1,51 @@
+"""What was written as JSON from a dataclass, looked at before it is used again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from foretoken.errors import InputError, quoted
+
+# what a field's type is in JSON, and what it is called
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "text"),
+    "int": ((int,), "a whole number"),
+    "float": ((int, float), "a number"),
+    "bool": ((bool,), "true or false"),
+    "list": ((list,), "a list"),
+    "dict[str, Any]": ((dict,), "an object"),
+    "tuple[float, float]": ((list,), "a list"),
+    "tuple[int, ...]": ((list,), "a list"),
+    "tuple[dict[str, Any], ...]": ((list,), "a list"),
+    "tuple[tuple[int, ...], ...]": ((list,), "a list"),
+    "dict[str, dict[str, float]]": ((dict,), "an object"),
+}
+
+
+def expect_fields(found: Any, kind: type, where: str) -> None:
+    """Refuse what does not have a dataclass' fields, with their types. Raises InputError."""
+    if not isinstance(found, dict):
+        raise InputError(f"{where} is {quoted(found, 40)}, expected an object; measure again")
+    expect(found, {field.name: str(field.type) for field in fields(kind)}, where)
+
+
+def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) -> None:
+    """Refuse what lacks a field, or has one of another type. expected: types by name, as a dataclass writes them."""
+    for name, kind in expected.items():
+        may_be_null = kind.endswith(" | None")
+        types, called = _TYPES[kind.removesuffix(" | None")]
+        value = found.get(name)
+        if value is None and may_be_null and name in found:
+            continue
+        right = isinstance(value, types) and isinstance(value, bool) == (types == (bool,))
+        if not right or (float in types and not is_number(value)):
+            came = quoted(value, 40) if name in found else "absent"
+            raise InputError(f"{where}: {name} is {came}, expected {called}{' or null' * may_be_null}; measure again")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

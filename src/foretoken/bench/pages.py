@@ -1,0 +1,55 @@
+"""Records as pages have them: tables in Markdown, where a record was measured, and how far it can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from foretoken.bench.statistics import FEWEST
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table whose columns stand under each other: the first to the left, all others to the right."""
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, *rows)]
+    widths = [max(3, *(len(row[at]) for row in cells)) for at in range(len(head))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = [
+            row[0].ljust(widths[0]),
+            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+        ]
+        return f"| {' | '.join(padded)} |"
+
+    under = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [line(cells[0]), f"| {' | '.join(under)} |", *map(line, cells[1:])]
+
+
+def where(record: dict[str, Any]) -> str:
+    """Machine, engine, bandwidth and commit of a record, in a line."""
+    machine, bandwidth = record["machine"], record.get("read_bandwidth_gb_per_s")
+    speed = "" if bandwidth is None else f", memory read at {bandwidth} GB/s"
+    engine = machine.get("level") or "PyTorch"
+    return (
+        f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}{speed}; "
+        f"commit {record['commit'] or 'unknown'}"
+    )
+
+
+def rehearsed(record: dict[str, Any]) -> str:
+    """What a rehearsal is one of, as a sentence; nothing of any other model."""
+    made = record.get("rehearsal")
+    if not isinstance(made, dict):
+        return ""
+    source = made.get("source")
+    name = source.get("name") if isinstance(source, dict) else source
+    return f" A rehearsal: the shape of {made.get('shape')}, the function of {name}."
+
+
+def how_sure(prompts: int) -> str:
+    """What an interval over so many prompts is."""
+    return "95 %" if prompts >= FEWEST else f"range of {prompts}"
+
+
+def times(value: float | None, interval: Sequence[float] | None) -> str:
+    """How many times as fast, with its interval."""
+    return "" if value is None or interval is None else f"{value:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"

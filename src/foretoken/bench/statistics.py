@@ -1,0 +1,62 @@
+"""What measurements in turn have in common: medians by prompt, intervals, where texts part, rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+
+from foretoken.errors import ContractError
+
+PLAIN = "none"  # the draft of plain decoding
+RESAMPLES = 4000
+FEWEST = 6  # values, of which the smallest and the largest hold the median at 95 %
+
+Measured = TypeVar("Measured")
+
+
+def by_prompt(
+    samples: Iterable[Measured], prompt: Callable[[Measured], str], value: Callable[[Measured], float]
+) -> dict[str, float]:
+    """Each prompt's median over repeats."""
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        values.setdefault(prompt(sample), []).append(value(sample))
+    return {name: median(its) for name, its in values.items()}
+
+
+def median_interval(values: Sequence[float], *, seed: int = 0, confidence: float = 0.95) -> tuple[float, float]:
+    """The interval in which the median of such values lies with a `confidence`: the middle part of the medians of
+    resamples, as many values each, drawn with replacement (Efron 1979). The same values and seed give the same one.
+
+    Of fewer than `FEWEST` values it is their range, which holds the median less often than that: of one value nothing
+    is known of how far another would be. Raises ContractError without any.
+    """
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
+        raise ContractError(f"an interval of {list(values)!r:.80}; expected finite numbers, one or more")
+    if len(numbers) < FEWEST:
+        return float(numbers.min()), float(numbers.max())
+    drawn = np.random.default_rng(seed).integers(len(numbers), size=(RESAMPLES, len(numbers)))
+    medians = np.median(numbers[drawn], axis=1)
+    low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Where two texts part; None where they are one."""
+    if tuple(one) == tuple(other):
+        return None
+    apart = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(apart, min(len(one), len(other)))
+
+
+def rounded(value: Any) -> Any:
+    """Numbers as far as they mean something: five digits."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,118 @@
+"""A target and its drafts, as benchmarks load them: on one copy of the weights, and honest."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foretoken.bench.statistics import PLAIN
+from foretoken.build import Loaded, find_levels, load, with_draft
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import parse_config, read_json
+from foretoken.errors import SettingError
+from foretoken.ladder import name_levels
+from foretoken.model import Model
+from foretoken.rehearsal import honest
+from foretoken.settings import LoadSettings
+from foretoken.source import resolve
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model without a draft, and what its drafts are called: `drafts[name]` is how one is written."""
+
+    plain: Model
+    drafts: dict[str, str]
+    loading: LoadSettings
+
+    def with_drafts(self) -> tuple[dict[str, Model], list[dict[str, Any]]]:
+        """The model with each draft, by its name, plain decoding first; and what the levels are that were loaded."""
+        models, loaded = {PLAIN: self.plain}, Loaded()
+        for name, draft in self.drafts.items():
+            models[name] = with_draft(self.plain, draft, loaded=loaded)
+        gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+        return models, _about_levels(loaded)
+
+
+def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Target:
+    """A model, when all drafts that it is to be measured with have been looked at; plain decoding needs not be named.
+
+    Raises what `load` raises, and DraftSpecError for a draft that would not be honest.
+    """
+    named: dict[str, str] = {}
+    for draft in map(str.strip, drafts):
+        if draft != PLAIN:
+            name = called(draft)
+            if name in named:
+                raise SettingError(f"two drafts are called {name!r}; give one of them, or each a name of its own")
+            named[name] = draft
+    folder = resolve(model, loading.revision, accept=_read_config)
+    for draft in named.values():
+        for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
+            if level.folder is not None:
+                honest.expect_honest_draft(folder, level.folder)
+    plain = load(model, **asdict(replace(loading, draft=PLAIN, num_speculative_tokens=None)))
+    return Target(plain, named, loading)
+
+
+def called(draft: str) -> str:
+    """A draft's name in records: as it is written, but of folders only the last part, as of a model."""
+    return ",".join(map(_level_called, draft.split(",")))
+
+
+def _level_called(level: str) -> str:
+    name, colon, options = level.strip().partition(":")
+    try:
+        is_folder = "/" in name and Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        is_folder = False
+    return (Path(name).expanduser().absolute().name if is_folder else name) + colon + options
+
+
+def _read_config(folder: Path) -> Any:
+    return parse_config(read_json(folder / "config.json"))
+
+
+def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
+    """What stands behind each level: its format, how that was made, whose weights they are."""
+    about = []
+    for (name, folder, format, inputs), level in loaded.items():
+        copy = level.copy
+        about.append(
+            {
+                "level": name,
+                "format": None if format is None else format.label,
+                "inputs": None if format is None else inputs,
+                "quantiser": None if format is None else "direct" if copy is None else copy.quantiser,
+                "from_copy": copy is not None,
+                "sha256": None if folder is None else fingerprint(folder, _read_config(folder)),
+                "bytes": level.decoder.weights.nbytes,
+            }
+        )
+    return about
+
+
+def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:
+    """What a record says of a model and of the machine that it runs on. origin: of `provenance`."""
+    from foretoken.kernels import native
+
+    rehearsal = honest.about(model.folder)
+    return {
+        "machine": {
+            **origin["machine"],
+            "threads": model.target.threads,
+            "level": native.level() if native.module() is not None else None,
+        },
+        "model": Path(name).absolute().name if Path(name).exists() else name,
+        "model_sha256": fingerprint(model.folder, model.target.config),
+        "model_bytes": model.target.weights.nbytes,
+        "rehearsal": None if rehearsal is None else rehearsal.to_json(),
+        "arithmetic": model.target.arithmetic,
+        "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
+        "weights": model.settings.weights,
+        "device": model.settings.device,
+        "prefill_chunk": model.settings.prefill_chunk,
+    }
