@@ -45,8 +45,8 @@ def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pyt
     pytest.importorskip("matplotlib")
     done = cli("bench", "report", place, "--out", tmp_path / "report.md")
     assert done.code == 0, done.err
-    assert "![stdlib-1m](a.png)" in (tmp_path / "report.md").read_text()
-    assert (tmp_path / "a.png").exists()
+    assert "![stdlib-1m](report-a.png)" in (tmp_path / "report.md").read_text()
+    assert (tmp_path / "report-a.png").exists()
 
 
 @pytest.mark.parametrize(
