@@ -228,14 +228,14 @@ def python_interface() -> Iterator[str]:
             yield from ("", *makers[mark[1]](*filter(None, [mark[2]])), "")
 
 
-def with_figures(page: str, beside: str) -> Iterator[str]:
-    """A page with the newest figures between its two marks. beside: how to get from there to the records."""
+def with_figures(page: str, shown: list[str]) -> Iterator[str]:
+    """A page with figures between its two marks."""
     before, _, rest = (ROOT / page).read_text(encoding="utf-8").partition(FIGURES)
     _, end, after = rest.partition(END_OF_FIGURES)
     if not end:
         raise SystemExit(f"{page} has no place for figures: {FIGURES} and {END_OF_FIGURES}")
     yield f"{before}{FIGURES}"
-    yield from ("", *figures.table(ROOT / "results", beside), "")
+    yield from ("", *shown, "")
     yield f"{END_OF_FIGURES}{after}".removesuffix("\n")
 
 
@@ -243,8 +243,9 @@ FIGURES, END_OF_FIGURES = "<!-- figures: written by docs/generate.py -->", "<!--
 DOCUMENTS: dict[str, Callable[[], Iterator[str]]] = {
     "docs/cli.md": command_line,
     "docs/python.md": python_interface,
-    "README.md": lambda: with_figures("README.md", "results/"),
-    "results/README.md": lambda: with_figures("results/README.md", ""),
+    "README.md": lambda: with_figures("README.md", figures.table(ROOT / "results", "results/")),
+    "results/README.md": lambda: with_figures("results/README.md", figures.table(ROOT / "results", "")),
+    "docs/peers.md": lambda: with_figures("docs/peers.md", figures.beside_others(ROOT / "results", "../results/")),
 }
 
 

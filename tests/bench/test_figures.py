@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from foretoken.bench.figures import NOTHING, table
+from foretoken.bench.figures import NOTHING, beside_others, table
 from tests.bench.test_report import DRAFTED, RUN, record
 
 
@@ -31,3 +31,24 @@ def test_a_table_has_the_newest_records_of_one_machine_and_commit(tmp_path: Path
         ["[large](results/large.json)", "plain", "10.0", ""],
     ]
     assert lines[-1].endswith("on A Processor, 2 threads, commit abc123; promise exact.")
+
+
+def test_beside_others_stands_the_newest_record(tmp_path: Path) -> None:
+    assert beside_others(tmp_path, "../results/") == [NOTHING]
+    measured = {
+        "kind": "peers",
+        "model": "small",
+        "commit": "abc123",
+        "machine": {"processor": "A", "threads": 2},
+        "suite": {"name": "heldout-20", "prompts": 10},
+        "max_new_tokens": 64,
+        "repeats": 1,
+        "promise": "exact",
+        "rows": [],
+        "peers": {},
+    }
+    for name, date in (("old.json", "2026-11-20"), ("new.json", "2026-11-22"), ("older.json", "2026-11-19")):
+        (tmp_path / name).write_text(json.dumps({**measured, "date": date}))
+    text = "\n".join(beside_others(tmp_path, "../results/"))
+    assert text.startswith("[Record](../results/new.json): A, 2 threads")
+    assert "our best is x (95 %)" in text

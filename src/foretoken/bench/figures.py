@@ -1,4 +1,4 @@
-"""The newest figures: a table for README and results/README.md."""
+"""The newest figures, as pages show them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 from foretoken.bench import records
 from foretoken.bench.pages import how_sure, markdown, times
 from foretoken.bench.runs import KIND
+from foretoken.bench.side_by_side.tables import table as peers
 from foretoken.bench.statistics import PLAIN
 
-NOTHING = "No record of `bench decode` is there yet."
+NOTHING = "No record is there yet."
 
 
 def newest(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
@@ -54,6 +55,15 @@ def table(folder: Path, beside: str) -> list[str]:
         f"({' or '.join(sorted(sure))}), measured in turn on {machine.get('processor')}, {machine.get('threads')} "
         f"threads, commit {first['commit']}; promise {', '.join(sorted(promises))}.",
     ]
+
+
+def beside_others(folder: Path, beside: str) -> list[str]:
+    """The table of the newest record of `bench peers`, and where that is."""
+    every = [(path, records.read(path)) for path in sorted(folder.glob("*.json")) if _kind(path) == "peers"]
+    if not every:
+        return [NOTHING]
+    path, record = max(every, key=lambda each: str(each[1].get("date")))
+    return [f"[Record]({beside}{path.name}): {peers(record)}".rstrip()]
 
 
 def _row(path: Path, record: dict[str, Any], draft: str, temperatures: Sequence[float], beside: str) -> list[str]:
