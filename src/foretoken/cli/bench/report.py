@@ -39,7 +39,7 @@ def report(
     if out is None:
         print("\n".join(reports.report(read)).rstrip())
         return
-    pictures = {path: out.with_name(f"{out.stem}-{path.stem}.png") for path, record in read if record["kind"] == KIND}
+    pictures = {path: _picture(out, path) for path, record in read if record["kind"] == KIND}
     for path, picture in pictures.items():
         expect_drawable(picture)
         same = next((other for other in pictures if other != path and pictures[other] == picture), None)
@@ -54,3 +54,9 @@ def report(
     text = "\n".join(reports.report(read, {path: picture.name for path, picture in pictures.items()}))
     write_bytes(out, (text.rstrip() + "\n").encode(), what="report")
     say(f"report: {out}, with {len(pictures)} picture{'s' * (len(pictures) != 1)}")
+
+
+def _picture(out: Path, record: Path) -> Path:
+    """Beside the report, with its name before the record's, if that does not begin with it."""
+    name = record.stem if record.stem.startswith(out.stem) else f"{out.stem}-{record.stem}"
+    return out.with_name(f"{name}.png")
