@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken.bench.constrained import GRAMMARS, Grammar, fits, untold
+from foretoken.bench.constrained import GRAMMARS, Grammar, Untold, fits
+from foretoken.build import with_draft
 from foretoken.kernels import native
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
@@ -101,7 +102,8 @@ def test_completions_that_share_passes_are_those_that_are_alone() -> None:
 
 def test_a_draft_that_is_not_told_the_grammar_gains_less_and_changes_nothing() -> None:
     counts: dict[str, int] = {}
-    for name, drafting in (("told", model("stdlib-1m")), ("not told", untold(model("none"), "stdlib-1m"))):
+    not_told = with_draft(model("none"), "stdlib-1m", samplers=Untold(None))
+    for name, drafting in (("told", model("stdlib-1m")), ("not told", not_told)):
         counts[name] = 0
         for grammar in SOME:
             done = drafting.generate(PROMPTS[0], **settings_of(grammar, 0.0, False))
