@@ -60,6 +60,13 @@ def expect_place(
         raise error(f"{path} is there, and is no {what}; name another file, or remove it")
 
 
+def expect_new(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> None:
+    """Refuse, as `expect_place` does, and also where something lies: minutes of another measurement, perhaps."""
+    expect_place(path, error, what)
+    if os.path.lexists(path):
+        raise error(f"{path} is there already; name another file for the {what}, or remove it")
+
+
 def beginning(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> bytes:
     """The first bytes of what lies at the place of a record (or `what`), to see what would be replaced."""
     try:

@@ -54,6 +54,7 @@ def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pyt
     [
         (("--draft", "lokup"), "did you mean 'lookup'"),
         (("--repeats", 0), "repeats"),
+        (("--json", __file__), "is there already; name another file for the record, or remove it"),
         (("--temperature", "hot"), "temperature"),
         (("--json", "no/such/folder.json"), "there is no folder no/such for the record"),
         (("--answers", "no-such-folder"), "there is no folder no-such-folder for the answers"),

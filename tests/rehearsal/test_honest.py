@@ -64,7 +64,7 @@ def test_what_says_the_same_for_less_may_not(target: str, draft: str, here: Path
         expect_honest_draft(here / target, here / draft)
     assert str(error.value) == (
         f"draft '{here / draft}' says what first says, and so does '{here / target}', its rehearsal: every token would "
-        "be accepted; draft with a copy of the rehearsal, or rehearse a smaller model"
+        "be accepted; draft with lookup, with a copy of the rehearsal (mxfp4), or with a rehearsal of another model"
     )
 
 

@@ -25,14 +25,27 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def where(record: dict[str, Any]) -> str:
-    """Machine, engine, bandwidth and commit of a record, in a line."""
-    machine, bandwidth = record["machine"], record.get("read_bandwidth_gb_per_s")
-    speed = "" if bandwidth is None else f", memory read at {bandwidth} GB/s"
+    """Machine, engine and commit of a record, in a line."""
+    machine = record["machine"]
     engine = machine.get("level") or "PyTorch"
     return (
-        f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}{speed}; "
+        f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}; "
         f"commit {record['commit'] or 'unknown'}"
     )
+
+
+def memory(record: dict[str, Any]) -> str:
+    """How fast memory was meanwhile, as a sentence: where it was much slower for a while, something else ran."""
+    speed, span = record.get("read_bandwidth_gb_per_s"), record.get("read_bandwidth_range_gb_per_s")
+    if speed is None:
+        return ""
+    between = f" ({span[0]} to {span[1]})" if isinstance(span, list) and len(span) == 2 else ""
+    return f" Memory was read at {speed} GB/s{between}."
+
+
+def many(count: Any, what: str) -> str:
+    """`1 prompt`, `2 prompts`."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def rehearsed(record: dict[str, Any]) -> str:

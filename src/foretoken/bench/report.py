@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.pages import how_sure, markdown, rehearsed, times, where
+from foretoken.bench.pages import how_sure, many, markdown, memory, rehearsed, times, where
 from foretoken.bench.runs import KIND
 from foretoken.bench.side_by_side.tables import table as peers
+from foretoken.bench.statistics import FEWEST
 from foretoken.errors import InputError
 from foretoken.progress import size
 
@@ -78,7 +79,7 @@ def lines(record: dict[str, Any]) -> list[str]:
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """The runs of one temperature."""
     sure = how_sure(min(run["prompts"] for run in runs))
-    head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "with prompts", "tokens a pass"]
+    head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "all with prompts", "tokens a pass"]
     rows = [
         [
             run["draft"],
@@ -101,11 +102,11 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
 def _about(record: dict[str, Any]) -> str:
     suite = record["suite"]
     return (
-        f"{size(record['model_bytes'])} of weights, {record['weights']}.{rehearsed(record)} {suite.get('prompts')} "
-        f"prompts of {suite.get('name')}, {record['max_new_tokens']} new tokens each, {record['repeats']} times, in "
-        "turn with plain decoding. Tokens per second are of decoding alone, and with the prompt's time; speed-ups are "
-        "the median over prompts, of all prompts together, and of those with their reading; bytes are those of "
-        "weights; the ceiling is what reading them allows."
+        f"{size(record['model_bytes'])} of weights, {record['weights']}.{rehearsed(record)} "
+        f"{many(suite.get('prompts'), 'prompt')} of {suite.get('name')}, {record['max_new_tokens']} new tokens each, "
+        f"{many(record['repeats'], 'time')}, in turn with plain decoding.{memory(record)} Tokens per second are of "
+        "decoding alone, and with the prompt's time; speed-ups are the median over prompts, of all prompts together, "
+        "and of those with their reading; bytes are those of weights; the ceiling is what reading them allows."
     )
 
 
@@ -141,17 +142,17 @@ def _positions(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _best(record: dict[str, Any]) -> list[str]:
-    """What to use here, in a sentence a temperature."""
+    """What to use here, in a sentence a temperature: the draft with the largest speed-up that is surely one."""
     lines = [""]
     for temperature in dict.fromkeys(run["temperature"] for run in record["runs"]):
         runs = [run for run in record["runs"] if run["temperature"] == temperature and run["identical"]]
-        best = max(runs, key=lambda run: run["speedup_with_prefill"], default=None)
+        sure = [run for run in runs if run["speedup_interval"][0] > 1 and run["mean_acceptance_length"] > 1]
+        best = max(sure, key=lambda run: run["speedup"], default=None)
         at = f"At temperature {temperature:g}" if temperature else "Greedily"
-        if best is None or best["speedup_with_prefill"] < 1.02:
-            lines.append(f"{at}, nothing here is faster than plain decoding on these prompts.")
+        if best is None:
+            lines.append(f"{at}, nothing here is surely faster than plain decoding on these prompts.")
         else:
-            lines.append(
-                f"{at}, --draft {best['draft']} is fastest on these prompts: {best['speedup_with_prefill']:.2f} times "
-                "plain decoding, prompts and all."
-            )
+            gain = times(best["speedup"], best["speedup_interval"])
+            few = "; of so few prompts that says little" if best["prompts"] < FEWEST else ""
+            lines.append(f"{at}, --draft {best['draft']} is fastest: its speed-up is {gain} on these prompts{few}.")
     return lines

@@ -71,7 +71,7 @@ def rehearse(
         seconds = write.write(made)
     say(f"written in {seconds:.1f} s, {made.bytes / seconds / 1e9:.2g} GB/s. What next:")
     for line in (
-        f"foretoken generate --model {out} --stats  # says what {name} says, at this size's speed",
+        f'foretoken generate --model {out} --stats "def add("  # says what {name} says, at this size\'s speed',
         f"foretoken quantize {out} --format mxfp4  # its copy, which drafts for it",
         f"foretoken bench decode --model {out} --draft mxfp4,lookup",
     ):

@@ -106,7 +106,8 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
     if its.source_sha256 in (root, drafts and drafts.source_sha256) or _have_the_same_numbers(target, draft):
         raise DraftSpecError(
             f"draft {str(draft)!r} says what {its.source_name} says, and so does {str(target)!r}, its rehearsal: every "
-            "token would be accepted; draft with a copy of the rehearsal, or rehearse a smaller model"
+            "token would be accepted; draft with lookup, with a copy of the rehearsal (mxfp4), or with a rehearsal of "
+            "another model"
         )
     if drafts is None:
         small, vocabulary = _config(draft), _config(target).vocab_size

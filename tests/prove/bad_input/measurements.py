@@ -168,6 +168,7 @@ def journals(dice: random.Random, folder: Path, stage: Path) -> Case:
     """The beginning of a measurement, with which it goes on."""
     lend(stage, ("questions.jsonl", "bench.json"), folder)
     record = json.loads((folder / "bench.json").read_bytes())
+    (folder / "bench.json").unlink()  # a record that is there is not measured again
     asked = {key: value for key, value in record.items() if not key.startswith(_COMPUTED)}
     lines = [{"measuring": asked}]
     lines += [{**sample, "tokens": [[5] * turn for turn in sample["tokens"]]} for sample in record["samples"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.bench.pages import how_sure, markdown, rehearsed, times, where
+from foretoken.bench.pages import how_sure, many, markdown, rehearsed, times, where
 from foretoken.errors import InputError, quoted
 
 
@@ -73,8 +73,8 @@ def _table(record: dict[str, Any]) -> str:
 def _about(record: dict[str, Any]) -> str:
     suite = record["suite"]
     return (
-        f"{record['model']}.{rehearsed(record)} {suite['prompts']} prompts of {suite['name']}, "
-        f"{record['max_new_tokens']} new tokens each, {record['repeats']} times, greedily, "
+        f"{record['model']}.{rehearsed(record)} {many(suite['prompts'], 'prompt')} of {suite['name']}, "
+        f"{record['max_new_tokens']} new tokens each, {many(record['repeats'], 'time')}, greedily, "
         f"{record['machine']['threads']} threads each, in turn; promise {record['promise']}. A token's time is without "
         "the prompt's; x is how many times as fast, in the same turn; our best is the fastest of our modes beside that "
         "engine."

@@ -13,7 +13,7 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
-from foretoken.files import expect_place, write_json
+from foretoken.files import expect_new, expect_place, write_json
 from foretoken.pictures import expect_drawable
 from foretoken.settings import LoadSettings
 
@@ -63,7 +63,7 @@ def decode(
     Takes all cores for itself: close what else is running. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
-        expect_place(json_file)
+        expect_new(json_file)
     if plot is not None:
         expect_drawable(plot)
     if answers is not None:
@@ -84,6 +84,10 @@ def decode(
         ignore_eos,
         loading,
     )
+    if json_file is not None:
+        kept = journal_of(json_file)
+        there = "goes on with" if kept.exists() else "is kept in"
+        say(f"what is measured {there} {kept}: if it is interrupted, the same command goes on from there")
     with saying(), _bar() as progress:
         record, samples = bench.measure(asked, record=json_file, answers=answers is not None, progress=progress)
     if answers is not None:
@@ -132,7 +136,7 @@ class _Lines:
             self._began = now, done
             return
         began, before = self._began
-        if done == before or 10 * done // total == self._told:
+        if done == before or (10 * done // total == self._told and done > before + 1):
             return
         self._told = 10 * done // total
         left = (now - began) / (done - before) * (total - done)

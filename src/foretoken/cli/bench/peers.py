@@ -11,8 +11,9 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
+from foretoken.cli.stoppable import stoppable
 from foretoken.errors import InputError
-from foretoken.files import expect_place, write_json
+from foretoken.files import expect_new, write_json
 from foretoken.settings import LoadSettings
 
 peers = typer.Typer(
@@ -51,7 +52,7 @@ def list_peers(into: _Into = None) -> None:
         elif not found.is_ready:
             state = f"other versions ({', '.join(found.installed)}): install it again"
         else:
-            state = ", ".join(found.installed)
+            state = f"installed: {', '.join(found.installed)}"
         print(f"{found.peer.name:14}{state}")
 
 
@@ -100,7 +101,7 @@ def run(
     Takes all cores for itself: close what else is running. Exit code 1 if our own drafting changed a token.
     """
     if json_file is not None:
-        expect_place(json_file)
+        expect_new(json_file)
     if work is not None and not work.is_dir():
         raise InputError(f"there is no folder {work} for what peers convert; make it first")
 
@@ -119,6 +120,7 @@ def run(
             write_json(json_file, record)
 
     with ExitStack() as stack:
+        stack.enter_context(stoppable())  # peers and what they converted are taken away
         stack.enter_context(saying())
         folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foretoken-peers-")))
         asked = measuring.Asked(
