@@ -90,8 +90,8 @@ def test_plain_decoding_has_a_table_too(cli: Cli) -> None:
 
 def test_each_level_keeps_its_colour(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    repeats = "for i in range(3):\n    print(i)\n" * 3 + "for i in"  # lookup proposes, whatever the arithmetic
-    legend = cli("generate", repeats, *LADDER, "--max-new-tokens", 60, "--show-origins").err.splitlines()[0]
+    repeats = "import os\nimport sys\n" * 2 + "import os\nimport"  # both propose, with either arithmetic
+    legend = cli("generate", repeats, *LADDER, "--max-new-tokens", 100, "--show-origins").err.splitlines()[0]
     assert legend == "-- proposed by: target, \x1b[32mstdlib-1m\x1b[0m, \x1b[36mlookup\x1b[0m"
     alone = cli("generate", repeats, "--draft", "lookup", "--max-new-tokens", 40, "--show-origins").err
     assert "\x1b[32mlookup\x1b[0m" in alone
