@@ -196,7 +196,9 @@ def places(dice: random.Random, folder: Path, stage: Path) -> Case:
     may_write = {
         name
         for name in words
-        if name and (name == "-" or not name.startswith(("-", "/"))) and name not in ("plain", "there", ".", "plain/config.json")
+        if name
+        and (name == "-" or not name.startswith(("-", "/")))
+        and name not in ("plain", "there", ".", "plain/config.json")
     }
     if words[0] == "quantize":
         may_write |= {"plain-mxfp4"}
