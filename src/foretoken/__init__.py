@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foretoken.build import load
     from foretoken.chat import Chat
+    from foretoken.decoder.cost import Cost
     from foretoken.errors import (
         CheckpointError,
         ContractError,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "foretoken.build": ("load",),
     "foretoken.chat": ("Chat",),
+    "foretoken.decoder.cost": ("Cost",),
     "foretoken.errors": (
         "CheckpointError",
         "ContractError",
@@ -79,6 +81,7 @@ __all__ = [
     "CheckpointError",
     "Completion",
     "ContractError",
+    "Cost",
     "DraftSpecError",
     "ForetokenError",
     "GenerateSettings",

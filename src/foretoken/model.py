@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,22 +15,23 @@ import torch
 
 from foretoken.audit import audit
 from foretoken.chat import Chat
+from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
-from foretoken.drafters.reading import DecoderDrafter
 from foretoken.engine import Engine
 from foretoken.errors import PromptError, SettingError
 from foretoken.output import Generation, Output, Stream
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
 from foretoken.text import Tokenizer, expect_whole
-from foretoken.types import TARGET, Completion, Drafter, Request, RoundRecord, SamplingParams, Verifier
+from foretoken.types import TARGET, Completion, Drafter, Request, RoundRecord, SamplingParams, Verdict, Verifier
 
 
 class Model:
     """A target and what drafts for it. Made by `foretoken.load`.
 
     `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `levels` are
-    the names of its draft's, nearest to the target first.
+    the names of its draft's, nearest to the target first; `decoders` are those that stand behind them, by these names,
+    and the `target`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Model:
         *,
         num_speculative_tokens: int,
         levels: Sequence[str] = (),
+        decoders: Mapping[str, Decoder] | None = None,
         end_tokens: frozenset[int],
         name: str,
         folder: Path,
@@ -57,8 +59,9 @@ class Model:
         self.folder = folder
         self.settings = settings
         self._verifier = verifier
-        self._drafter = drafter
+        self.drafter = drafter
         self.levels = tuple(levels)
+        self.decoders = {TARGET: target, **(decoders or {})}
         self._sequences = itertools.count()
         self._conversations = itertools.count()
 
@@ -66,17 +69,6 @@ class Model:
     def context_length(self) -> int:
         """How many tokens prompt and output may have together."""
         return self._verifier.context_length
-
-    @property
-    def weight_bytes(self) -> dict[str, int]:
-        """What one pass reads of its weights, by level: of the `target`, and of each level that a decoder stands
-        behind. Of the embedding a pass reads a row a token, which is not counted."""
-        read = {TARGET: self.target.weights.nbytes}
-        drafter: object = self._drafter
-        while isinstance(drafter, DecoderDrafter):
-            read[drafter.name] = drafter.model.weights.nbytes
-            drafter = getattr(drafter, "inner", None)
-        return read
 
     def __repr__(self) -> str:
         return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"
@@ -169,18 +161,33 @@ class Model:
         records: list[RoundRecord] = []
         rounds = Engine(
             self._verifier,
-            self._drafter,
+            self.drafter,
             num_speculative_tokens=self.num_speculative_tokens,
             recorder=records.append,
         ).run(requests, lambda sequence, token: outputs[sequence].text.feed(token))
         try:
-            for verdicts in rounds:
+            # counted while this generation runs: between its rounds, others may
+            for verdicts in self._counted(rounds, records):
                 for verdict in verdicts:
                     for piece in outputs[verdict.sequence].take(verdict):
                         yield index[verdict.sequence], piece
         finally:
             rounds.close()
         return [self._completion(r, outputs[r.sequence], records, settings) for r in requests]
+
+    def _counted(self, rounds: Iterator[list[Verdict]], records: list[RoundRecord]) -> Iterator[list[Verdict]]:
+        """The verdicts of rounds, with what each cost added to its record."""
+        while True:
+            before = self._costs()
+            verdicts = next(rounds, None)
+            if verdicts is None:
+                return
+            spent = {name: cost - before[name] for name, cost in self._costs().items()}
+            records[-1] = replace(records[-1], cost=spent)
+            yield verdicts
+
+    def _costs(self) -> dict[str, Cost]:
+        return {name: decoder.cost for name, decoder in self.decoders.items()}
 
     def _completion(
         self, request: Request, output: Output, records: list[RoundRecord], settings: GenerateSettings

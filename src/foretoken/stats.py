@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretoken.types import RoundRecord, Work
+
+if TYPE_CHECKING:
+    from foretoken.decoder.cost import Cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,9 @@ class Stats:
     counted; plain decoding has 1. `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
     `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
     `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
-    each had of the former.
+    each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the
+    `target`, and of each level that a decoder stands behind; what a drafter runs on the target's own layers is the
+    target's. As seconds are, it is that of whole rounds: completions that shared their passes have each that of all.
     """
 
     passes: int = 0
@@ -57,6 +62,7 @@ class Stats:
     draft_seconds: float = 0.0
     check_seconds: float = 0.0
     levels: tuple[LevelStats, ...] = ()
+    cost: Mapping[str, Cost] = field(default_factory=dict)
 
 
 class _Check(NamedTuple):
@@ -87,7 +93,17 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
         draft_seconds=draft_seconds,
         check_seconds=check_seconds,
         levels=_levels(levels, checks, [work for r in rounds for work in r.work.get(sequence, ())], decode_seconds),
+        cost=together(r.cost for r in rounds),
     )
+
+
+def together(costs: Iterable[Mapping[str, Cost]]) -> dict[str, Cost]:
+    """Costs by level, added up."""
+    total: dict[str, Cost] = {}
+    for each in costs:
+        for name, cost in each.items():
+            total[name] = total[name] + cost if name in total else cost
+    return total
 
 
 def _levels(

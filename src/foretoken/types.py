@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
     from foretoken.decoder.cache import Cache
+    from foretoken.decoder.cost import Cost
     from foretoken.stats import Stats
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
@@ -315,7 +316,8 @@ class RoundRecord:
 
     `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included; `work[s]`
     is what went into its draft. `dropped` counts drafts that were late, repeated or for an unknown sequence. The round
-    began at `began` (`time.perf_counter`), with drafting; checking followed.
+    began at `began` (`time.perf_counter`), with drafting; checking followed. `cost` is what decoders computed and read
+    in it, for all its sequences, by the name of their level; the engine knows no decoder, so who records adds it.
     """
 
     round: int
@@ -327,6 +329,7 @@ class RoundRecord:
     dropped: int = 0
     work: Mapping[int, tuple[Work, ...]] = field(default_factory=dict)
     began: float = 0.0
+    cost: Mapping[str, Cost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

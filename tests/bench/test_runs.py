@@ -13,11 +13,10 @@ from foretoken.bench.samples import Sample
 from foretoken.bench.statistics import first_difference, median_interval, rounded
 from foretoken.errors import ContractError
 
-WEIGHTS = {"target": 1000, "copy": 250}
-
 
 def sample(draft: str, prompt: str, seconds: float, *, repeat: int = 0, **more: Any) -> Sample:
-    """11 tokens of one turn, the first with the prompt, which took a second: plainly, or in 4 passes with a draft."""
+    """11 tokens of one turn, the first with the prompt, which took a second: plainly, or in 4 passes with a draft. A
+    pass reads 1000 bytes of the target's weights, or 250 of the draft's."""
     usual: dict[str, Any] = {
         "tokens": (tuple(range(11)),),
         "decoded": 10,
@@ -28,17 +27,22 @@ def sample(draft: str, prompt: str, seconds: float, *, repeat: int = 0, **more: 
         "accepted_tokens": 0,
         "accepted_per_position": (),
         "promise": "exact",
+        "cost": {"target": {"flops": 20_000, "weight_bytes": 10_000, "cache_bytes": 100}},
     }
     if draft != "none":
         usual |= {"passes": 4, "drafts": 4, "draft_tokens": 12, "accepted_tokens": 6, "accepted_per_position": (4, 2)}
         usual["levels"] = {"copy": {"passes": 12, "seconds": seconds / 4, "draft_tokens": 12, "accepted_tokens": 6}}
+        usual["cost"] = {
+            "target": {"flops": 32_000, "weight_bytes": 4000, "cache_bytes": 40},
+            "copy": {"flops": 24_000, "weight_bytes": 3000, "cache_bytes": 130},
+        }
     return Sample(
         draft=draft, temperature=0.0, prompt=prompt, repeat=repeat, decode_seconds=seconds, **{**usual, **more}
     )
 
 
 def run_of(*samples: Sample, draft: str = "copy") -> Run:
-    run = summarise(samples, draft, 0.0, WEIGHTS)
+    run = summarise(samples, draft, 0.0)
     assert run is not None
     return run
 
@@ -84,7 +88,8 @@ def test_all_prompts_together_are_compared_a_repeat_at_a_time() -> None:
 
 def test_each_prompt_has_the_bytes_of_its_own_passes() -> None:
     good = sample("copy", "a", 1.0, bandwidth=10_000.0)
-    poor = sample("copy", "b", 4.0, bandwidth=10_000.0, passes=10, levels={})
+    plainly = sample("none", "b", 10.0).cost
+    poor = sample("copy", "b", 4.0, bandwidth=10_000.0, passes=10, levels={}, cost=plainly)
     run = run_of(*(sample("none", prompt, 10.0) for prompt in "ab"), good, poor)
     assert run.bytes_per_token == (7000 + 10_000) / 20
     assert run.share_of_ceiling == pytest.approx((0.7 + 0.25) / 2)
@@ -104,6 +109,8 @@ def test_acceptance_bytes_and_the_ceiling() -> None:
     assert run.draft_acceptance_rate == 0.5
     assert run.accepted_per_position == (4, 2)
     assert run.bytes_per_token == (4 * 1000 + 12 * 250) / 10
+    assert run.flops_per_token == (32_000 + 24_000) / 10
+    assert run.cache_bytes_per_token == (40 + 130) / 10
     assert run.share_of_ceiling == pytest.approx(2.0 * 700 / 2000)  # two a second, of 700 bytes each
     (level,) = run.levels
     assert level == {"name": "copy", "passes": 12, "draft_tokens": 12, "accepted_tokens": 6, "time_share": 0.25}
@@ -143,9 +150,9 @@ def test_plain_decoding_that_does_not_repeat_itself_is_told_too() -> None:
 
 
 def test_without_a_second_token_there_is_no_speed() -> None:
-    ends = {"tokens": ((1,),), "decoded": 0, "passes": 0}
+    ends: dict[str, Any] = {"tokens": ((1,),), "decoded": 0, "passes": 0, "cost": {}}
     at_once = sample("none", "a", 0.0, **ends)
-    assert summarise([at_once], "none", 0.0, WEIGHTS) is None
+    assert summarise([at_once], "none", 0.0) is None
     run = run_of(at_once, sample("none", "b", 10.0), draft="none")  # one that ends at once has no speed, others have
     assert run.prompts == 1
 

@@ -17,8 +17,9 @@ ASKED = {"model": "m", "temperatures": [0.0, 0.8], "commit": "abc"}
 SAMPLES = [sample("none", "a", 1.0), sample("copy", "a", 0.5), sample("copy", "b", 0.25)]
 
 
-def _spoiled(**changes: Any) -> bytes:
-    return f"{json.dumps({'measuring': ASKED})}\n{json.dumps({**asdict(SAMPLES[1]), **changes})}\n".encode()
+def _spoiled(without: str = "", **changes: Any) -> bytes:
+    line = {name: value for name, value in {**asdict(SAMPLES[1]), **changes}.items() if name != without}
+    return f"{json.dumps({'measuring': ASKED})}\n{json.dumps(line)}\n".encode()
 
 
 @pytest.fixture
@@ -90,6 +91,9 @@ def test_another_measurement_is_not_taken_for_this_one(record: Path) -> None:
         _spoiled(repeat=True),
         _spoiled(levels={"copy": {"passes": 3}}),
         _spoiled(levels=[3]),
+        _spoiled(without="cost"),  # of a version that did not count it: one record has samples of one kind
+        _spoiled(cost={"target": {"flops": 1, "weight_bytes": "2", "cache_bytes": 3}}),
+        _spoiled(cost={"target": {"flops": 1}}),
         _spoiled(tokens=[["a"]]),
         _spoiled(accepted_per_position=[0.5]),
     ],

@@ -57,7 +57,7 @@ def test_weights_and_tokenizer_are_shared_and_all_else_is_its_own(plain: Model) 
     assert one.target is other.target is plain.target
     assert one.tokenizer is other.tokenizer is plain.tokenizer
     assert len({id(model._verifier) for model in (plain, one, other)}) == 3
-    drafter = one._drafter
+    drafter = one.drafter
     assert isinstance(drafter, DecoderDrafter)
     assert drafter.model.weights.embedding.data_ptr() == plain.target.weights.embedding.data_ptr()
     alone = generate(one)
@@ -85,9 +85,9 @@ def test_what_was_loaded_for_another_draft_is_not_loaded_again(plain: Model, mon
     drafts = ("int4", "int4,lookup", "int4:inputs=bf16", "int4,int4,lookup")
     one, laddered, *others = (with_draft(plain, draft, loaded=loaded) for draft in drafts)
     assert made == ["int4", "int4", "int4-2"]
-    assert isinstance(one._drafter, DecoderDrafter)
-    assert isinstance(laddered._drafter, DecoderDrafter)
-    assert one._drafter.model is laddered._drafter.model
+    assert isinstance(one.drafter, DecoderDrafter)
+    assert isinstance(laddered.drafter, DecoderDrafter)
+    assert one.drafter.model is laddered.drafter.model
     assert len({generate(model).tokens for model in (plain, one, laddered, *others)}) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,10 @@ _DECODE: dict[str, str] = {
     "read_bandwidth_gb_per_s": "float | None",
     "runs": "list",
 }
+
+
+# of a run, what records of before it was counted lack
+_LATER = tuple(field.name for field in fields(Run) if field.default is None)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -51,7 +56,7 @@ def read(path: Path) -> dict[str, Any]:
 def _expect_run(run: Any, where: str) -> None:
     if not isinstance(run, dict):
         raise InputError(f"{where} is {quoted(run, 40)}, expected an object; measure again")
-    expect_fields(run, Run, where)
+    expect_fields({**dict.fromkeys(_LATER), **run}, Run, where)
     interval, positions = run["speedup_interval"], run["accepted_per_position"]
     if len(interval) != 2 or not all(is_number(value) for value in interval):
         raise InputError(f"{where}: speedup_interval is {quoted(interval, 40)}, expected two numbers; measure again")

@@ -21,9 +21,11 @@ class Run:
     with both. speedup: by how much a token's time is shorter than in plain decoding of the same prompt in the same
     repeat; the interval holds it at 95 % (bootstrap over prompts). speedup_of_total, speedup_with_prefill: the same of
     all prompts together, without their reading and with it, the median over repeats: there slow prompts count for more.
-    mean_acceptance_length: tokens a pass of the target, the bonus token counted. bytes_per_token: what target and
-    drafts read of their weights for it. share_of_ceiling: of the speed that reading those bytes allows at the bandwidth
-    measured beside. identical: whether every text is the plain one, token for token; first_difference: where not.
+    mean_acceptance_length: tokens a pass of the target, the bonus token counted. bytes_per_token: what the decoders of
+    target and drafts read of their weights for it; cache_bytes_per_token: what they read and write of keys and values;
+    flops_per_token: what they compute, as `foretoken.decoder.cost` counts. share_of_ceiling: of the speed that reading
+    the weights' bytes allows at the bandwidth measured beside. identical: whether every text is the plain one, token
+    for token; first_difference: where not. What is None by default, records of before it was counted do not have.
     """
 
     draft: str
@@ -48,11 +50,12 @@ class Run:
     levels: tuple[dict[str, Any], ...]
     identical: bool
     first_difference: dict[str, Any] | None
+    flops_per_token: float | None = None
+    cache_bytes_per_token: float | None = None
 
 
-def summarise(samples: Sequence[Sample], draft: str, temperature: float, weights: Mapping[str, int]) -> Run | None:
-    """A draft's run; None where no prompt had a second token, so that there is no speed. weights: bytes that a pass
-    reads of them, by level; `target` among them."""
+def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run | None:
+    """A draft's run; None where no prompt had a second token, so that there is no speed."""
     plain = {(s.prompt, s.repeat): s for s in samples if (s.draft, s.temperature) == (PLAIN, temperature)}
     every = [s for s in samples if (s.draft, s.temperature) == (draft, temperature)]
     pairs = [(s, plain[s.prompt, s.repeat]) for s in every]
@@ -64,7 +67,7 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float, weights
     ratios = by_prompt(pairs, lambda p: p[0].prompt, lambda p: _per_token(p[1]) / _per_token(p[0]))
     decoded, passes = sum(s.decoded for s in first), sum(s.passes for s in first)
     draft_tokens, accepted = sum(s.draft_tokens for s in first), sum(s.accepted_tokens for s in first)
-    shares = [_bytes(s, weights) / s.decode_seconds / s.bandwidth for s in own if s.bandwidth]
+    shares = [_spent("weight_bytes", s) / s.decode_seconds / s.bandwidth for s in own if s.bandwidth]
     difference = _first_difference(every, plain)
     return Run(
         draft=draft,
@@ -84,11 +87,13 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float, weights
         drafts=sum(s.drafts for s in first),
         draft_tokens=draft_tokens,
         accepted_tokens=accepted,
-        bytes_per_token=sum(_bytes(s, weights) for s in first) / decoded,
+        bytes_per_token=_spent("weight_bytes", *first) / decoded,
         share_of_ceiling=median(shares) if shares else None,
         levels=_levels(first, sum(s.decode_seconds for s in first)),
         identical=difference is None,
         first_difference=difference,
+        flops_per_token=_spent("flops", *first) / decoded,
+        cache_bytes_per_token=_spent("cache_bytes", *first) / decoded,
     )
 
 
@@ -96,10 +101,9 @@ def _per_token(sample: Sample) -> float:
     return sample.decode_seconds / sample.decoded
 
 
-def _bytes(sample: Sample, weights: Mapping[str, int]) -> float:
-    """What a sample's passes have read of their weights."""
-    drafts = sum(level["passes"] * weights.get(name, 0) for name, level in sample.levels.items())
-    return sample.passes * weights["target"] + drafts
+def _spent(what: str, *samples: Sample) -> float:
+    """Of a part of the cost, that of all levels together."""
+    return sum(cost[what] for sample in samples for cost in sample.cost.values())
 
 
 def _of_total(

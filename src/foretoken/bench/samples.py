@@ -18,7 +18,7 @@ from foretoken.bench.fields import expect_fields
 from foretoken.bench.statistics import rounded
 from foretoken.errors import InputError, quoted
 from foretoken.files import read_bytes, write_bytes
-from foretoken.stats import Stats
+from foretoken.stats import Stats, together
 from foretoken.types import Completion
 
 
@@ -26,8 +26,9 @@ from foretoken.types import Completion
 class Sample:
     """One prompt, generated once with one draft. `tokens` are those of each turn; seconds and counts are of all turns
     together; `decoded` tokens came in `decode_seconds`, the first of each turn belongs to the prompt's pass.
-    `levels`: passes, seconds, drafted and accepted tokens by the level's name. `answer`: a line of Spec-Bench's, if
-    asked for."""
+    `levels`: passes, seconds, drafted and accepted tokens by the level's name. `cost`: what decoding cost, without the
+    prompts' reading, by the name of the level whose decoder ran, `target` among them (`decoder.cost.Cost`). `answer`: a
+    line of Spec-Bench's, if asked for."""
 
     draft: str
     temperature: float
@@ -45,6 +46,7 @@ class Sample:
     promise: str
     bandwidth: float | None = None  # bytes a second, measured before
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
+    cost: dict[str, dict[str, float]] = field(default_factory=dict)
     answer: dict[str, Any] | None = None
 
     @classmethod
@@ -57,6 +59,7 @@ class Sample:
             accepted_per_position=_positions(stats),
             promise=min(completion.promise for completion in completions),  # the weaker one, should they differ
             levels=_levels(stats),
+            cost=_cost(stats),
             **{name: sum(getattr(s, name) for s in stats) for name in _SUMS},
             **known,
         )
@@ -67,9 +70,10 @@ class Sample:
         expect_fields(line, cls, "a sample")
         tokens = tuple(tuple(map(operator.index, turn)) for turn in line["tokens"])
         positions = tuple(map(operator.index, line["accepted_per_position"]))
-        for level in line["levels"].values():
-            if set(level) != set(_LEVEL) or not all(isinstance(value, int | float) for value in level.values()):
-                raise InputError(f"a level is {quoted(level)}, expected numbers for {', '.join(_LEVEL)}")
+        for what, expected in (("levels", _LEVEL), ("cost", _COST)):
+            for level in line[what].values():
+                if set(level) != set(expected) or not all(isinstance(value, int | float) for value in level.values()):
+                    raise InputError(f"of {what} one is {quoted(level)}, expected numbers for {', '.join(expected)}")
         return cls(**{**line, "tokens": tokens, "accepted_per_position": positions})
 
     def to_json(self) -> dict[str, Any]:
@@ -78,6 +82,7 @@ class Sample:
 
 
 _LEVEL = ("passes", "seconds", "draft_tokens", "accepted_tokens")
+_COST = ("flops", "weight_bytes", "cache_bytes")
 _SUMS = ("decode_seconds", "prefill_seconds", "passes", "drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -103,6 +108,10 @@ def _levels(stats: Iterable[Stats]) -> dict[str, dict[str, float]]:
             for name in _LEVEL:
                 sums[name] += getattr(level, name)
     return total
+
+
+def _cost(stats: Iterable[Stats]) -> dict[str, dict[str, float]]:
+    return {name: asdict(cost) for name, cost in together(s.cost for s in stats).items()}
 
 
 def journal_of(record: Path) -> Path:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import torch
 
+from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.cost import Cost, CostModel
 from foretoken.decoder.native_pass import NativePass, why_not
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rope import RopeTable
@@ -26,6 +28,8 @@ class Decoder:
     It runs natively where it can (`because` says why not, else it is None). `arithmetic` may ask for "pytorch", or for
     "native LEVEL": an instruction level other than the best, which changes no bit.
     With promise "algorithmic" PyTorch may sum in an order that depends on the number of rows; native passes never do.
+    `cost` is what all its calls so far have cost, whoever made them: that of some of them is a difference. Of calls
+    that two threads make at once, some may be missed.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class Decoder:
             raise ContractError(
                 f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native LEVEL{lacking}"
             )
+        self.cost = Cost()
+        self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass
         if self.because is None:
@@ -75,7 +81,9 @@ class Decoder:
     def embed(self, tokens: list[int]) -> torch.Tensor:
         """The tokens' embeddings: float32 [N, hidden]."""
         self._expect_known(tokens)
-        return self._pass.embed(tokens)
+        hidden = self._pass.embed(tokens)
+        self.cost += self._costs.embed(len(tokens))
+        return hidden
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, hi: int | None = None) -> torch.Tensor:
@@ -87,7 +95,9 @@ class Decoder:
                 f"layers {lo} to {hi} over hidden states {list(hidden.shape)}; expected a range within 0 to "
                 f"{self.config.num_layers}, and hidden states {list(expected)}"
             )
-        return self._pass.layers(hidden, rows, lo, hi)
+        hidden = self._pass.layers(hidden, rows, lo, hi)
+        self.cost += self._costs.layers(rows, lo, hi)
+        return hidden
 
     @torch.no_grad()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -97,19 +107,36 @@ class Decoder:
                 f"hidden states are {list(hidden.shape)} on {hidden.device}; expected [N, {self.config.hidden_size}] "
                 f"on {self.device}"
             )
-        return self._pass.head(hidden)
+        logits = self._pass.head(hidden)
+        self.cost += self._costs.head(len(hidden))
+        return logits
 
     @torch.no_grad()
     def forward(self, rows: Rows) -> torch.Tensor:
         """Hidden states of a whole pass, before the final norm: float32 [N, hidden]."""
         self._expect_known(rows.tokens)
-        return self._pass.forward(rows)
+        hidden = self._pass.forward(rows)
+        self.cost += self._costs.forward(rows)
+        return hidden
 
     @torch.no_grad()
     def run(self, rows: Rows) -> Outputs:
         """A whole pass: hidden states, logits, and what each row chooses."""
         self._expect_known(rows.tokens)
-        return self._pass.run(rows)
+        outputs = self._pass.run(rows)
+        self.cost += self._costs.forward(rows) + self._costs.head(len(rows))
+        return outputs
+
+    @torch.no_grad()
+    def finish(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, *, first: int = 0) -> Outputs:
+        """The rest of a pass, from hidden states before layer lo on; logits and choices of row `first` and those after
+        it, which is row 0 of what comes out."""
+        return self.choices(self.layers(hidden, rows, lo)[first:])
+
+    def choices(self, hidden: torch.Tensor) -> Outputs:
+        """Logits of hidden states [N, hidden] before the final norm, and what each row chooses."""
+        logits = self.head(hidden)
+        return Outputs(hidden, logits, lambda row: kernels.argmax(logits[row]))
 
     @torch.no_grad()
     def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> list[int]:
@@ -122,7 +149,9 @@ class Decoder:
         if count < 1:
             return []
         rows = chain(cache, [token] * count, writer=writer)  # the first is right; the others follow from it
-        return self._pass.chain(cache, token, rows)
+        tokens = self._pass.chain(cache, token, rows)
+        self.cost += self._costs.steps(rows, min(count, len(tokens) + 1))  # the row of a NaN was computed, too
+        return tokens
 
     def nan_error(self) -> NumericsError:
         """The error for a NaN among the logits, with its cause if the weights hold one."""

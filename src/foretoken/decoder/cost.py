@@ -1,0 +1,141 @@
+"""What a decoder's calls cost: operations and bytes, counted from shapes, positions and ranges of layers, not measured.
+
+Counted are the products: linear layers, and queries with keys and weights with values in attention. Norms, rotations,
+the softmax, SwiGLU's gate and the choice of a token are not: they go over a row or its scores once, where a linear
+layer goes over a row once for each of its outputs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.linear import Linear
+from foretoken.decoder.rows import Rows
+from foretoken.decoder.weights import LINEARS, LayerWeights, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What calls of a decoder cost, together.
+
+    `flops`: floating-point operations, of which a multiplication and an addition are two. `weight_bytes`: those read of
+    weights in their format, and of embedding rows; a weight is taken to be read once a call, whatever the number of
+    rows, and to be in no cache of the processor before. `cache_bytes`: of keys and values, those read of what is
+    committed, once a call, sequence and layer, and those written.
+    """
+
+    flops: int = 0
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.flops + other.flops,
+            self.weight_bytes + other.weight_bytes,
+            self.cache_bytes + other.cache_bytes,
+        )
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(
+            self.flops - other.flops,
+            self.weight_bytes - other.weight_bytes,
+            self.cache_bytes - other.cache_bytes,
+        )
+
+
+class CostModel:
+    """What each call of one decoder costs: a pure function of what it is called with.
+
+    The format of a low-bit weight is what is counted, in PyTorch too, where such weights were made bf16 beforehand; and
+    the output layer as a whole, with the rows of padding beyond `valid_vocab_size`.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: Weights) -> None:
+        itemsize = weights.embedding.element_size()  # of keys and values, too
+        self._windows = config.windows
+        self._embedding_row = config.hidden_size * itemsize
+        self._per_key = 4 * config.num_heads * config.head_dim  # operations: two products of a row with a key's width
+        self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize  # of a key and its value in a layer
+        # of all layers below an index
+        self._numbers = [0, *accumulate(map(_layer_numbers, weights.layers))]
+        self._bytes = [0, *accumulate(map(_layer_bytes, weights.layers))]
+        self._head_numbers = _numbers(weights.head)
+        self._head_bytes = _bytes(weights.head) + weights.norm.nbytes
+        self._counted: dict[tuple[int, int], list[tuple[int | None, int]]] = {}
+
+    def embed(self, count: int) -> Cost:
+        """The embeddings of so many tokens: a row of the table each."""
+        return Cost(weight_bytes=count * self._embedding_row)
+
+    def head(self, count: int) -> Cost:
+        """Final norm and output layer over so many rows; over none they are not read."""
+        return Cost(2 * count * self._head_numbers, self._head_bytes) if count else Cost()
+
+    def layers(self, rows: Rows, lo: int, hi: int) -> Cost:
+        """Layers lo to hi (not included) over rows, each of which sees the keys of its ancestors and its own."""
+        prefixes = ((s.cache.length, min(rows.positions[s.span])) for s in rows.segments)
+        return self._layers(rows.positions, prefixes, lo, hi, reads=1)
+
+    def forward(self, rows: Rows) -> Cost:
+        """A whole pass without the output layer."""
+        return self.embed(len(rows)) + self.layers(rows, 0, len(self._windows))
+
+    def steps(self, rows: Rows, count: int) -> Cost:
+        """Whole passes over the first `count` rows of one sequence, one by one: embedding, all layers, output layer."""
+        (segment,) = rows.segments
+        positions = rows.positions[:count]
+        prefixes = ((segment.cache.length, position) for position in positions)
+        layers = self._layers(positions, prefixes, 0, len(self._windows), reads=count)
+        head = Cost(2 * count * self._head_numbers, count * self._head_bytes)
+        return self.embed(count) + layers + head
+
+    def _layers(
+        self, positions: Sequence[int], prefixes: Iterable[tuple[int, int]], lo: int, hi: int, *, reads: int
+    ) -> Cost:
+        """prefixes: the length of each, and the lowest position that reads it. reads: how often weights are read."""
+        read = list(prefixes)
+        seen = keys = 0  # keys that rows are multiplied with; keys that are read or written
+        for window, layers in self._windows_of(lo, hi):
+            if window is None:
+                seen += layers * (sum(positions) + len(positions))
+                keys += layers * (sum(length for length, _ in read) + len(positions))
+            else:
+                seen += layers * sum(min(position + 1, window) for position in positions)
+                prefix = sum(max(0, length - max(0, lowest + 1 - window)) for length, lowest in read)
+                keys += layers * (prefix + len(positions))
+        flops = 2 * len(positions) * (self._numbers[hi] - self._numbers[lo]) + self._per_key * seen
+        return Cost(flops, reads * (self._bytes[hi] - self._bytes[lo]), keys * self._key_bytes)
+
+    def _windows_of(self, lo: int, hi: int) -> list[tuple[int | None, int]]:
+        """Each window of a range of layers, and how many of them have it. Ranges come again in every pass."""
+        if (lo, hi) not in self._counted:
+            self._counted[lo, hi] = list(Counter(self._windows[lo:hi]).items())
+        return self._counted[lo, hi]
+
+
+def _layer_numbers(layer: LayerWeights) -> int:
+    return sum(_numbers(getattr(layer, name)) for name in LINEARS)
+
+
+def _layer_bytes(layer: LayerWeights) -> int:
+    norms = (layer.input_norm, layer.post_norm, layer.query_norm, layer.key_norm)
+    return sum(_bytes(getattr(layer, name)) for name in LINEARS) + sum(map(_tensor_bytes, norms))
+
+
+def _numbers(linear: Linear) -> int:
+    outputs, inputs = linear.weight.shape
+    return int(outputs * inputs)
+
+
+def _bytes(linear: Linear) -> int:
+    return linear.nbytes + _tensor_bytes(linear.bias)
+
+
+def _tensor_bytes(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.nbytes

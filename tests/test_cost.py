@@ -1,0 +1,140 @@
+"""What a generation costs is what its decoders counted while it ran, whatever drafts."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+import foretoken
+from foretoken.build import with_draft
+from foretoken.decoder.cost import Cost
+from foretoken.decoder.decoder import Decoder
+from foretoken.drafters import DRAFTERS
+from foretoken.model import Model
+from foretoken.stats import Stats, together
+from tests.tiny import needs_native
+from tests.tiny import one_thread as one_thread
+
+PROMPT = "def read(self, size=-1):\n    return self."
+DRAFTS = (*DRAFTERS, "stdlib-1m", "stdlib-1m:k=2:depth=3", "int4", "int8:own-cache", "int4,lookup", "int4,int2,lookup")
+
+
+@cache
+def plain() -> Model:
+    return foretoken.load("stdlib-1m", draft="none", threads=1)
+
+
+@cache
+def model(draft: str) -> Model:
+    return with_draft(plain(), draft)
+
+
+def generate(draft: str, **settings: Any) -> foretoken.Completion:
+    return model(draft).generate(PROMPT, max_new_tokens=24, ignore_eos=True, keep_rounds=True, **settings)
+
+
+def embedded(model: Model, level: str, rows: int) -> int:
+    """The bytes of so many rows of a level's embedding."""
+    embedding = model.decoders[level].weights.embedding
+    return rows * embedding.shape[1] * embedding.element_size()
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_every_decoder_of_a_draft_is_counted(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Decoder] = []
+    really = Decoder.__init__
+
+    def init(decoder: Decoder, *given: Any, **named: Any) -> None:
+        made.append(decoder)
+        really(decoder, *given, **named)
+
+    plainly = plain()
+    monkeypatch.setattr(Decoder, "__init__", init)
+    drafting = with_draft(plainly, draft)
+    assert list(drafting.decoders.values()) == [plainly.target, *reversed(made)]
+    assert [name for name in drafting.levels if name in drafting.decoders] == [*drafting.decoders][1:]
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_a_generation_costs_what_its_rounds_do(draft: str) -> None:
+    drafting = model(draft)
+    before = {name: decoder.cost for name, decoder in drafting.decoders.items()}
+    done = generate(draft)
+    assert done.rounds is not None
+    assert set(done.stats.cost) == set(drafting.decoders)
+    assert done.stats.cost == together(r.cost for r in done.rounds[1:])
+    whole = together(r.cost for r in done.rounds)
+    assert whole == {name: decoder.cost - before[name] for name, decoder in drafting.decoders.items()}
+    # the prompt is read in the first round, which is no decoding
+    prompt = drafting.target.weights.nbytes + embedded(drafting, "target", done.prompt_tokens)
+    assert done.rounds[0].cost["target"].weight_bytes == prompt
+    for cost in done.stats.cost.values():
+        assert min(cost.flops, cost.weight_bytes, cost.cache_bytes) > 0
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("draft", ["none", "lookup", "stdlib-1m", "stdlib-1m:k=2:depth=3", "int4", "int8:own-cache"])
+def test_weights_are_those_of_the_passes(draft: str, sampling: dict[str, Any]) -> None:
+    """Every pass of these goes through all layers and the output layer: to count the passes says the same."""
+    drafting, done = model(draft), generate(draft, **sampling)
+    stats, target = done.stats, drafting.target.weights
+    rows = stats.passes + stats.draft_tokens
+    assert stats.cost["target"].weight_bytes == stats.passes * target.nbytes + embedded(drafting, "target", rows)
+    for level in stats.levels:
+        if level.name in drafting.decoders:
+            weights = drafting.decoders[level.name].weights
+            expected = level.passes * weights.nbytes + embedded(drafting, level.name, level.rows)
+            assert stats.cost[level.name].weight_bytes == expected > 0
+    assert len(stats.cost) == 1 + sum(level.name in drafting.decoders for level in stats.levels)
+
+
+def test_a_pass_that_chooses_nothing_reads_no_output_layer() -> None:
+    """A level that checks what another drafts first reads what its cache lacks: after drafts that were all right."""
+    drafting, done = model("int8:own-cache,lookup"), generate("int8:own-cache,lookup")
+    int8, weights = done.stats.levels[0], drafting.decoders["int8"].weights
+    every = int8.passes * weights.nbytes + embedded(drafting, "int8", int8.rows)
+    short, rest = divmod(every - done.stats.cost["int8"].weight_bytes, weights.head.nbytes + weights.norm.nbytes)
+    assert rest == 0
+    assert 0 < short < int8.passes
+
+
+def test_with_fewer_passes_more_is_computed_and_less_is_read() -> None:
+    plainly, drafted = generate("none").stats, generate("lookup").stats
+    assert drafted.passes < plainly.passes
+    assert drafted.cost["target"].weight_bytes < plainly.cost["target"].weight_bytes
+    assert drafted.cost["target"].flops > plainly.cost["target"].flops
+
+
+def test_generations_in_turn_have_each_their_own_cost() -> None:
+    alone = generate("int4").stats.cost
+    streams = [model("int4").stream(PROMPT, max_new_tokens=24, ignore_eos=True) for _ in range(2)]
+    for _ in zip(*streams, strict=True):
+        pass
+    for stream in streams:
+        list(stream)
+        assert stream.completion.stats.cost == alone
+
+
+def test_completions_that_share_passes_have_the_cost_of_all() -> None:
+    done = model("int4").completions(PROMPT, max_new_tokens=24, ignore_eos=True, n=2)
+    alone, (one, other) = generate("int4").stats.cost["target"], [each.stats.cost["target"] for each in done]
+    assert one == other
+    assert one.flops == 2 * alone.flops
+    assert one.weight_bytes < 1.01 * alone.weight_bytes, "the weights are read once for both"
+
+
+def test_a_generation_that_ends_with_its_prompt_costs_nothing_more() -> None:
+    done = model("int4").generate(PROMPT, max_new_tokens=1)
+    assert done.stats.cost == {}
+    assert Stats().cost == {}
+
+
+@needs_native
+def test_native_and_pytorch_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = generate("none").stats.cost
+    monkeypatch.setattr("foretoken.decoder.decoder.why_not", lambda weights: "a test asks for it")
+    done = foretoken.load("stdlib-1m", draft="none", threads=1).generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    assert done.arithmetic == "pytorch"
+    assert done.stats.cost == expected != {"target": Cost()}
