@@ -5,6 +5,7 @@
 #   TORCH_INDEX=URL       another index to find torch on, e.g. PyTorch's own, whose CPU build is ten times smaller
 #   FORETOKEN_NATIVE=...  auto (default), required, or off: the native module
 #   WORKERS=2             processes that tests run in; each uses two threads
+#   TESTS="not prove"     which tests, by their markers
 #   SEED=1 TOKENS=9000    of the proof (20261121, 1000000)
 #   MODELS=DIR,DIR        checkpoints that are proved about beside the embedded ones
 
@@ -13,6 +14,7 @@ PYTHON ?= python3
 TORCH_INDEX ?=
 export FORETOKEN_NATIVE ?= auto
 WORKERS ?= 2
+TESTS ?= not prove
 SEED ?= 20261121
 TOKENS ?= 1000000
 MODELS ?=
@@ -30,13 +32,13 @@ demo: $(INSTALLED) ## the main job on the embedded model: with drafting, then pl
 	@$(BIN)/foretoken demo
 
 test: $(INSTALLED) ## the tests
-	$(BIN)/python -m pytest -q -n $(WORKERS)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "$(TESTS)"
 
 check: $(INSTALLED) ## style, types, layers, and that generated documents are fresh
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py -k "not python_in_the_documents"
 	$(BIN)/python docs/generate.py --check
 
 prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, bad input, sanitizers: slow; records in results/

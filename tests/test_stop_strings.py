@@ -18,7 +18,7 @@ from foretoken.errors import SettingError
 from foretoken.model import Model
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.text import TextStream, Tokenizer
-from foretoken.types import Drafter
+from foretoken.types import Completion, Drafter
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
 from tests.world import LONGEST, make_world
@@ -158,12 +158,20 @@ SAME = ("tokens", "text", "finish_reason", "stop_string", "seed", "logits_sha256
 
 
 def outcome(model: Model, prompt: Sequence[int] | str, **chosen: Any) -> dict[str, Any]:
-    """What must be the same however tokens were drafted; and that what streamed is the text."""
+    """What must be the same however tokens were drafted."""
+    return same(completed(model, prompt, **chosen))
+
+
+def same(done: Completion) -> dict[str, Any]:
+    return {name: getattr(done, name) for name in SAME}
+
+
+def completed(model: Model, prompt: Sequence[int] | str, **chosen: Any) -> Completion:
+    """A generation, and that what streamed is its text."""
     stream = model.stream(prompt, hash_logits=True, **chosen)
     shown = "".join(piece.text for piece in stream)
-    done = stream.completion
-    assert shown == done.text
-    return {name: getattr(done, name) for name in SAME}
+    assert shown == stream.completion.text
+    return stream.completion
 
 
 @pytest.mark.parametrize("shape", ["chain", "tree"])
@@ -220,11 +228,12 @@ def test_whatever_drafts_the_text_stops_at_the_same_place(models: dict[str, Mode
     for at in range(1, len(whole.text) - 6, 7):
         stop = whole.text[at : at + 6]
         chosen = {**chosen, "max_new_tokens": 40, "stop": [stop, "zzz"]}
-        outcomes = [outcome(model, PROMPT, **chosen) for model in models.values()]
+        dones = {draft: completed(model, PROMPT, **chosen) for draft, model in models.items()}
+        outcomes = [same(done) for done in dones.values()]
         assert outcomes[0] == outcomes[1] == outcomes[2]
         assert outcomes[0]["text"] == whole.text[: whole.text.find(stop)]
         assert outcomes[0]["tokens"] == whole.tokens[: len(outcomes[0]["tokens"])]
-        accepted += models["lookup"].generate(PROMPT, **chosen).stats.accepted_tokens
+        accepted += dones["lookup"].stats.accepted_tokens
     assert accepted > 0
 
 

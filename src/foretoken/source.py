@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from foretoken.errors import ModelNotFoundError, SettingError, nearest
+from foretoken.errors import ForetokenError, ModelNotFoundError, SettingError, nearest
 
 EMBEDDED = {name: Path(__file__).parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
 DEFAULT_MODEL = "stdlib-7m"
@@ -57,6 +58,26 @@ def _folder(model: str) -> Path | None:
 
 
 def _download(model: str, revision: str | None, files: list[str]) -> Path:
+    explained = {
+        "gated": f"{model} is gated; accept its terms on its page, then log in with `hf auth login`",
+        "revision": f"{model} has no revision {revision!r}; expected a branch, tag or commit",
+        "repository": f"the hub has no model {model!r}, or it is private; check the name, or log in",
+        "name": f"{model!r} is neither a folder nor a hub id (WHY)",
+        "hub": f"there is no folder {model!r}, and no hub could be reached to download it (WHY); connect, or give the "
+        "folder of a checkpoint",
+        "download": f"{model} could not be downloaded (WHY)",
+    }
+    asked = {"revision": revision, "allow_patterns": files, "ignore_patterns": _UNWANTED}
+    return snapshot(model, ModelNotFoundError, explained, **asked)
+
+
+def snapshot(repository: str, error: type[ForetokenError], explained: Mapping[str, str], **asked: Any) -> Path:
+    """The folder of a repository of the hub's, downloaded or found where an earlier download put it.
+
+    Raises `error` with what is `explained` of each thing that may be missing or fail: "gated" (leave), "revision",
+    "repository", "name" (of the form that the hub's have), "hub" (a connection), "download"; WHY in it is replaced by
+    the reason. asked: as `huggingface_hub.snapshot_download` takes it.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -67,24 +88,17 @@ def _download(model: str, revision: str | None, files: list[str]) -> Path:
     )
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=files, ignore_patterns=_UNWANTED))
+        return Path(snapshot_download(repository, **asked))
     except GatedRepoError:
-        raise ModelNotFoundError(
-            f"{model} is gated; accept its terms on its page, then log in with `hf auth login`"
-        ) from None
+        why, what = "", "gated"
     except RevisionNotFoundError:
-        raise ModelNotFoundError(f"{model} has no revision {revision!r}; expected a branch, tag or commit") from None
+        why, what = "", "revision"
     except RepositoryNotFoundError:
-        raise ModelNotFoundError(
-            f"the hub has no model {model!r}, or it is private; check the name, or log in"
-        ) from None
-    except HFValidationError as error:
-        raise ModelNotFoundError(f"{model!r} is neither a folder nor a hub id ({error})".splitlines()[0]) from None
-    except (LocalEntryNotFoundError, ConnectionError, TimeoutError) as error:
-        raise ModelNotFoundError(
-            f"there is no folder {model!r}, and no hub could be reached to download it ({type(error).__name__}); "
-            "connect, or give the folder of a checkpoint"
-        ) from None
-    except OSError as error:
-        reason = " ".join(str(error).split())
-        raise ModelNotFoundError(f"{model} could not be downloaded ({type(error).__name__}: {reason:.200})") from None
+        why, what = "", "repository"
+    except HFValidationError as refused:
+        why, what = str(refused).partition("\n")[0], "name"
+    except (LocalEntryNotFoundError, ConnectionError, TimeoutError) as refused:
+        why, what = type(refused).__name__, "hub"
+    except OSError as refused:
+        why, what = f"{type(refused).__name__}: {' '.join(str(refused).split()):.200}", "download"
+    raise error(explained[what].replace("WHY", why))

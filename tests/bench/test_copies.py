@@ -31,7 +31,7 @@ import json, sys
 print(json.dumps({"version": "1", "system": "none"}), flush=True)
 for line in sys.stdin:
     format, rows, count = line.split()
-    print(json.dumps([0.5 * int(rows)] * int(count)), flush=True)
+    print(json.dumps([64.0 * int(rows)] * int(count)), flush=True)
 """
 
 
@@ -59,7 +59,7 @@ def test_the_record_has_the_model_and_its_copies(monkeypatch: pytest.MonkeyPatch
     assert passes["int2", 1]["bytes"] < passes["mxfp4", 1]["bytes"] < passes["bfloat16", 1]["bytes"] / 3
     assert all(row["of_bfloat16"] == 1.0 for (weights, _), row in passes.items() if weights == "bfloat16")
     assert set(record["cast_seconds"]) == {"mxfp4", "int2"}
-    assert record["llama_cpp"]["milliseconds"] == {rows: 500.0 * rows for rows in copies.ROWS}
+    assert record["llama_cpp"]["milliseconds"] == {rows: 64e3 * rows for rows in copies.ROWS}
     assert record["llama_cpp"]["faster_than_it"]["mxfp4"][1] > 1
     assert record["llama_cpp"]["version"] == "1"
     json.dumps(record)
@@ -71,7 +71,7 @@ def test_a_turn_is_the_same_for_all_and_its_first_pass_does_not_count(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     peer = tmp_path / "peer.py"
-    peer.write_text(PEER.replace("[0.5 * int(rows)] * int(count)", "[9.0, *[0.25] * (int(count) - 1)]"), "utf-8")
+    peer.write_text(PEER.replace("[64.0 * int(rows)] * int(count)", "[9.0, *[0.25] * (int(count) - 1)]"), "utf-8")
     monkeypatch.setattr(copies, "PEER", peer)
     events: list[str] = []
     times = {"bandwidth": 1e9, "pass": 0.5}

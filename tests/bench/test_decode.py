@@ -13,7 +13,7 @@ import pytest
 
 from foretoken.bench import decode
 from foretoken.bench.decode import Asked, measure, write_answers
-from foretoken.bench.samples import journal_of
+from foretoken.bench.samples import Sample, journal_of
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Prompt
 from foretoken.errors import DraftSpecError, InputError, SettingError
@@ -77,10 +77,19 @@ def test_every_draft_is_measured_in_turn_with_plain_decoding(asked: Asked, calls
             assert run["levels"][0]["name"] == "int4"
         if run["draft"] == PLAIN:
             assert (run["speedup"], run["mean_acceptance_length"]) == (1.0, 1.0)
-            assert run["bytes_per_token"] == pytest.approx(record["model_bytes"], rel=1e-4)
-    assert set(record["weight_bytes"]["int4"]) == {"target", "int4"}
+            assert run["flops_per_token"] == pytest.approx(record["model_bytes"], rel=0.1)  # two a weight of two bytes
+        its = [s for s in samples if (s.draft, s.temperature, s.repeat) == (run["draft"], run["temperature"], 0)]
+        assert run["bytes_per_token"] == pytest.approx(sum(_bytes_of_passes(s, record) for s in its) / 22, rel=1e-3)
+        assert 0 < run["cache_bytes_per_token"] < run["bytes_per_token"]
     assert record["suite"]["prompts"] == 2
     json.dumps(record)
+
+
+def _bytes_of_passes(sample: Sample, record: dict[str, Any]) -> float:
+    """What the weights of every pass come to; the cost has the embedding's row of each token, too."""
+    sizes = {level["level"]: level["bytes"] for level in record["levels"]}
+    drafts = sum(level["passes"] * sizes.get(name, 0) for name, level in sample.levels.items())
+    return sample.passes * record["model_bytes"] + drafts
 
 
 def test_all_drafts_share_the_targets_weights(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +207,10 @@ def test_a_draft_that_knows_every_token_is_refused(asked: Asked, tmp_path: Path)
         measure(replace(measured, drafts=["stdlib-1m"]))
     with pytest.raises(DraftSpecError, match="same"):
         measure(replace(measured, drafts=["lookup", f"{tmp_path / 'same'},lookup"]))
-    record, _ = measure(replace(measured, drafts=["int8"]))
+    record, samples = measure(replace(measured, drafts=["int8"]))
+    drafted = next(sample for sample in samples if sample.draft == "int8")
+    size = record["levels"][0]["bytes"]
+    assert drafted.cost["int8"]["weight_bytes"] == pytest.approx(drafted.levels["int8"]["passes"] * size, rel=1e-3)
     assert record["rehearsal"]["source"]["name"] == "stdlib-1m"
     assert record["levels"] == [
         {
@@ -208,7 +220,7 @@ def test_a_draft_that_knows_every_token_is_refused(asked: Asked, tmp_path: Path)
             "quantiser": "direct",
             "from_copy": False,
             "sha256": None,
-            "bytes": record["weight_bytes"]["int8"]["int8"],
+            "bytes": size,
         }
     ]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +13,14 @@ import pytest
 
 from foretoken.bench.records import read
 from foretoken.bench.side_by_side import measuring, table
-from foretoken.bench.side_by_side.environments import (
-    Environment,
-    environment,
-)
-from foretoken.bench.side_by_side.peers import PEERS, PROGRAMS, Peer
-from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start, variables
+from foretoken.bench.side_by_side.environments import environment
+from foretoken.bench.side_by_side.peers import PEERS
+from foretoken.bench.side_by_side.process import PeerProcess
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from foretoken.build import load
 from foretoken.errors import DraftSpecError, InputError, SettingError
 from foretoken.settings import LoadSettings
+from tests.bench.fake_peers import BAD, GOOD, peer_of
 from tests.cli.conftest import Cli, cli
 
 __all__ = ["cli"]  # a fixture
@@ -32,73 +28,27 @@ __all__ = ["cli"]  # a fixture
 PROMPTS = (tuple(range(40, 60)), tuple(range(300, 330)))
 NEW = 6
 
-# says what a file tells it to: our own tokens, so that a fake can be right without a model; and `print`s beside
-GOOD = f"""
-import sys
-sys.path.insert(0, {str(PROGRAMS)!r})
-import json
-import time
-from pathlib import Path
-from answering import Peer, Started, made, own_output
-
-out = own_output()
-print("noise on standard output")
-started = Started.from_command_line()
-known = {{tuple(prompt): tokens for prompt, tokens in json.loads(Path(__file__).with_name("known.json").read_text())}}
-peer = Peer({{"fake": "1.0"}})
-made(started.work / "copy", started.checkpoint, lambda place: place.write_text("made"))
-
-def plain(tokens, count):
-    print("more noise")
-    time.sleep(0.005 * count)  # or the prompt would seem to take all of the time
-    return known[tuple(tokens)][:count]
-
-def late(tokens, count):
-    right = plain(tokens, count)
-    return right[:3] + [right[3] + 1] + right[4:] if count > 3 and len(tokens) == 30 else right
-
-def broken(tokens, count):
-    raise ValueError("no such kernel")
-
-def absent():
-    raise SystemExit("not on this machine")
-
-peer.offer("plain", "as it is", plain)
-peer.offer("right", "drafts", plain, "plain")
-peer.offer("late", "drafts badly", late, "plain")
-peer.offer("broken", "", broken, "plain")
-peer.offer("short", "", lambda tokens, count: [1], "plain")
-peer.try_to_offer("absent", "", absent, "plain")
-peer.serve(out)
-"""
-READY = 'import json, sys\nprint(json.dumps({"modes": {"plain": {"of": None, "settings": ""}}}), flush=True)\n'
-BAD = {
-    "dies": ("import sys\nprint('no memory', file=sys.stderr)\nsys.exit(3)", "ended with exit code 3: no memory"),
-    "is killed": ("import os\nos.kill(os.getpid(), 9)", "was ended by SIGKILL"),
-    "says garbage": ("print('hello')", "said 'hello', which is no JSON object"),
-    "says too little": ("print('{}')", "expected its modes"),
-    "is silent": ("import time\ntime.sleep(60)", "said nothing for 1 seconds"),
-    "dies when asked": (READY + "sys.stdin.readline(); sys.exit(4)", "ended with exit code 4"),
-    "hangs when asked": (READY + "import time\nsys.stdin.readline(); time.sleep(60)", "said nothing for 1 seconds"),
-    "answers garbage": (READY + "sys.stdin.readline(); print(7, flush=True)", "said '7', which is no JSON object"),
-    "answers too much": (
-        READY + "for line in sys.stdin: print(json.dumps({'tokens': [1, 2, 3], 'seconds': 1.0}), flush=True)",
-        "tokens and the seconds",
-    ),
-}
-
-
-def peer_of(folder: Path, source: str, name: str = "fake") -> Environment:
-    program = folder / f"{name}.py"
-    program.write_text(source, encoding="utf-8")
-    modes = ("plain", "right", "late", "broken", "short", "absent")
-    return Environment(Peer(name, modes, program), Path(sys.executable), ())
-
 
 @pytest.fixture(scope="module")
 def ours() -> list[tuple[int, ...]]:
     model = load("stdlib-1m", draft="none")
     return [model.generate(tokens, max_new_tokens=8, ignore_eos=True).tokens for tokens in PROMPTS]
+
+
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every token takes 10 ms, ours and a peer's, whatever else runs on this machine."""
+    ours, ask = measuring._ours, PeerProcess.ask
+
+    def ours_steadily(model: Any) -> measuring.Generate:
+        generate = ours(model)
+        return lambda tokens, count: (generate(tokens, count)[0], 0.01 * count)
+
+    def ask_steadily(peer: PeerProcess, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
+        return ask(peer, mode, tokens, count)[0], 0.01 * count
+
+    monkeypatch.setattr(measuring, "_ours", ours_steadily)
+    monkeypatch.setattr(PeerProcess, "ask", ask_steadily)
 
 
 @pytest.fixture
@@ -118,6 +68,7 @@ def asking(tmp_path: Path, ours: list[tuple[int, ...]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.usefixtures("steady")
 def test_every_mode_has_a_row_and_what_fails_says_why(asking: dict[str, Any], tmp_path: Path) -> None:
     kept: list[dict[str, Any]] = []
     asked = measuring.Asked(peers=[peer_of(tmp_path, GOOD), peer_of(tmp_path, BAD["dies"][0], "bad")], **asking)
@@ -156,28 +107,36 @@ def test_every_mode_has_a_row_and_what_fails_says_why(asking: dict[str, Any], tm
     assert "bad plain did not run: ended with exit code 3: no memory" in text
     assert "fake late leaves its own plain decoding in 1 of 2 prompts, first in p1 at token 4." in text
     assert text.count("NO, 1 of 2") == 1
+    disturbed = [{**row, "why": "it was disturbed", "ms_per_token": None} for row in record["rows"][:5]]
+    text = table(json.loads(json.dumps({**record, "rows": disturbed})))
+    assert "- fake right has no times: it was disturbed. As its own plain: yes, 2 of 2." in text
+    assert "- fake late has no times: it was disturbed. As its own plain: NO, 1 of 2." in text
+    assert "fake late leaves its own plain decoding in 1 of 2 prompts, first in p1 at token 4." in text
     for broken in ({"rows": [{}]}, {"rows": 3}, {"suite": None}, {"peers": {"x": []}}):
         with pytest.raises(InputError, match="the record of peers is not as `bench peers run` writes it"):
             table({**json.loads(json.dumps(record)), **broken})
     assert (tmp_path / "copy").read_text(encoding="utf-8") == "made"
 
 
+@pytest.mark.usefixtures("steady")
 def test_turns_alternate_and_only_plain_decoding_is_asked_for_one_token(
     asking: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[tuple[str, int, int]] = []  # who, length of the prompt, new tokens
-    ask = PeerProcess.ask
+    ours, ask = measuring._ours, PeerProcess.ask
 
     def asked_peer(self: PeerProcess, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
         events.append((mode, len(tokens), count))
         return ask(self, mode, tokens, count)
 
     def asked_us(model: Any) -> measuring.Generate:
-        def generate(tokens: tuple[int, ...], count: int) -> tuple[Sequence[int], float]:
-            events.append((f"our {model.draft}", len(tokens), count))
-            return model.generate(tokens, max_new_tokens=count, ignore_eos=True).tokens, 0.01 * count
+        generate = ours(model)
 
-        return generate
+        def told(tokens: tuple[int, ...], count: int) -> tuple[Sequence[int], float]:
+            events.append((f"our {model.draft}", len(tokens), count))
+            return generate(tokens, count)
+
+        return told
 
     monkeypatch.setattr(PeerProcess, "ask", asked_peer)
     monkeypatch.setattr(measuring, "_ours", asked_us)
@@ -197,55 +156,6 @@ def test_turns_alternate_and_only_plain_decoding_is_asked_for_one_token(
     assert rows[0]["ms_per_token"] == 10.0  # the six tokens' 60 ms without the prompt's 10, by five tokens
     assert rows[0]["ms_per_token_with_prompt"] == 10.0
     assert rows[0]["prompt_ms"] == 10.0
-
-
-@pytest.mark.parametrize("name", list(BAD))
-def test_a_peer_that_misbehaves_is_reported_and_ended(name: str, asking: dict[str, Any], tmp_path: Path) -> None:
-    source, why = BAD[name]
-    start = Start(tmp_path, tmp_path, 1, None, 1.0)
-    began = time.perf_counter()
-    with pytest.raises(PeerError, match=why) as failed, PeerProcess(peer_of(tmp_path, source), start) as peer:
-        peer.ask("plain", (1, 2), 2)
-    assert failed.value.is_over
-    assert time.perf_counter() - began < 15
-
-
-def test_a_python_that_is_not_there_is_reported(tmp_path: Path) -> None:
-    fake = peer_of(tmp_path, "")
-    missing = Environment(fake.peer, tmp_path / "no-python", ())
-    with pytest.raises(PeerError, match="no-python does not run"):
-        PeerProcess(missing, Start(tmp_path, tmp_path, 1, None, 1.0))
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked at in /proc")
-def test_between_its_turns_a_peer_and_its_children_stand_still(tmp_path: Path) -> None:
-    source = (
-        "import subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\n"
-        + READY.replace('"settings": ""', '"settings": str(child.pid)')
-        + "for line in sys.stdin: print(json.dumps({'tokens': [5], 'seconds': 0.5}), flush=True)\n"
-    )
-    with PeerProcess(peer_of(tmp_path, source), Start(tmp_path, tmp_path, 1, None, 30.0)) as peer:
-        pids = [peer._process.pid, int(peer.about["modes"]["plain"]["settings"])]
-        for _ in range(2):
-            _wait_for(pids, {"T"})
-            assert peer.ask("plain", (1,), 1) == ([5], 0.5)
-    _wait_for(pids, {"", "Z"})
-
-
-def _wait_for(pids: Sequence[int], states: set[str]) -> None:
-    deadline = time.monotonic() + 10
-    while not {_state(pid) for pid in pids} <= states:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _state(pid: int) -> str:
-    """What /proc calls the state of a process: T is stopped."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""
 
 
 def test_a_row_is_what_its_samples_say() -> None:
@@ -274,6 +184,13 @@ def test_a_row_is_what_its_samples_say() -> None:
     assert row(Way("x", "fast", "", PLAIN), disturbed).ms_per_token == found.ms_per_token
     assert found.disturbed == 0
     assert row(Way("x", "fast", "", PLAIN), [replace(s, prompt_seconds=2.0) for s in samples]).disturbed == 3
+    untimed = row(Way("x", "fast", "", PLAIN), [replace(s, prompt_seconds=9.0) for s in samples])
+    assert untimed.why == "it was disturbed in every turn; measure it again"
+    kept = ("prompts", "tokens", "identical_to_own_plain", "equal_to_own_plain", "first_difference", "equal_to_ours")
+    kept = (*kept, "like_ours", "repeatable")
+    assert [getattr(untimed, name) for name in kept] == [getattr(found, name) for name in kept]
+    assert untimed.disturbed == len([s for s in samples if s.mode == "fast"])
+    assert untimed.ms_per_token is untimed.times_our_plain is untimed.times_own_plain is None
 
 
 def _again(samples: Sequence[Sample]) -> list[Sample]:
@@ -301,6 +218,16 @@ def test_what_makes_no_sense_is_refused_before_a_peer_starts(
     assert not (tmp_path / "fake.log").exists()
 
 
+def test_a_token_that_the_model_does_not_know_is_refused_before_a_peer_starts(
+    asking: dict[str, Any], tmp_path: Path
+) -> None:
+    Path(asking["prompts"]).write_text(json.dumps({"id": "p", "prompt_tokens": [1, 4096]}) + "\n", encoding="utf-8")
+    with pytest.raises(SettingError, match="prompt p: the prompt holds token 4096; the model has tokens 0 to 4095"):
+        measuring.measure(measuring.Asked(peers=[peer_of(tmp_path, "")], **asking))
+    assert not (tmp_path / "fake.log").exists()
+
+
+@pytest.mark.usefixtures("steady")
 def test_transformers_says_what_we_say(asking: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
@@ -322,20 +249,7 @@ def test_transformers_says_what_we_say(asking: dict[str, Any], tmp_path: Path) -
     assert rows["transformers", "assisted"]["identical_to_own_plain"] is True
 
 
-def test_a_peer_gets_our_threads_its_libraries_and_no_python_of_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/somewhere")
-    monkeypatch.setenv("FORETOKEN_LEVEL", "generic")
-    (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "first.so").touch()
-    peer = Peer("x", (), tmp_path / "x.py", preload=(("lib/first.so",), ("lib/absent.so", "/absent/*.so")))
-    found = variables(Environment(peer, tmp_path / "bin" / "python", ()), 2)
-    assert found["OMP_NUM_THREADS"] == "2"
-    assert found["LD_PRELOAD"] == str(tmp_path / "lib" / "first.so")
-    assert not {"PYTHONPATH", "FORETOKEN_LEVEL"} & set(found)
-
-
+@pytest.mark.usefixtures("steady")
 def test_the_command_measures_writes_and_shows(
     cli: Cli, asking: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,22 +274,3 @@ def test_the_command_measures_writes_and_shows(
         refused = cli("bench", "peers", *arguments)
         assert refused.code == 2
         assert message in refused.err
-
-
-def test_what_is_made_of_a_checkpoint_is_made_once_until_it_changes(tmp_path: Path) -> None:
-    from foretoken.bench.peers.answering import made
-
-    (tmp_path / "checkpoint").mkdir()
-    config = tmp_path / "checkpoint" / "config.json"
-    config.write_text("{}", encoding="utf-8")
-    times: list[Path] = []
-
-    def make(place: Path) -> None:
-        times.append(place)
-        place.write_text(str(len(times)), encoding="utf-8")
-
-    for _ in range(2):
-        assert made(tmp_path / "out", config.parent, make).read_text(encoding="utf-8") == "1"
-    config.write_text("{ }", encoding="utf-8")
-    assert made(tmp_path / "out", config.parent, make).read_text(encoding="utf-8") == "2"
-    assert made(tmp_path / "out", config.parent, make, "otherwise").read_text(encoding="utf-8") == "3"

@@ -12,7 +12,7 @@ import pytest
 from foretoken.bench import records
 from foretoken.bench.pages import markdown
 from foretoken.bench.plots import draw
-from foretoken.bench.report import lines, report
+from foretoken.bench.report import lines, report, table
 from foretoken.errors import InputError
 
 RUN: dict[str, Any] = {
@@ -132,6 +132,17 @@ def test_other_machines_and_other_commits_are_not_compared() -> None:
         assert report(unknown[:1])
 
 
+def test_operations_are_shown_where_they_were_counted() -> None:
+    counted = {"flops_per_token": 2_471_600_000.0, "cache_bytes_per_token": 4e6}
+    old, new = table([RUN, DRAFTED]), table([{**RUN, **counted}, DRAFTED])
+    assert "GFLOP" not in old[0]
+    cells = [[cell.strip() for cell in line.split("|")] for line in new]
+    at = cells[0].index("GFLOP a token")
+    assert cells[0][at + 1] == "bytes a token"
+    assert [line[at] for line in cells[2:]] == ["2.47", ""]
+    assert [line[:at] + line[at + 1 :] for line in cells] == [[c.strip() for c in line.split("|")] for line in old]
+
+
 def test_columns_stand_under_each_other() -> None:
     table = markdown(["draft", "x"], [["a|b", "1.00"], ["c", "10.00"]])
     assert len({len(line) for line in table}) == 1
@@ -160,6 +171,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         (json.dumps(record(runs=[])).encode(), "has no runs"),
         (json.dumps(record(runs=[3])).encode(), "runs[0] is 3, expected an object"),
         (json.dumps(record(runs=[RUN, {**RUN, "speedup": "fast"}])).encode(), "runs[1]: speedup is 'fast', expected a"),
+        (json.dumps(record(runs=[{**RUN, "flops_per_token": "x"}])).encode(), "flops_per_token is 'x', expected a"),
         (json.dumps(record(runs=[{**RUN, "speedup_interval": [1]}])).encode(), "speedup_interval is [1], expected two"),
         (json.dumps(record(runs=[{**RUN, "accepted_per_position": ["x"]}])).encode(), "expected whole numbers"),
         (json.dumps(record(runs=[{k: v for k, v in RUN.items() if k != "drafts"}])).encode(), "drafts is absent"),

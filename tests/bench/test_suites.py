@@ -160,6 +160,16 @@ def test_a_chat_goes_through_the_template_where_there_is_one() -> None:
         first_turn(Prompt("x", ("a",)), None)
 
 
+def test_a_template_that_refuses_a_prompt_is_told_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Template, messages: object) -> list[int]:
+        raise PromptError("the chat template refuses the talk (no)")
+
+    monkeypatch.setattr(Template, "encode_chat", refuse)
+    tokenizer: Any = Template()
+    with pytest.raises(PromptError, match=r"prompt x: the chat template refuses the talk \(no\)"):
+        first_turn(Prompt("x", ("a",), chat=True), tokenizer)
+
+
 @pytest.mark.parametrize(
     ("line", "refusal"),
     [

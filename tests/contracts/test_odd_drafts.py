@@ -213,12 +213,13 @@ def test_a_copy_whose_int8_inputs_are_too_large_drafts_nothing() -> None:
 def test_a_greedy_chain_ends_where_the_draft_meets_a_nan() -> None:
     # the draft itself chooses the token whose embedding is NaN, and its window forgets the row that held it
     died = drafted = 0
+    request = Request(0, (5, 6, 7), 24)
+    plain = Run(target(), NothingDrafter(), [request]).sequences[0].tokens
     for poisoned in range(TOKENS):
         model = draft_model(0.0, TOKENS, 64, 2, poisoned)
         drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS, tokens=8)
-        request = Request(0, (5, 6, 7), 24)
         run = Run(target(), drafter, [request], num_speculative_tokens=8)
-        assert run.sequences[0].tokens == Run(target(), NothingDrafter(), [request]).sequences[0].tokens
+        assert run.sequences[0].tokens == plain
         lengths = [record.drafted[0] for record in run.records[1:]]
         drafted += sum(lengths)
         died += any(0 < length < 8 for length in lengths[:-3])

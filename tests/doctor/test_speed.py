@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +17,14 @@ from foretoken.kernels import native
 from tests.tiny import needs_native
 
 
+@pytest.fixture
+def steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two looks at the clock 1/1024 s pass, however slow this disk is just now."""
+    ticks = count()
+    monkeypatch.setattr(speed, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 1024))
+
+
+@pytest.mark.usefixtures("steady")
 def test_a_model_that_lies_there_is_read_the_largest_file_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -25,14 +36,12 @@ def test_a_model_that_lies_there_is_read_the_largest_file_of_it(
     (tmp_path / "small.safetensors").write_bytes(b"1")
     found = speed.disk_speed(speed.place_of_models(tmp_path))
     assert (found.read, found.not_measured, found.folder) == ("model-1.safetensors", None, str(tmp_path))
-    assert found.cached is not None
-    assert found.cached > 1e6
+    assert found.cached == 1 << 30  # 3 MiB in three ticks
     if hasattr(os, "O_DIRECT"):
-        assert found.size == 3 << 20
-        assert found.direct is not None
-        assert found.direct > 1e6
+        assert (found.size, found.direct) == (3 << 20, 1 << 30)
 
 
+@pytest.mark.usefixtures("steady")
 def test_a_temporary_file_is_read_whole_and_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_TEMPORARY", 16 << 20)
     (tmp_path / "model.safetensors").write_bytes(b"too small to say something")
@@ -44,6 +53,16 @@ def test_a_temporary_file_is_read_whole_and_gone_afterwards(tmp_path: Path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
+def test_reading_takes_the_time_that_passes(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(os.urandom(1 << 20))
+    began = time.perf_counter()
+    rate, size = speed._buffered(file, 1 << 20)
+    assert rate is not None
+    assert size / rate <= time.perf_counter() - began
+
+
+@pytest.mark.usefixtures("steady")
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no direct reads")
 def test_a_file_system_that_refuses_direct_reads_is_read_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,13 +127,14 @@ def test_memory_is_read_in_both_kinds_of_page(monkeypatch: pytest.MonkeyPatch) -
     assert found.best == max(found.huge or 0, found.small or 0) > 1e8
 
 
+@pytest.mark.usefixtures("steady")
 def test_memory_is_read_without_the_native_module_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_MOST", 64 << 20)
     found, why = speed.memory_speed(1, None)
     assert why is None
     assert found is not None
     assert (found.size, found.by, found.streams) == (64 << 20, "PyTorch", {})
-    assert found.best > 1e8
+    assert found.huge == found.small == found.best == 64 << 30  # once in a tick
 
 
 def test_on_a_small_machine_less_memory_is_taken_or_none(monkeypatch: pytest.MonkeyPatch) -> None:

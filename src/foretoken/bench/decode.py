@@ -18,9 +18,9 @@ from foretoken.bench import answers as spec_bench
 from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
 from foretoken.bench.statistics import PLAIN, rounded
-from foretoken.bench.suites import Prompt, Suite, first_turn, open_suite
-from foretoken.bench.target import about, called, load_target
-from foretoken.errors import InputError, PromptError, SettingError
+from foretoken.bench.suites import Prompt, Suite, open_suite
+from foretoken.bench.target import about, expect_prompts, load_target
+from foretoken.errors import InputError, SettingError
 from foretoken.model import Model
 from foretoken.provenance import provenance
 from foretoken.settings import GenerateSettings, LoadSettings
@@ -78,7 +78,8 @@ def measure(
     target = load_target(asked.model, asked.drafts, asked.loading)
     suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.count)
     new_tokens = asked.max_new_tokens or suite.max_new_tokens
-    _expect_prompts(suite, target.plain, new_tokens)
+    _expect_talks_in_text(suite)
+    expect_prompts(suite, target.plain, new_tokens)
     models, levels = target.with_drafts()
     measured = {
         "kind": KIND,
@@ -92,40 +93,19 @@ def measure(
     }
     journal = Journal(record, measured)
     _Measurement(asked, models, suite.prompts, new_tokens, journal, answers, progress or (lambda *_: None)).run()
-    weights = {draft: model.weight_bytes for draft, model in models.items()}
-    return {**origin, **measured, **results(measured, weights, journal.samples)}, journal.samples
+    return {**origin, **measured, **results(measured, journal.samples)}, journal.samples
 
 
-def _expect_prompts(suite: Suite, model: Model, new_tokens: int) -> None:
-    """Refuse, before hours of work, prompts that would end it: without room, unknown tokens, talks in token ids."""
+def _expect_talks_in_text(suite: Suite) -> None:
     for prompt in suite.prompts:
         if len(prompt.turns) > 1 and not all(isinstance(turn, str) for turn in prompt.turns):
             raise SettingError(f"prompt {prompt.id} is a talk in token ids; give its turns as text")
-        first = prompt.turns[0]
-        try:
-            if model.tokenizer is None and isinstance(first, str):
-                raise PromptError(f"{model.name} has no tokenizer, so it cannot read text; give token ids")
-            asked = first if model.tokenizer is None else first_turn(prompt, model.tokenizer)
-            tokens = model.tokens_of(asked)
-        except PromptError as error:
-            raise InputError(f"prompt {prompt.id}: {error}") from None
-        if len(tokens) + new_tokens > model.context_length:
-            raise InputError(
-                f"prompt {prompt.id} has {len(tokens)} tokens, and with {new_tokens} new ones the model has room for "
-                f"{model.context_length}; leave it out, or ask for fewer new tokens"
-            )
 
 
 def _about(asked: Asked, suite: Suite, new_tokens: int) -> dict[str, Any]:
     """What is asked of a model: the same for a measurement that goes on with another."""
     return {
-        "suite": {
-            "name": suite.name,
-            "sha256": suite.sha256,
-            "prompts": len(suite.prompts),
-            "source": suite.source,
-            "licence": suite.licence,
-        },
+        "suite": suite.about(),
         "max_new_tokens": new_tokens,
         "ignore_eos": asked.ignore_eos,
         "temperatures": list(asked.temperatures),
@@ -133,11 +113,10 @@ def _about(asked: Asked, suite: Suite, new_tokens: int) -> dict[str, Any]:
     }
 
 
-def results(measured: dict[str, Any], weights: dict[str, dict[str, int]], samples: Sequence[Sample]) -> dict[str, Any]:
-    """The figures of a measurement, and what they are made of. measured: what was asked, as a record has it; weights:
-    bytes that a pass reads of them, by draft and level."""
+def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
+    """The figures of a measurement, and what they are made of. measured: what was asked, as a record has it."""
     runs = [
-        summarise(samples, draft, temperature, weights[draft])
+        summarise(samples, draft, temperature)
         for temperature in measured["temperatures"]
         for draft in measured["drafts"]
     ]
@@ -147,7 +126,6 @@ def results(measured: dict[str, Any], weights: dict[str, dict[str, int]], sample
     return {
         "read_bandwidth_gb_per_s": round(bandwidths[len(bandwidths) // 2], 2) if bandwidths else None,
         "read_bandwidth_range_gb_per_s": [round(bandwidths[0], 2), round(bandwidths[-1], 2)] if bandwidths else None,
-        "weight_bytes": weights,
         "runs": [rounded(asdict(run)) for run in runs if run is not None],
         "samples": [sample.to_json() for sample in samples],
     }
@@ -245,7 +223,7 @@ def write_answers(folder: Path, samples: Sequence[Sample]) -> list[Path]:
     by_file: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.answer is not None:
-            name = re.sub(r"[^0-9A-Za-z.]+", "-", called(sample.draft)).strip("-")
+            name = re.sub(r"[^0-9A-Za-z.]+", "-", sample.draft).strip("-")
             by_file.setdefault(f"{name}-temperature-{sample.temperature:g}.jsonl", []).append(sample)
     for name, its in by_file.items():
         if len({sample.draft for sample in its}) > 1:

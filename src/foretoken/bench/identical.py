@@ -18,7 +18,7 @@ from rich.progress import track
 
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
 from foretoken.bench.suites import Suite
-from foretoken.build import load
+from foretoken.build import load, with_draft
 from foretoken.kernels import explain
 from foretoken.types import Completion
 
@@ -27,7 +27,7 @@ def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tok
     """One row a draft: how many completions and logits differ from plain decoding, and what drafting did."""
     plain_model = load(model, draft="none", dtype=dtype)
     prompts = first_turns(suite, plain_model)
-    loaded = {draft: load(model, draft=draft, dtype=dtype) for draft in drafts}
+    loaded = {draft: with_draft(plain_model, draft) for draft in drafts}
     done: dict[str, list[Completion]] = {draft: [] for draft in drafts}
     plain: list[Completion] = []
     for prompt in track(prompts, f"{dtype}", disable=not sys.stderr.isatty()):

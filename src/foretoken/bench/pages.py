@@ -48,6 +48,15 @@ def many(count: Any, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
+def asked(record: dict[str, Any]) -> str:
+    """What was asked of the model: prompts, of which suite, how many tokens, how often."""
+    suite = record["suite"]
+    return (
+        f"{many(suite.get('prompts'), 'prompt')} of {suite.get('name')}, {record['max_new_tokens']} new tokens each, "
+        f"{many(record['repeats'], 'time')}"
+    )
+
+
 def rehearsed(record: dict[str, Any]) -> str:
     """What a rehearsal is one of, as a sentence; nothing of any other model."""
     made = record.get("rehearsal")

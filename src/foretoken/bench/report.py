@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.pages import how_sure, many, markdown, memory, rehearsed, times, where
+from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, times, where
 from foretoken.bench.runs import KIND
 from foretoken.bench.side_by_side.tables import table as peers
 from foretoken.bench.statistics import FEWEST
@@ -24,7 +24,7 @@ def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, 
 
     Raises InputError if they are of different machines or commits.
     """
-    expect_comparable(records)
+    _expect_comparable(records)
     first = records[0][1]
     lines = ["# Decoding, measured", "", where(first), ""]
     for path, record in records:
@@ -34,7 +34,7 @@ def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, 
     return lines
 
 
-def expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
+def _expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
     """Refuse records that were not measured on one machine at one commit: what differs could be either."""
     path, first = records[0]
     for other_path, other in records[1:]:
@@ -79,6 +79,7 @@ def lines(record: dict[str, Any]) -> list[str]:
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """The runs of one temperature."""
     sure = how_sure(min(run["prompts"] for run in runs))
+    counted = any(run.get("flops_per_token") is not None for run in runs)  # older records have bytes alone
     head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "all with prompts", "tokens a pass"]
     rows = [
         [
@@ -89,6 +90,7 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
             f"{run['speedup_of_total']:.2f}",
             f"{run['speedup_with_prefill']:.2f}",
             f"{run['mean_acceptance_length']:.2f}",
+            *([_gflop(run.get("flops_per_token"))] if counted else []),
             size(int(run["bytes_per_token"])),
             "" if run["share_of_ceiling"] is None else f"{run['share_of_ceiling']:.2f}",
             run["promise"],
@@ -96,17 +98,20 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
         ]
         for run in runs
     ]
-    return markdown([*head, "bytes a token", "of ceiling", "promise", "identical"], rows)
+    cost = ["GFLOP a token", "bytes a token"] if counted else ["bytes a token"]
+    return markdown([*head, *cost, "of ceiling", "promise", "identical"], rows)
+
+
+def _gflop(flops: float | None) -> str:
+    return "" if flops is None else f"{flops / 1e9:.3g}"
 
 
 def _about(record: dict[str, Any]) -> str:
-    suite = record["suite"]
     return (
-        f"{size(record['model_bytes'])} of weights, {record['weights']}.{rehearsed(record)} "
-        f"{many(suite.get('prompts'), 'prompt')} of {suite.get('name')}, {record['max_new_tokens']} new tokens each, "
-        f"{many(record['repeats'], 'time')}, in turn with plain decoding.{memory(record)} Tokens per second are of "
-        "decoding alone, and with the prompt's time; speed-ups are the median over prompts, of all prompts together, "
-        "and of those with their reading; bytes are those of weights; the ceiling is what reading them allows."
+        f"{size(record['model_bytes'])} of weights, {record['weights']}.{rehearsed(record)} {asked(record)}, in turn "
+        f"with plain decoding.{memory(record)} Tokens per second are of decoding alone, and with the prompt's time; "
+        "speed-ups are the median over prompts, of all prompts together, and of those with their reading; bytes are "
+        "those of weights; the ceiling is what reading them allows."
     )
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.statistics import PLAIN
+from foretoken.bench.suites import Suite, first_turn
 from foretoken.build import Loaded, find_levels, load, with_draft
 from foretoken.copies.fingerprint import fingerprint
-from foretoken.decoder.config import parse_config, read_json
-from foretoken.errors import SettingError
+from foretoken.decoder.config import read_config
+from foretoken.errors import PromptError, SettingError
 from foretoken.ladder import name_levels
 from foretoken.model import Model
 from foretoken.rehearsal import honest
@@ -49,13 +50,31 @@ def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Tar
             if name in named:
                 raise SettingError(f"two drafts are called {name!r}; give one of them, or each a name of its own")
             named[name] = draft
-    folder = resolve(model, loading.revision, accept=_read_config)
+    folder = resolve(model, loading.revision, accept=read_config)
     for draft in named.values():
         for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
             if level.folder is not None:
                 honest.expect_honest_draft(folder, level.folder)
     plain = load(model, **asdict(replace(loading, draft=PLAIN, num_speculative_tokens=None)))
     return Target(plain, named, loading)
+
+
+def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tuple[int, ...]]:
+    """The token ids of every prompt's first turn, by its id. Refuses, before hours of work, what would end it: text
+    that the model cannot read, tokens that it does not know, no room for so many new ones. Raises InputError."""
+    prompts = {}
+    for prompt in suite.prompts:
+        first = first_turn(prompt, model.tokenizer)
+        try:
+            tokens = prompts[prompt.id] = model.tokens_of(first)
+        except PromptError as error:
+            raise SettingError(f"prompt {prompt.id}: {error}") from None
+        if len(tokens) + new_tokens > model.context_length:
+            raise SettingError(
+                f"prompt {prompt.id} has {len(tokens)} tokens, and with {new_tokens} new ones the model has room for "
+                f"{model.context_length}; leave it out, or ask for fewer new tokens"
+            )
+    return prompts
 
 
 def called(draft: str) -> str:
@@ -72,10 +91,6 @@ def _level_called(level: str) -> str:
     return (Path(name).expanduser().absolute().name if is_folder else name) + colon + options
 
 
-def _read_config(folder: Path) -> Any:
-    return parse_config(read_json(folder / "config.json"))
-
-
 def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
     """What stands behind each level: its format, how that was made, whose weights they are."""
     about = []
@@ -88,7 +103,7 @@ def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
                 "inputs": None if format is None else inputs,
                 "quantiser": None if format is None else "direct" if copy is None else copy.quantiser,
                 "from_copy": copy is not None,
-                "sha256": None if folder is None else fingerprint(folder, _read_config(folder)),
+                "sha256": None if folder is None else fingerprint(folder, read_config(folder)),
                 "bytes": level.decoder.weights.nbytes,
             }
         )

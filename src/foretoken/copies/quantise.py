@@ -15,7 +15,7 @@ from foretoken.copies.checkpoint import FILES, SHARD, divided, file_names, index
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
 from foretoken.copies.tensors import TensorFile
-from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, parse_config, read_json
+from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, read_config, read_json
 from foretoken.decoder.weights import EMBEDDING, INDEX, linear_shapes, mapped_tensors, stored_as
 from foretoken.errors import CheckpointError, InputError, UnsupportedModelError
 from foretoken.formats import Format
@@ -70,7 +70,7 @@ class Spent:
 
 def expect_original(folder: Path) -> DecoderConfig:
     """The configuration of a checkpoint that can be quantised."""
-    config = parse_config(read_json(folder / "config.json"))
+    config = read_config(folder)
     if config.low_bit is not None:
         raise UnsupportedModelError(
             f"{folder} is in a low-bit format already, {config.low_bit.label}; quantise the model that it was made of"

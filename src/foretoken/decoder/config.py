@@ -81,6 +81,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_config(folder: Path) -> DecoderConfig:
+    """What a checkpoint's folder says of its model. Raises what `read_json` and `parse_config` raise."""
+    return parse_config(read_json(folder / "config.json"))
+
+
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
     """Read a `config.json`'s contents, in the layout of transformers 4 or 5. Refuses what the decoder cannot do."""
     model_type = raw.get("model_type")

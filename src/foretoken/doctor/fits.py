@@ -95,13 +95,13 @@ def find(name: str) -> tuple[Path, bool]:
 def examine(name: str, folder: Path, level: str | None, *, whole: bool) -> tuple[Checkpoint, Shape | None]:
     """What a checkpoint is, and whether it could be loaded. Its weights are mapped, not read. level: None without the
     native module. whole: its weights must be there."""
-    from foretoken.decoder.config import parse_config, read_json
+    from foretoken.decoder.config import read_config
     from foretoken.decoder.native_pass import why_not
     from foretoken.decoder.weights import load_weights, mapped_tensors
     from foretoken.errors import ForetokenError
 
     try:
-        config = parse_config(read_json(folder / "config.json"))
+        config = read_config(folder)
         here = whole or any(folder.glob("*.safetensors"))
         dtype, reason = _SHORT.get(str(config.dtype), "fp32"), None
         if here and config.low_bit is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foretoken.copies.fingerprint import fingerprint
-from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.config import parse_config, read_config, read_json
 from foretoken.decoder.weights import EMBEDDING, mapped_tensors
 from foretoken.errors import CheckpointError, DraftSpecError, quoted
 from foretoken.rehearsal.fit import has_room
@@ -110,7 +110,7 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
             "another model"
         )
     if drafts is None:
-        small, vocabulary = _config(draft), _config(target).vocab_size
+        small, vocabulary = read_config(draft), read_config(target).vocab_size
         shape = next((name for name in SHAPES if has_room(small, shape_of(name, vocab_size=vocabulary))), "SHAPE")
         raise DraftSpecError(
             f"draft {str(draft)!r} is no rehearsal, and would cost too little beside {str(target)!r}, which is one; "
@@ -121,14 +121,11 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
 def _have_the_same_numbers(one: Path, other: Path) -> bool:
     """Whether two checkpoints begin with the same embeddings, whatever their type: rehearsals keep their model's."""
     first = [
-        mapped_tensors(folder, _config(folder))[f"{EMBEDDING}.weight"][:_ROWS, :_CHANNELS] for folder in (one, other)
+        mapped_tensors(folder, read_config(folder))[f"{EMBEDDING}.weight"][:_ROWS, :_CHANNELS]
+        for folder in (one, other)
     ]
     numbers, others = (tensor.float() for tensor in first)
     return numbers.shape == others.shape and torch.allclose(numbers, others, rtol=2**-6, atol=1e-6)
-
-
-def _config(folder: Path) -> DecoderConfig:
-    return parse_config(read_json(folder / "config.json"))
 
 
 def _root(folder: Path) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from foretoken.errors import InputError
 from foretoken.files import expect_place, write_json
 from foretoken.provenance import provenance
-from tests.prove.bad_input import checkpoints, inputs, measurements, words
+from tests.prove.bad_input import checkpoints, grammars, inputs, measurements, words
 from tests.prove.bad_input.case import Case, Make
 from tests.prove.bad_input.judge import faults, message
 from tests.prove.bad_input.sandbox import Command, Outcome, all_of, warm
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[Make, int]] = {
     "rehearsals": (measurements.rehearsals, 1),
     "options": (words.options, 2),
     "drafts": (words.drafts, 2),
-    "grammars": (words.grammars, 2),
+    "grammars": (grammars.grammars, 2),
     "commands": (words.commands, 1),
 }
 MEASURED = ("measurements", "journals")  # what needs a measurement to spoil

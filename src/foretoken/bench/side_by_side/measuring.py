@@ -17,8 +17,8 @@ from typing import Any
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
-from foretoken.bench.suites import Suite, first_turn, open_suite
-from foretoken.bench.target import about, load_target
+from foretoken.bench.suites import Suite, open_suite
+from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.errors import InputError, SettingError, nearest
 from foretoken.model import Model
 from foretoken.provenance import provenance
@@ -75,7 +75,7 @@ def measure(
     if peer_draft is not None:
         honest.expect_honest_draft(plain.folder, peer_draft)
     suite = open_suite(asked.prompts, plain.tokenizer, count=asked.count)
-    prompts = _tokens(suite, plain, asked.max_new_tokens)
+    prompts = expect_prompts(suite, plain, asked.max_new_tokens)  # which peers are given, too
     models, levels = target.with_drafts()
     start = Start(plain.folder.resolve(), asked.work.resolve(), plain.target.threads, peer_draft, asked.timeout)
     measurement = _Measurement(asked, models, prompts, start, progress or (lambda *_: None))
@@ -89,23 +89,11 @@ def measure(
     return record
 
 
-def _tokens(suite: Suite, model: Model, new: int) -> dict[str, tuple[int, ...]]:
-    """The prompts as our tokenizer divides them, which is what peers are given, too."""
-    prompts = {prompt.id: tuple(first_turn(prompt, model.tokenizer)) for prompt in suite.prompts}
-    for name, tokens in prompts.items():
-        if not 0 < len(tokens) <= model.context_length - new:
-            raise SettingError(
-                f"prompt {name} has {len(tokens)} tokens, and with {new} new ones the model has room for "
-                f"{model.context_length}; leave it out, or ask for fewer new tokens"
-            )
-    return prompts
-
-
 def _about(asked: Asked, origin: dict[str, Any], model: Model, suite: Suite) -> dict[str, Any]:
     return {
         "kind": "peers",
         **about(asked.model, model, origin),
-        "suite": {"name": suite.name, "sha256": suite.sha256, "prompts": len(suite.prompts), "source": suite.source},
+        "suite": suite.about(),
         "max_new_tokens": asked.max_new_tokens,
         "repeats": asked.repeats,
         "promise": model.promise,

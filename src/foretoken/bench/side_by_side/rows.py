@@ -66,7 +66,7 @@ class Row:
     turns. equal_to_own_plain: prompts whose tokens are those of its own plain decoding of the same turn, every time.
     equal_to_ours, like_ours: prompts whose tokens are ours, and the median of how many are until the first that
     differs. repeatable: whether it said the same every time. disturbed: how many samples were left out, because they
-    have no time that can be used.
+    have no time that can be used; where that is every one, `why` says so, and what needs no time is there all the same.
     """
 
     engine: str
@@ -105,20 +105,17 @@ def row(way: Way, samples: Sequence[Sample]) -> Row:
     """The row of a way to decode, of which there may be no samples. samples: those of all ways."""
     settled = _settled(samples)
     every = [s for s in settled if (s.engine, s.mode) == (way.engine, way.mode)]
-    own = [s for s in every if not s.is_disturbed]
     if way.why is not None or not every:
         return Row(way.engine, way.mode, way.of, way.settings, way.why or "it was not measured")
-    ours, plain = _by_turn(settled, OURS, PLAIN), _by_turn(settled, way.engine, way.of)
-    per_token = _of_prompts(own, _per_token)
-    beside_ours = _ratios(own, ours)
-    if not beside_ours:
-        return Row(way.engine, way.mode, way.of, way.settings, "it was disturbed in every turn; measure it again")
-    beside_own = _ratios(own, plain)
-    best, best_times = _our_best(own, settled)
+    return _with_times(_said(way, every, settled), every, settled)
+
+
+def _said(way: Way, every: Sequence[Sample], samples: Sequence[Sample]) -> Row:
+    """What a row says of tokens, which needs no time. every: its samples; samples: those of all ways."""
+    ours, plain = _by_turn(samples, OURS, PLAIN), _by_turn(samples, way.engine, way.of)
     equal, difference = _compared(every, plain)
     parted = {_turn(s): first_difference(s.tokens, ours[_turn(s)].tokens) for s in every if _turn(s) in ours}
     first = {s.prompt: s for s in reversed(every)}
-    milliseconds = 1e3 * median(per_token.values())
     return Row(
         way.engine,
         way.mode,
@@ -126,6 +123,28 @@ def row(way: Way, samples: Sequence[Sample]) -> Row:
         way.settings,
         prompts=len(first),
         tokens=sum(len(s.tokens) for s in first.values()),
+        identical_to_own_plain=equal == len(first) if plain else None,
+        equal_to_own_plain=equal if plain else None,
+        first_difference=difference,
+        equal_to_ours=sum(parted[_turn(s)] is None for s in first.values()),
+        like_ours=median(len(s.tokens) if (at := parted[_turn(s)]) is None else at for s in first.values()),
+        repeatable=all(s.tokens == first[s.prompt].tokens for s in every),
+        disturbed=sum(s.is_disturbed for s in every),
+    )
+
+
+def _with_times(said: Row, every: Sequence[Sample], samples: Sequence[Sample]) -> Row:
+    """A row with the times of its samples that nothing disturbed, or, where there are none, why it has no times."""
+    own = [s for s in every if not s.is_disturbed]
+    per_token = _of_prompts(own, _per_token)
+    beside_ours = _ratios(own, _by_turn(samples, OURS, PLAIN))
+    if not beside_ours:
+        return replace(said, why="it was disturbed in every turn; measure it again")
+    beside_own = _ratios(own, _by_turn(samples, said.engine, said.of))
+    best, best_times = _our_best(own, samples)
+    milliseconds = 1e3 * median(per_token.values())
+    return replace(
+        said,
         ms_per_token=milliseconds,
         ms_per_token_with_prompt=1e3 * median(_of_prompts(own, lambda s: s.seconds / len(s.tokens)).values()),
         prompt_ms=1e3 * median(_of_prompts(own, lambda s: s.prompt_seconds).values()),
@@ -137,13 +156,6 @@ def row(way: Way, samples: Sequence[Sample]) -> Row:
         our_best=best,
         our_best_times=median(best_times.values()) if best_times else None,
         our_best_times_interval=median_interval(list(best_times.values())) if best_times else None,
-        identical_to_own_plain=equal == len(first) if plain else None,
-        equal_to_own_plain=equal if plain else None,
-        first_difference=difference,
-        equal_to_ours=sum(parted[_turn(s)] is None for s in first.values()),
-        like_ours=median(len(s.tokens) if (at := parted[_turn(s)]) is None else at for s in first.values()),
-        repeatable=all(s.tokens == first[s.prompt].tokens for s in every),
-        disturbed=len(every) - len(own),
         ms_per_token_by_prompt={prompt: 1e3 * seconds for prompt, seconds in per_token.items()},
     )
 

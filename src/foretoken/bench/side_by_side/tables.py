@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.bench.pages import how_sure, many, markdown, rehearsed, times, where
+from foretoken.bench.pages import asked, how_sure, markdown, rehearsed, times, where
 from foretoken.errors import InputError, quoted
 
 
@@ -50,34 +50,39 @@ def _table(record: dict[str, Any]) -> str:
         for row in ran
     ]
     lines = [where(record), "", _about(record), "", *markdown(head, body), ""]
-    for row in ran:
-        found = row["first_difference"]
-        if found is not None:
-            others = row["prompts"] - row["equal_to_own_plain"]
-            lines.append(
-                f"- {row['engine']} {row['mode']} leaves its own plain decoding in {others} of {row['prompts']} "
-                f"prompts, first in {found['prompt']} at token {found['position'] + 1}."
-            )
-        if row["disturbed"]:
-            lines.append(
-                f"- {row['engine']} {row['mode']} was disturbed {row['disturbed']} times, which are left out: measure "
-                "on an idle machine."
-            )
-        if not row["repeatable"]:
-            lines.append(f"- {row['engine']} {row['mode']} did not say the same every time.")
-    lines += [f"- {row['engine']} {row['mode']} did not run: {row['why']}" for row in rows if row["why"] is not None]
+    for row in rows:
+        lines += _remarks(row, f"- {row['engine']} {row['mode']}")
     lines += [f"- {name}: {_versions(peer)}" for name, peer in record["peers"].items() if peer.get("versions")]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def _remarks(row: dict[str, Any], name: str) -> list[str]:
+    """What a row's cells do not say, a line each; of one without times also whether its tokens were right."""
+    if row["why"] is not None and not row["prompts"]:
+        return [f"{name} did not run: {row['why']}"]
+    lines = []
+    if row["why"] is not None:
+        equal = "" if row["of"] is None else f" As its own plain: {_equal(row['equal_to_own_plain'], row['prompts'])}."
+        lines.append(f"{name} has no times: {row['why']}.{equal}")
+    found = row["first_difference"]
+    if found is not None:
+        others = row["prompts"] - row["equal_to_own_plain"]
+        lines.append(
+            f"{name} leaves its own plain decoding in {others} of {row['prompts']} prompts, first in "
+            f"{found['prompt']} at token {found['position'] + 1}."
+        )
+    if row["disturbed"] and row["why"] is None:
+        lines.append(f"{name} was disturbed {row['disturbed']} times, which are left out: measure on an idle machine.")
+    if not row["repeatable"]:
+        lines.append(f"{name} did not say the same every time.")
+    return lines
+
+
 def _about(record: dict[str, Any]) -> str:
-    suite = record["suite"]
     return (
-        f"{record['model']}.{rehearsed(record)} {many(suite['prompts'], 'prompt')} of {suite['name']}, "
-        f"{record['max_new_tokens']} new tokens each, {many(record['repeats'], 'time')}, greedily, "
-        f"{record['machine']['threads']} threads each, in turn; promise {record['promise']}. A token's time is without "
-        "the prompt's; x is how many times as fast, in the same turn; our best is the fastest of our modes beside that "
-        "engine."
+        f"{record['model']}.{rehearsed(record)} {asked(record)}, greedily, {record['machine']['threads']} threads "
+        f"each, in turn; promise {record['promise']}. A token's time is without the prompt's; x is how many times as "
+        "fast, in the same turn; our best is the fastest of our modes beside that engine."
     )
 
 

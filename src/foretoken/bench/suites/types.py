@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from foretoken.errors import PromptError
 from foretoken.text import Tokenizer
@@ -43,6 +44,11 @@ class Suite:
     source: str
     licence: str
 
+    def about(self) -> dict[str, Any]:
+        """As it stands in a record."""
+        about = {"name": self.name, "sha256": self.sha256, "prompts": len(self.prompts)}
+        return {**about, "source": self.source, "licence": self.licence}
+
 
 def digest(prompts: Iterable[Prompt]) -> str:
     """SHA-256 of what is asked: every turn of every prompt, and whether as a chat. What they are called is not."""
@@ -65,12 +71,16 @@ def first(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
 
 def first_turn(prompt: Prompt, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     """The token ids of a prompt's first turn: as they are, or as the tokenizer divides it, in its chat template where
-    the prompt is a chat and there is one. Raises PromptError for text without a tokenizer."""
+    the prompt is a chat and there is one. Raises PromptError, which names the prompt, for text without a tokenizer or
+    that the template refuses."""
     asked = prompt.turns[0]
     if not isinstance(asked, str):
         return asked
     if tokenizer is None:
         raise PromptError(f"prompt {prompt.id} is text, and the model has no tokenizer; give prompts of token ids")
-    if prompt.chat and tokenizer.has_chat_template:
+    if not (prompt.chat and tokenizer.has_chat_template):
+        return tuple(tokenizer.encode(asked))
+    try:
         return tuple(tokenizer.encode_chat([{"role": "user", "content": asked}]))
-    return tuple(tokenizer.encode(asked))
+    except PromptError as error:
+        raise PromptError(f"prompt {prompt.id}: {error}") from None

@@ -35,11 +35,11 @@ def report(
     if out is not None:
         expect_place(out, what="report")
     read = sorted(((path, records.read(path)) for path in files), key=lambda each: str(each[1]["model"]))
-    reports.expect_comparable(read)
     if out is None:
         print("\n".join(reports.report(read)).rstrip())
         return
     pictures = {path: _picture(out, path) for path, record in read if record["kind"] == KIND}
+    text = "\n".join(reports.report(read, {path: picture.name for path, picture in pictures.items()}))
     for path, picture in pictures.items():
         expect_drawable(picture)
         same = next((other for other in pictures if other != path and pictures[other] == picture), None)
@@ -51,7 +51,6 @@ def report(
     for path, record in read:
         if path in pictures:
             draw(pictures[path], record)
-    text = "\n".join(reports.report(read, {path: picture.name for path, picture in pictures.items()}))
     write_bytes(out, (text.rstrip() + "\n").encode(), what="report")
     say(f"report: {out}, with {len(pictures)} picture{'s' * (len(pictures) != 1)}")
 

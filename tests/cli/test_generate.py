@@ -1,0 +1,124 @@
+"""`foretoken generate` and `demo`: what a user gets."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import foretoken
+from foretoken.cli.show import print_with_origins
+from foretoken.output import Piece
+from tests.cli.conftest import Cli
+
+
+def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
+    ran = cli("generate", "def add(", "--max-new-tokens", 24, "--json")
+    assert ran.code == 0
+    result = json.loads(ran.out)
+    assert list(result) == [
+        "tokens",
+        "text",
+        "finish_reason",
+        "stop_string",
+        "seed",
+        "prompt_tokens",
+        "promise",
+        "draft",
+        "arithmetic",
+        "threads",
+        "origins",
+        "stats",
+        "logprobs",
+        "audit",
+    ]
+    assert list(result["stats"]) == [
+        "passes",
+        "drafts",
+        "draft_tokens",
+        "accepted_tokens",
+        "draft_acceptance_rate",
+        "mean_acceptance_length",
+        "accepted_per_position",
+        "tokens_per_second",
+        "tokens_per_second_with_prefill",
+        "prefill_seconds",
+        "decode_seconds",
+        "draft_seconds",
+        "check_seconds",
+        "levels",
+        "cost",
+    ]
+    assert len(result["tokens"]) == len(result["origins"]) == 24
+    assert (result["seed"], result["stop_string"], result["logprobs"], result["prompt_tokens"]) == (None, None, None, 3)
+    assert (result["finish_reason"], result["promise"], result["draft"]) == ("length", "exact", "lookup")
+
+
+def test_the_prompt_may_come_from_argument_file_or_stdin_and_the_text_is_the_same(cli: Cli, tmp_path: Path) -> None:
+    text = "class Stack:\n    def push(self"
+    file = tmp_path / "prompt.txt"
+    file.write_text(text + "\n", encoding="utf-8")
+    runs = [
+        cli("generate", text, "--max-new-tokens", 8),
+        cli("generate", "--prompt-file", file, "--max-new-tokens", 8),
+        cli("generate", "--max-new-tokens", 8, stdin=(text + "\n").encode()),
+    ]
+    assert [ran.code for ran in runs] == [0, 0, 0]
+    assert runs[0].out.strip()
+    assert runs[0].out == runs[1].out == runs[2].out
+    assert "8 tokens" in runs[0].err
+    assert "promise: exact" in runs[0].err
+
+
+def test_drafting_changes_nothing_but_the_way_there(cli: Cli) -> None:
+    prompt = "for i in range(3):\n    print(i)\nfor i in range(3):"
+    drafted = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60).out)
+    plain = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60, "--draft", "none").out)
+    assert drafted["tokens"] == plain["tokens"]
+    assert drafted["text"] == plain["text"]
+    assert drafted["stats"]["accepted_tokens"] > 0
+    assert plain["stats"]["draft_tokens"] == 0
+    assert plain["stats"]["mean_acceptance_length"] == 1
+
+
+def test_a_generation_that_fills_the_context_says_so(cli: Cli) -> None:
+    model = foretoken.load("stdlib-1m")
+    prompt = "x = 1\n" * 508
+    given = ("generate", prompt, "--model", "stdlib-1m", "--ignore-eos")
+    assert 1 < model.context_length - len(model.tokens_of(prompt)) < 128
+    full = cli(*given)
+    assert f"ended by length (the context of {model.context_length} tokens is full); promise" in full.err
+    as_json = cli(*given, "--json")
+    assert json.loads(as_json.out)["finish_reason"] == "length"
+    asked = cli(*given, "--max-new-tokens", 2)
+    assert "ended by length; promise" in asked.err
+
+
+def test_origins_are_coloured_and_explained(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    prompt = "x = 1\nx = 1\nx = 1\nx ="
+    ran = cli("generate", prompt, "--max-new-tokens", 12, "--show-origins")
+    assert ran.code == 0
+    assert "\x1b[32m" in ran.out, "a looked-up token is green"
+    assert "lookup" in ran.err
+    assert "target" in ran.err
+    plain = cli("generate", prompt, "--max-new-tokens", 12)
+    assert "\x1b[" not in plain.out
+    assert re.sub(r"\x1b\[[0-9;]*m", "", ran.out) == plain.out, "colours change nothing else"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in cli("generate", prompt, "--max-new-tokens", 12, "--show-origins").out
+
+
+def test_coloured_text_keeps_its_tabs(capsys: pytest.CaptureFixture[str]) -> None:
+    print_with_origins([Piece(1, "a\tb", "target"), Piece(2, "\tc [bold]", "lookup")])
+    assert capsys.readouterr().out == "a\tb\x1b[32m\tc [bold]\x1b[0m\n"
+
+
+def test_the_demo_says_identical(cli: Cli) -> None:
+    ran = cli("demo")
+    assert ran.code == 0
+    assert ran.out.rstrip().endswith("identical: yes")
+    assert "draft tokens accepted" in ran.out
+    assert "nothing drafted" in ran.out
