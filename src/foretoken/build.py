@@ -11,16 +11,18 @@ from typing import Any
 
 from foretoken.copies import beside
 from foretoken.decoder.caches import Caches
-from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.config import DecoderConfig, read_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import copy_of, quantised, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import DTYPES, Weights, load_weights
+from foretoken.drafters import FRACTAL
 from foretoken.errors import CheckpointError, DraftSpecError, SettingError
 from foretoken.ladder import (
     Level,
     LoadedLevel,
     belongs_to_a_format,
+    embedded,
     expect_copies_first,
     in_format,
     make_ladder,
@@ -48,7 +50,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     chosen = LoadSettings.of(settings)
     levels = name_levels(chosen)  # before the model: a wrong name should not cost a load
     _expect_device(chosen.device)
-    folder = resolve(model, chosen.revision, accept=_read_config)
+    folder = resolve(model, chosen.revision, accept=read_config)
     levels = find_levels(levels, folder)
     target, tokenizer = _load_decoder(folder, chosen)
     if target.config.low_bit is not None:
@@ -92,12 +94,14 @@ def _drafting(
     caches = Caches()
     samplers = Samplers(tokenizer)
     known = {} if loaded is None else loaded
+    decoders: dict[str, Decoder] = {}
 
     def load(level: Level) -> LoadedLevel:
         # by what it is called too: no two levels of one ladder share a decoder, whose buffers one pass at a time has
         key = (level.called, level.folder, level.format, _inputs(level))
         if key not in known:
             known[key] = load_level(level, folder, target, settings)
+        decoders[level.called] = known[key].decoder
         return known[key]
 
     drafter = make_ladder(
@@ -108,12 +112,14 @@ def _drafting(
         tokenizer=tokenizer,
         load=load,
         caches=caches,
+        faithful=not settings.cache,
     )
     verifier = LocalVerifier(
         target,
         caches,
         needs=drafter.needs,
         prefill_chunk=settings.prefill_chunk,
+        cached=settings.cache,
         samplers=samplers.target,
         rule=settings.rule,
     )
@@ -124,6 +130,7 @@ def _drafting(
         drafter,
         num_speculative_tokens=levels[0].tokens,
         levels=[level.called for level in levels if level.name != "none"],
+        decoders=dict(reversed(decoders.items())),  # the innermost is loaded first
         end_tokens=find_end_tokens(folder, target.config, tokenizer),
         name=name,
         folder=folder,
@@ -139,9 +146,11 @@ def find_levels(levels: list[Level], folder: Path) -> list[Level]:
 
 
 def _find_level(level: Level, folder: Path) -> Level:
+    if level.entry is FRACTAL:
+        return embedded(level, read_config(folder).num_layers)
     if not level.has_decoder or level.is_copy or level.folder is not None:
         return level
-    place = resolve(level.name, accept=_read_config)
+    place = resolve(level.name, accept=read_config)
     about = beside.describe(place)
     if about is None and level.format is None and "inputs" in level.options:
         raise belongs_to_a_format(level.name, "inputs")
@@ -150,7 +159,7 @@ def _find_level(level: Level, folder: Path) -> Level:
             f"draft {level.name!r} is in {about.format.label} already, of which no other format is made; leave format "
             "out, or name the model that it was made of"
         )
-    is_copy = about is not None and about.is_of(folder, _read_config(folder))
+    is_copy = about is not None and about.is_of(folder, read_config(folder))
     if not is_copy and "own-cache" in level.options:
         raise DraftSpecError(
             f"draft {level.name!r} is no copy of the model, and has a cache of its own anyhow; leave 'own-cache' out"
@@ -239,7 +248,7 @@ def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokeni
 
 
 def _load_checkpoint(folder: Path, settings: LoadSettings) -> tuple[DecoderConfig, Weights, Tokenizer | None]:
-    config = _read_config(folder)
+    config = read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
         raise CheckpointError(
@@ -264,10 +273,6 @@ def _decoder(config: DecoderConfig, weights: Weights, settings: LoadSettings) ->
     # "auto" asks for "exact" and takes what there is: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
     return Decoder(config, weights, threads=settings.threads, promise=asked)
-
-
-def _read_config(folder: Path) -> DecoderConfig:
-    return parse_config(read_json(folder / "config.json"))
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

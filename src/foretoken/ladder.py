@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from foretoken.copies.beside import About
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE, DrafterEntry
+from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, FRACTAL, TREE, DrafterEntry
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.sampling.samplers import Samplers
@@ -48,7 +48,7 @@ class Level:
     @property
     def has_decoder(self) -> bool:
         """Whether it is a checkpoint or a copy of the target."""
-        return self.entry in (CHAIN, TREE)
+        return self.entry in (CHAIN, TREE, FRACTAL)
 
 
 class LoadedLevel(NamedTuple):
@@ -88,6 +88,16 @@ def name_levels(settings: LoadSettings) -> list[Level]:
 def _expect_sped_up(spec: str, level: Level, below: Level) -> None:
     if below.name == "none":
         raise DraftSpecError(f"draft {spec!r}: 'none' speeds nothing up; leave it out")
+    if below.entry is FRACTAL:
+        raise DraftSpecError(
+            f"draft {spec!r}: 'fractal' runs in the model's own layers, so it drafts for the model alone; leave "
+            f"{level.name!r} out"
+        )
+    if level.entry is FRACTAL:
+        advice = "; slots=lookup starts from what lookup finds" if below.name == "lookup" else ""
+        raise DraftSpecError(
+            f"draft {spec!r}: 'fractal' guesses all its tokens at once and cannot be sped up by {below.name!r}{advice}"
+        )
     if level.entry is TREE:
         option = next(name for name in level.options if name in TREE.options)
         raise DraftSpecError(
@@ -127,7 +137,7 @@ def _called(levels: list[Level]) -> list[Level]:
     called = []
     for place, level in enumerate(levels, 1):
         name = Path(level.name).absolute().name if level.has_decoder and not level.is_copy else level.name
-        if level.has_decoder and name in taken:
+        if level.has_decoder and name in taken and level.name not in DRAFTERS:
             name = f"{name}-{place}"
         taken.add(name)
         called.append(replace(level, called=name))
@@ -138,6 +148,9 @@ def _name(level: DraftLevel) -> Level:
     entry = DRAFTERS.get(level.name)
     if entry is not None:
         options = level.values(entry.options)
+        if entry is FRACTAL:
+            format = _format(level.name, {"format": "int8", **options})
+            return Level(level.name, entry, options, entry.num_speculative_tokens, format, is_copy=True)
         return Level(level.name, entry, options, options.get("tokens", entry.num_speculative_tokens))
     is_copy = _is_format(level.name)
     if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
@@ -205,6 +218,33 @@ def in_format(name: str, format: Format) -> str:
     return f"{name}:format={format.name}{group}"
 
 
+def embedded(level: Level, num_layers: int) -> Level:
+    """A level that is embedded in the model, with what it leaves open: before a quarter of the layers, evenly spaced,
+    and as many tokens in the window (FractalLLM, appendix D)."""
+    n, layers = level.options.get("n"), level.options.get("layers")
+    called = f"draft {level.name!r}"
+    if layers is None:
+        n = max(1, num_layers // 4) if n is None else n
+        if n > num_layers:
+            raise DraftSpecError(
+                f"{called}: n is {n}, and the model has {num_layers} layers; give at most {num_layers}"
+            )
+        gap = num_layers / n
+        layers = tuple(min(num_layers - 1, int(gap * (at + 1)) - 1) for at in range(n))
+    elif list(layers) != sorted({at for at in layers if at < num_layers}):
+        raise DraftSpecError(
+            f"{called}: layers is {'+'.join(map(str, layers))}, expected numbers from 0 to {num_layers - 1}, ascending"
+        )
+    elif n not in (None, len(layers)):
+        raise DraftSpecError(f"{called}: n is {n}, and layers names {len(layers)}; leave one of them out")
+    window = level.options.get("w", len(layers))
+    most = window + len(layers) + 1
+    if most > MOST_DRAFT_TOKENS:
+        raise DraftSpecError(f"{called} is to draft {most} tokens a round, expected at most {MOST_DRAFT_TOKENS}")
+    tokens = min(level.tokens, most) if level.tokens != level.entry.num_speculative_tokens else most
+    return replace(level, options={**level.options, "n": len(layers), "layers": layers, "w": window}, tokens=tokens)
+
+
 def _exists(name: str) -> bool:
     try:
         return Path(name).expanduser().exists()
@@ -221,8 +261,10 @@ def make_ladder(
     load: Callable[[Level], LoadedLevel],
     tokenizer: Tokenizer | None,
     caches: Caches | None,
+    faithful: bool = False,
 ) -> Drafter:
-    """The drafter of some levels. `load` gives what stands behind a level that has a decoder. `caches`: of the
+    """The drafter of some levels. faithful: a method that has been published does what was published, for comparison,
+    where we would do less. `load` gives what stands behind a level that has a decoder. `caches`: of the
     target, or of the copy of it that stands above; a copy drafts on views of them, unless it is to have its own."""
     level, *below = levels
     if not level.has_decoder:
@@ -242,6 +284,18 @@ def make_ladder(
         "views": caches if level.is_copy and "own-cache" not in level.options else None,
     }
     make = samplers.independent if independent else samplers.target
+    if level.entry is FRACTAL:
+        return level.entry.make(
+            loaded.decoder,
+            make,
+            target=target,
+            layers=level.options["layers"],
+            window=level.options["w"],
+            slots=level.options.get("slots", "recycle"),
+            patient=faithful
+            or independent,  # whether a guess has settled depends on tokens that come after those judged
+            **common,
+        )
     if level.entry is CHAIN:
         inner_tokens = below[0].tokens if below else 0
         return level.entry.make(

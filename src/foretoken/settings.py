@@ -98,6 +98,7 @@ class LoadSettings(_Settings):
     promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
     weights: str = "mapped"  # where they lie, on the CPU: mapped from their files, or copied into memory of their own
     revision: str | None = None  # branch, tag or commit, for a model from the hub
+    cache: bool = True  # keep keys and values from pass to pass; without them each pass reads the whole text again
     threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
     prefill_chunk: int = 256  # rows of the prompt read in one pass
 
@@ -120,6 +121,8 @@ class LoadSettings(_Settings):
             )
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {quoted(self.draft)}, expected text, such as 'lookup' or 'none'")
+        if not isinstance(self.cache, bool):
+            raise SettingError(f"cache is {quoted(self.cache)}, expected True or False")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
         if self.num_speculative_tokens is not None:
             _count("num_speculative_tokens", self.num_speculative_tokens, MOST_DRAFT_TOKENS)
@@ -213,7 +216,8 @@ def expect_repeatable(rule: str, settings: GenerateSettings, what: str, error: t
         )
 
 
-OptionKind = type | tuple[str, ...]  # int, float, the words that an option may be, or bool: it is given, or not
+# int, float, the words that an option may be, bool: it is given, or not; list: numbers from 0 up, with + between them
+OptionKind = type | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -234,7 +238,7 @@ class DraftLevel:
             values[key] = self._value(key, text, known[key])
         return values
 
-    def _value(self, key: str, text: str, kind: OptionKind) -> int | float | str:
+    def _value(self, key: str, text: str, kind: OptionKind) -> int | float | str | tuple[int, ...]:
         if kind is bool:
             if text:
                 raise DraftSpecError(f"draft {self.name!r}: {key} takes no value; leave {quoted(text, 30)} out")
@@ -245,6 +249,13 @@ class DraftLevel:
             if text not in kind:
                 raise DraftSpecError(f"draft {self.name!r}: {key} is {quoted(text, 30)}{nearest(text, kind)}")
             return text
+        if kind is list:
+            if not re.fullmatch(r"[0-9]{1,4}(\+[0-9]{1,4})*", text):
+                raise DraftSpecError(
+                    f"draft {self.name!r}: {key} is {quoted(text, 30)}, expected whole numbers with + between them, "
+                    "such as 2+4+6"
+                )
+            return tuple(map(int, text.split("+")))
         if kind is int:
             if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
                 raise DraftSpecError(

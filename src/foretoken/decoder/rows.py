@@ -54,13 +54,15 @@ class Rows:
             _path(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
 
-    def only(self, row: int, token: int) -> Rows:
-        """One row of a pass over one sequence, with another token, as a pass of its own with the same writer."""
+    def part(self, first: int, stop: int, tokens: Sequence[int]) -> Rows:
+        """Rows first to stop (not included) of a pass over one sequence, with these tokens in their slots, as a pass of
+        its own with the same writer."""
         (segment,) = self.segments
-        slot = segment.slots[row]
+        if len(tokens) != stop - first or not 0 <= first < stop <= len(self):
+            raise ContractError(f"{len(tokens)} tokens came for rows {first} to {stop} of {len(self)}")
         one = copy(self)
-        one.tokens, one.positions, one.paths = [token], [self.positions[row]], [self.paths[row]]
-        one.segments = [Segment(segment.cache, range(slot, slot + 1), slice(0, 1), segment.turn)]
+        one.tokens, one.positions, one.paths = list(tokens), self.positions[first:stop], self.paths[first:stop]
+        one.segments = [Segment(segment.cache, segment.slots[first:stop], slice(0, stop - first), segment.turn)]
         return one
 
     def expect_placed(self) -> None:

@@ -68,7 +68,7 @@ class TorchPass:
         """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
         tokens: list[int] = []
         for row in range(len(rows)):
-            one = rows.only(row, token)
+            one = rows.part(row, row + 1, [token])
             choice = self.run(one).choice(0)
             if choice is None:
                 break

@@ -44,8 +44,24 @@ DRAFTERS: dict[str, DrafterEntry] = {
         "repeats what followed the longest earlier match in prompt and output",
         {"min_match": int, "tokens": int},
     ),
+    "fractal": DrafterEntry(
+        "foretoken.drafters.fractal",
+        "FractalDrafter",
+        "a low-bit copy embedded before `n` layers of the model (or before `layers`, counted from 0) guesses `w` tokens "
+        "and one more at each, all at once; `slots` says what the first guess is",
+        {
+            "n": int,
+            "w": int,
+            "layers": list,
+            "format": tuple(FORMATS),
+            "group": int,
+            "inputs": ("int8", "bf16"),
+            "slots": ("fixed", "lookup", "recycle"),
+        },
+    ),
 }
 
+FRACTAL = DRAFTERS["fractal"]
 CHAIN = DrafterEntry(
     "foretoken.drafters.model",
     "ModelDrafter",

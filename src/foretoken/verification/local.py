@@ -42,6 +42,7 @@ class _Sequence:
     step: int
     sampler: Sampler
     keep_logits: bool
+    text: list[int] | None = None  # all of it, where no cache holds it
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class LocalVerifier:
     """A target in this process. `needs` says which features its verdicts carry; `prefill_chunk` is in rows.
 
     `rule` says how drafts are judged when sampling: "walk" (the target's own choices, followed as far as the draft has
-    them) or "rejection" (the classical one: the distribution is kept, the tokens are not).
+    them) or "rejection" (the classical one: the distribution is kept, the tokens are not). With `cached` False no keys
+    or values are kept from pass to pass: each computes the whole text again, and says the same.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class LocalVerifier:
         *,
         needs: Needs = Needs(),  # noqa: B008 (frozen)
         prefill_chunk: int = LoadSettings.prefill_chunk,
+        cached: bool = True,
         samplers: MakeSampler = Sampler,
         rule: str = "walk",
     ) -> None:
@@ -74,7 +77,10 @@ class LocalVerifier:
         self.vocab_size = target.config.valid_vocab_size
         self._target = target
         self._needs = needs
+        if needs.extractor is not None and not cached:
+            raise ContractError("an extractor reads keys and values, and none are kept here; load with a cache")
         self._chunk = prefill_chunk
+        self._cached = cached
         self._samplers = samplers
         self._rule = rule
         self._sequences: dict[int, _Sequence] = {}
@@ -113,18 +119,18 @@ class LocalVerifier:
         for draft in drafts:
             self._expect_current(draft)
             self.caches[draft.sequence].discard()  # what a pass that was broken off may have left
+        texts = [self._uncommitted(draft.sequence) for draft in drafts]
         rows = Rows(
-            # the root is slot 0, so that draft token i is slot i + 1
+            # what comes before the draft ends with its root; with a cache that is all there is, in slot 0
             (
                 self.caches[draft.sequence],
-                (self._sequences[draft.sequence].last_token, *draft.tokens),
-                (-1, *(parent + 1 for parent in draft.parents)),
+                (*text, *draft.tokens),
+                (*range(-1, len(text) - 1), *(parent + len(text) for parent in draft.parents)),
             )
-            for draft in drafts
+            for draft, text in zip(drafts, texts, strict=True)
         )
         try:
-            outputs = self._target.run(rows)
-            spans = [segment.span for segment in rows.segments]
+            outputs, spans = self._run(rows, texts)
             walks = [self._judge(draft, outputs, span.start) for draft, span in zip(drafts, spans, strict=True)]
         except BaseException:
             for draft in drafts:
@@ -134,7 +140,10 @@ class LocalVerifier:
         paths = [[0, *(i + 1 for i in accepted)][: len(tokens)] for accepted, tokens in walks]
         for draft, path, (_, tokens) in zip(drafts, paths, walks, strict=True):
             state = self._sequences[draft.sequence]
-            self.caches[draft.sequence].commit(path, rows.writer)
+            if self._cached:
+                self.caches[draft.sequence].commit(path, rows.writer)
+            else:
+                self.caches[draft.sequence].discard()
             if draft.sequence in self._talks:
                 self._talks[draft.sequence].tokens.extend((state.last_token, *tokens[:-1]))
             self._sequences[draft.sequence] = replace(
@@ -143,6 +152,7 @@ class LocalVerifier:
                 round=state.round + 1,
                 length=state.length + len(tokens),
                 step=state.step + len(tokens),
+                text=None if state.text is None else [*state.text, *tokens],
             )
         ticket = next(self._tickets)
         self._results[ticket] = [
@@ -168,7 +178,8 @@ class LocalVerifier:
 
     def truncate(self, sequence: int, length: int) -> None:
         """Keep `length` positions of a sequence's cache."""
-        self.caches[sequence].truncate(length)
+        if self._cached:
+            self.caches[sequence].truncate(length)
 
     def end(self, sequence: int) -> None:
         """Free a sequence; one that is not there is free already. The cache of a conversation is kept."""
@@ -182,6 +193,25 @@ class LocalVerifier:
         """Free what is kept of a conversation; one that is not there is free already."""
         self._kept.forget(conversation)
 
+    def _uncommitted(self, sequence: int) -> list[int]:
+        """The end of a sequence's text of which its cache has nothing: the last token, or without a cache all of it."""
+        state = self._sequences[sequence]
+        return [state.last_token] if state.text is None else state.text
+
+    def _run(self, rows: Rows, texts: Sequence[Sequence[int]]) -> tuple[Outputs, list[slice]]:
+        """A pass. Of each sequence logits from the root on, and where those rows stand."""
+        if self._cached:
+            return self._target.run(rows), [segment.span for segment in rows.segments]
+        hidden = self._target.forward(rows)
+        spans: list[slice] = []
+        kept: list[torch.Tensor] = []
+        for segment, text in zip(rows.segments, texts, strict=True):
+            kept.append(hidden[segment.span.start + len(text) - 1 : segment.span.stop])
+            first = spans[-1].stop if spans else 0
+            spans.append(slice(first, first + len(kept[-1])))
+        hidden = torch.cat(kept)
+        return self._target.choices(hidden), spans
+
     def _new_cache(self, request: Request, read: Cache | None) -> Cache:
         """An empty one, or that of the conversation's last turn, which holds the beginning of the prompt; or a copy of
         one into which the same prompt has just been `read`, but for the last token, from whose row the first comes.
@@ -189,6 +219,8 @@ class LocalVerifier:
         Where somebody needs hidden states of the whole prompt, all of it is read again: those are not kept.
         """
         kept = None
+        if not self._cached:
+            return self._target.new_cache()
         if request.conversation is not None and not self._needs.hidden:
             kept = self._kept.take(request.conversation, request.prompt)
         elif read is not None and not self._needs.hidden:
@@ -209,7 +241,10 @@ class LocalVerifier:
         choice = kernels.argmax(logits[0]) if sampler.plain else sampler.choose(logits[0])
         token = self._expect_number(choice)
         sampler.advance([token])
-        self._sequences[request.sequence] = _Sequence(token, 1, cache.length, 1, sampler, request.keep_logits)
+        text = None if self._cached else [*request.prompt, token]
+        self._sequences[request.sequence] = _Sequence(token, 1, cache.length, 1, sampler, request.keep_logits, text)
+        if not self._cached:
+            cache.truncate(0)
         return self._verdict(
             request.sequence,
             accepted=(),
@@ -323,10 +358,10 @@ class LocalVerifier:
                 f"a draft for sequence {draft.sequence} is for round {draft.round}, position {draft.position}; "
                 f"expected round {state.round}, position {state.length + 1}"
             )
-        held = self.caches[draft.sequence].length
-        if held != state.length:
+        held, expected = self.caches[draft.sequence].length, state.length if self._cached else 0
+        if held != expected:
             raise ContractError(
-                f"the cache of sequence {draft.sequence} holds {held} positions, expected {state.length}: "
+                f"the cache of sequence {draft.sequence} holds {held} positions, expected {expected}: "
                 "it was cut, or a pass was broken off while it committed; end the sequence"
             )
 
