@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from foretoken import __version__
-from foretoken.cli import bench, chat, demo, doctor, generate, quantize, rehearse, verify
+from foretoken.cli import bench, chat, demo, doctor, generate, quantize, rehearse, reproduce, verify
 from foretoken.errors import ForetokenError
 
 _LONGEST = 1200  # characters of a message; its end says what to do
@@ -33,6 +33,7 @@ app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
 app.command("quantize")(quantize.quantize)
 app.command("rehearse")(rehearse.rehearse)
+app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")

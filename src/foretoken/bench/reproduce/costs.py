@@ -1,0 +1,101 @@
+"""What passes cost beside each other: measured in turn, for what a method is predicted to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from foretoken.bench.passes import read_prompt
+from foretoken.bench.reproduce.generations import Generation, speedup
+from foretoken.bench.reproduce.paper import Subject, beside
+from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.rows import chain
+
+COST_NOTE = (
+    "c is what an inner pass costs beside a plain one, both measured here, in turn: a pass of the low-bit copy over so "
+    "many rows, over a pass of the model over one row, behind a prefix of the median length whose keys and values are "
+    "there; without a cache both passes are over the prefix, too. That a check of more rows costs more than one of one "
+    "row is in the measurement and not in the prediction."
+)
+_TOKEN = 5  # which token it is costs nothing
+
+
+def seconds_of(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+    """Seconds of each, the median over rounds; in turn, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            began = perf_counter()
+            run()
+            if number:
+                seconds[name].append(perf_counter() - began)
+    return {name: median(each) for name, each in seconds.items()}
+
+
+def cached_pass(decoder: Decoder, prefix: int, rows: int) -> Callable[[], object]:
+    """A pass of some rows behind a prefix whose keys and values are there."""
+    cache = read_prompt(decoder, prefix)
+
+    def run() -> None:
+        decoder.run(chain(cache, [_TOKEN] * rows))
+        cache.discard()
+
+    return run
+
+
+def whole_pass(decoder: Decoder, prefix: int, rows: int) -> Callable[[], object]:
+    """A pass of the prefix and of some rows behind it, which alone are asked what follows: nothing was kept."""
+    cache = decoder.new_cache()
+
+    def run() -> None:
+        hidden = decoder.forward(chain(cache, [_TOKEN] * (prefix + rows)))
+        decoder.head(hidden[-rows:])
+        cache.discard()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A method whose round costs so many passes of the model and so many of its low-bit copy, each of the latter over
+    `inner_rows`; its gain is over the method `over`. cache: whether keys and values are kept."""
+
+    method: str
+    over: str
+    format: str
+    plain_passes: int
+    inner_passes: int
+    inner_rows: int
+    cache: bool = True
+
+
+def predict(
+    bench: Workbench, subject: Subject, its: Predicted, generations: Sequence[Generation], accepted: float | None
+) -> dict[str, Any]:
+    """A row: what the costs of passes predict that the method gains, (accepted + 1) / (plain + inner c), and what it
+    gained. accepted: draft tokens a check."""
+    prefix = round(median(each.prompt_tokens + each.tokens / 2 for each in generations))
+    opened, a_pass = bench.open(subject), cached_pass if its.cache else whole_pass
+    seconds = seconds_of(
+        {
+            "plain": a_pass(opened.plain.target, prefix, 1),
+            "inner": a_pass(opened.copy(its.format), prefix, its.inner_rows),
+        }
+    )
+    c = seconds["inner"] / seconds["plain"]
+    predicted = None if accepted is None else (accepted + 1) / (its.plain_passes + its.inner_passes * c)
+    gained, interval = speedup(generations, its.method, its.over)
+    return {
+        "method": its.method,
+        "accepted a check": beside(None, accepted),
+        "inner passes": its.inner_passes,
+        "rows of each": its.inner_rows,
+        "c": beside(None, c),
+        "predicted speed-up": beside(None, predicted),
+        "measured": beside(None, gained, interval),
+        "of the prediction": beside(None, None if predicted is None or gained is None else gained / predicted),
+    }

@@ -1,0 +1,108 @@
+"""What a paper is made of here: tables and figures, and what is measured for them at each scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from foretoken.bench.statistics import PLAIN, rounded
+from foretoken.errors import SettingError, nearest, quoted
+
+if TYPE_CHECKING:
+    from foretoken.bench.reproduce.workbench import Workbench
+
+SCALES = ("embedded", "rehearsal", "paper")  # seconds; minutes, at a large model's speed; as the paper did it
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to decode, and what it is called in tables. cache: whether keys and values are kept between passes."""
+
+    name: str
+    draft: str = PLAIN
+    cache: bool = True
+
+
+REFERENCE = Method("plain, cached")  # what every other text is compared with
+
+
+@dataclass(frozen=True)
+class Data:
+    """Prompts: a suite as `open_suite` takes it, how many of them (None: all), and how many new tokens of each (None:
+    as many as the suite allows)."""
+
+    suite: str
+    count: int | None = None
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """The shape, and how many layers of it, in which a small model is measured."""
+
+    shape: str
+    num_layers: int
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model of the paper, and what is measured in its place: a checkpoint (a folder, a hub id or an embedded model),
+    or its rehearsal, on `data`, by what the paper calls its data sets."""
+
+    model: str
+    checkpoint: str
+    data: Mapping[str, Data]
+    rehearsed: Rehearsed | None = None
+
+    @property
+    def called(self) -> str:
+        """What is measured, as tables say it."""
+        name = Path(self.checkpoint).name if Path(self.checkpoint).exists() else self.checkpoint
+        if self.rehearsed is None:
+            return name
+        return f"{name} as {self.rehearsed.num_layers} layers of {self.rehearsed.shape}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, or the numbers of a figure. Of a row, what is text (or a whole number) says which it is, and the figures
+    are what `beside` makes."""
+
+    title: str
+    rows: Sequence[dict[str, Any]]
+    notes: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a record."""
+        return {"title": self.title, "rows": rounded(list(self.rows)), "notes": list(self.notes)}
+
+
+def beside(paper: float | None, ours: float | None, interval: Sequence[float] | None = None) -> dict[str, Any]:
+    """A figure of the paper and ours; None where there is none. interval: that holds ours at 95 %."""
+    return {"paper": paper, "ours": ours, **({} if interval is None else {"interval": list(interval)})}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table or a figure: what makes it, and what draws it from its rows, in a figure's axes."""
+
+    make: Callable[[Workbench], Table]
+    draw: Callable[[Path, Sequence[dict[str, Any]]], None] | None = None
+
+
+@dataclass(frozen=True)
+class Paper:
+    """parts: in the order in which they are made. subjects: by scale, what is measured."""
+
+    title: str
+    parts: Mapping[str, Part]
+    subjects: Mapping[str, Sequence[Subject]]
+
+    def chosen(self, only: Sequence[str]) -> list[str]:
+        """The parts with these names, in the paper's order; without a name all. Raises SettingError."""
+        for name in only:
+            if name not in self.parts:
+                raise SettingError(f"there is no {quoted(name)} in this paper{nearest(name, self.parts)}")
+        return [name for name in self.parts if not only or name in only]

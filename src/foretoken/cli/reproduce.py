@@ -1,0 +1,142 @@
+"""`foretoken reproduce`: a paper's tables and figures, measured here, beside the paper's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated
+
+import typer
+
+from foretoken.cli import options
+from foretoken.cli.common import say, saying
+from foretoken.cli.stoppable import stoppable
+from foretoken.settings import LoadSettings
+
+_WITHOUT = ("draft", "num_speculative_tokens", "rule", "revision", "cache")
+
+
+@options.with_settings(without=_WITHOUT, generating=False)
+def reproduce(
+    loading: LoadSettings,
+    paper: Annotated[
+        str | None, typer.Argument(help="Which paper; without one, which there are.", show_default=False)
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="embedded: the embedded model, in seconds; rehearsal: the same at a large model's speed, in minutes; "
+            "paper: the paper's own checkpoints, data sets and lengths, in hours to days."
+        ),
+    ] = "rehearsal",
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A table or figure, such as table1; may come again.", show_default="all of them"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="At a small scale: the model that is measured, or rehearsed; a folder, a hub id or an embedded model.",
+            show_default="stdlib-7m",
+        ),
+    ] = None,
+    models: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="At scale paper: a folder that holds its checkpoints, as OWNER/NAME or NAME; may come again. What is "
+            "not there is left out.",
+            show_default="from the hub",
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            "--prompts",
+            help="At scale paper: NAME=FOLDER_OR_FILE, a data set of the paper that you have; may come again. "
+            "Otherwise a suite to measure on.",
+            show_default="from the hub; heldout-20",
+        ),
+    ] = None,
+    num_prompts: Annotated[
+        int | None, typer.Option(help="How many prompts of each data set.", show_default="the scale's", min=1)
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Of each prompt.", show_default="the scale's", min=2)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder for record, report and pictures.")] = Path(),
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for rehearsals, which are used again.", show_default="~/.cache/foretoken/rehearsals"
+        ),
+    ] = None,
+) -> None:
+    """Measure a paper's tables and figures here, and write them down beside the paper's own numbers: a record, a report
+    and pictures.
+
+    Every text is compared with plain decoding, token for token; exit code 1 if one differs. What was measured is kept
+    at once: the same command goes on where it was interrupted. Takes all cores for itself: close what else is running.
+    """
+    if paper is None:
+        _list()
+        return
+    from foretoken.bench.reproduce.places import default_work
+    from foretoken.bench.reproduce.report import identity, report
+    from foretoken.bench.reproduce.running import Asked, reproduce
+
+    asked = Asked(
+        paper,
+        scale,
+        only or (),
+        model,
+        models or (),
+        data or (),
+        num_prompts,
+        max_new_tokens,
+        out,
+        work or default_work(),
+        loading,
+    )
+    with stoppable(), saying():  # a rehearsal that was begun is taken away
+        done = reproduce(asked, progress=_Lines())
+    for line in report(done.record, {}):
+        print(line)
+    for what, place in (("record", done.place), ("report", done.page), *(("picture", p) for p in done.pictures)):
+        say(f"{what}: {place}")
+    if done.differing_tokens:
+        say(identity(done.record))
+        raise typer.Exit(1)
+
+
+def _list() -> None:
+    from foretoken.bench.reproduce.papers import PAPERS
+
+    for name, entry in PAPERS.items():
+        print(f"{name:12}{entry.title}")
+        print(f"{'':12}{entry.summary}")
+    print("\nforetoken reproduce PAPER --scale embedded|rehearsal|paper")
+
+
+class _Lines:
+    """What comes next, a line each on standard error; of long measurements with the time that they still take."""
+
+    def __init__(self) -> None:
+        self._began: tuple[str, float, int] | None = None
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if total <= 1:
+            self._began = None
+            say(what)
+            return
+        now, measuring = perf_counter(), what.partition(", prompt ")[0]
+        if self._began is None or self._began[0] != measuring:
+            self._began = measuring, now, done
+        _, began, before = self._began
+        left = ""
+        if before < done < total:
+            seconds = (now - began) / (done - before) * (total - done)
+            left = (
+                f", about {seconds:.0f} seconds left" if seconds < 100 else f", about {seconds / 60:.0f} minutes left"
+            )
+        say(f"{what} ({done} of {total}{left})")
