@@ -45,20 +45,22 @@ def questions(tmp_path: Path) -> str:
     return written(tmp_path / "question.jsonl", lines(*QUESTIONS))
 
 
-def test_held_out_prompts_are_what_cutting_them_again_gives() -> None:
+@pytest.mark.parametrize("size", [20, 40])
+def test_held_out_prompts_are_what_cutting_them_again_gives(size: int) -> None:
+    name = f"heldout-{size}"
     try:
-        suite = open_suite("heldout-20", TOKENIZER)
+        suite = open_suite(name, TOKENIZER)
     except InputError:
         pytest.skip("another version of the standard library")
-    stored, again = load_cuts("heldout-20", TOKENIZER), cut_suite(TOKENIZER, 20)
+    stored, again = load_cuts(name, TOKENIZER), cut_suite(TOKENIZER, size)
     assert stored == again
     assert {cut.file for cut in stored} <= set(corpus.file_names(corpus.HELDOUT_FILES))
     assert [prompt.turns for prompt in suite.prompts] == [(cut.tokens,) for cut in stored]
     assert all(len(first_turn(prompt, None)) == LENGTH for prompt in suite.prompts)
-    assert [prompt.id for prompt in suite.prompts] == [f"heldout-{at}" for at in range(1, 21)]
-    assert len({cut.sha256 for cut in stored}) == 20
-    assert open_suite("heldout-20", TOKENIZER, count=3).prompts == suite.prompts[:3]
-    assert (suite.name, suite.source, suite.max_new_tokens) == ("heldout-20", "", 200)
+    assert [prompt.id for prompt in suite.prompts] == [f"heldout-{at}" for at in range(1, size + 1)]
+    assert len({cut.sha256 for cut in stored}) == size
+    assert open_suite(name, TOKENIZER, count=3).prompts == suite.prompts[:3]
+    assert (suite.name, suite.source, suite.max_new_tokens) == (name, "", 200)
 
 
 def test_held_out_prompts_of_another_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
