@@ -106,7 +106,7 @@ def command_line() -> Iterator[str]:
         for panel, its_options in panels.items():
             yield from ("", f"| {panel} | default | |", "|---|---|---|")
             for option in its_options:
-                yield f"| `{option.opts[0]}` | {_default(option)} | {option.help} |"
+                yield f"| `{[*option.opts, *option.secondary_opts][0]}` | {_default(option)} | {option.help} |"
     yield from _drafts()
     yield from (
         "",

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from foretoken.bench.generations import Generation
 from foretoken.bench.reproduce import fractal
-from foretoken.bench.reproduce.fractal import BASELINE, CACHED, CHAINS, FRACTAL, HYPERPARAMETERS, PAPER, REPORTED
-from foretoken.bench.reproduce.generations import Generation
+from foretoken.bench.reproduce.fractal import BASELINE, CACHED, CHAINS, FRACTAL, OTHERS, OURS, PAPER
+from foretoken.bench.reproduce.fractal_reported import HYPERPARAMETERS, REPORTED
 from foretoken.bench.reproduce.paper import REFERENCE
 from foretoken.bench.reproduce.running import Asked, Reproduction, read, reproduce
 from foretoken.bench.reproduce.workbench import Workbench
@@ -22,7 +23,8 @@ from tests.tiny import one_thread
 
 __all__ = ["one_thread"]
 
-METHODS = [BASELINE, FRACTAL, REFERENCE.name, CACHED, *CHAINS.values()]
+METHODS = [BASELINE, FRACTAL, REFERENCE.name, CACHED, OURS, *CHAINS.values(), *OTHERS.values()]
+COUNT = len(METHODS)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,7 @@ def test_ours_follows_from_the_generations_and_stands_beside_the_papers(done: Re
         ratio = median(seconds[BASELINE, prompt] / seconds[row["method"], prompt] for prompt in prompts)
         assert row["speed-up"]["ours"] == pytest.approx(ratio, rel=1e-3)
         assert row["FLOPs"]["ours"] > 0
-    assert [row["tokens/s"]["paper"] for row in rows] == [12.2, 14.6, None, None, None, None]
+    assert [row["tokens/s"]["paper"] for row in rows] == [12.2, 14.6, *[None] * (COUNT - 2)]
     assert [row["speed-up"]["paper"] for row in rows[:2]] == [1.0, 1.2]
     plain = rows[0]["FLOPs"]["ours"]
     assert plain > 3 * rows[2]["FLOPs"]["ours"], "each token of eight reads all before it again"
@@ -113,6 +115,19 @@ def test_figures_have_every_n_and_w_and_every_fractal_layer(done: Reproduction) 
         assert layers[-1]["correct tokens"]["ours"] >= 1, "the first token is right by construction"
 
 
+def test_acceptance_by_n_stands_beside_the_papers(done: Reproduction) -> None:
+    rows = _rows(done, "acceptance")
+    assert [(row["n = w"], row["cache"]) for row in rows] == [
+        (n, cache) for n in (2, 4) for cache in ("no cache", "cached")
+    ]
+    for row in rows:
+        n = row["n = w"]
+        assert row["accepted a check"]["paper"] == n + 0.74
+        if row["accepted a check"]["ours"] is not None:  # in eight tokens there is no whole draft of nine
+            assert 1 <= row["accepted a check"]["ours"] <= 2 * n + 1
+    assert rows[0]["accepted a check"]["ours"] is not None
+
+
 def test_the_prediction_is_that_of_its_formula(done: Reproduction) -> None:
     rows = _rows(done, "prediction")
     assert [row["method"] for row in rows] == [FRACTAL, CACHED, *CHAINS.values()]
@@ -139,13 +154,13 @@ def test_the_papers_numbers_agree_with_each_other() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The methods that prompts were decoded with; the thirteenth ends it all, as Ctrl-C does."""
+    """The methods that prompts were decoded with; the first of the third prompt's ends it all, as Ctrl-C does."""
     seen: list[str] = []
     really = Workbench.complete
 
     def complete(self: Workbench, subject: Any, method: Any, *args: Any) -> Any:
         seen.append(method.name)
-        if len(seen) == 13:
+        if len(seen) == 2 * COUNT + 1:
             raise KeyboardInterrupt
         return really(self, subject, method, *args)
 
@@ -159,19 +174,19 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path, calls:
     )
     with pytest.raises(KeyboardInterrupt):
         reproduce(asked)
-    assert calls[:12] == METHODS + METHODS[::-1]
+    assert calls[: 2 * COUNT] == METHODS + METHODS[::-1]
     (place,) = tmp_path.iterdir()
     kept = read(place)
-    assert len(kept["generations"]) == 12
+    assert len(kept["generations"]) == 2 * COUNT
     assert kept["tables"] == {}
     done = reproduce(asked)
-    assert len(calls) == 13 + 6, "one prompt was left"
+    assert len(calls) == 2 * COUNT + 1 + COUNT, "one prompt was left"
     assert done.place == place
-    assert done.record["generations"][:12] == kept["generations"]
+    assert done.record["generations"][: 2 * COUNT] == kept["generations"]
     assert list(done.record["tables"]) == ["table1", "table5"]
     assert "figure3" in done.record["missing"]
     more = reproduce(Asked(**{**vars(asked), "only": ("table4",)}))
-    assert len(calls) == 19, "its generations are those of table 1"
+    assert len(calls) == 3 * COUNT + 1, "its generations are those of table 1"
     assert list(more.record["tables"]) == ["table1", "table4", "table5"]
     assert more.record["tables"]["table1"] == done.record["tables"]["table1"]
     with pytest.raises(InputError, match=r"another reproduction \(num_prompts was 3, and is 2\); repeat its command"):

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from foretoken.bench.reproduce import costs, places
-from foretoken.bench.reproduce.costs import cached_pass, seconds_of, whole_pass
-from foretoken.bench.reproduce.generations import differing
+from foretoken.bench import in_turn
+from foretoken.bench.generations import differing
+from foretoken.bench.in_turn import cached_pass, seconds_of, whole_pass
+from foretoken.bench.reproduce import places
 from foretoken.bench.reproduce.guesses import correct_tokens
 from foretoken.bench.reproduce.paper import Data, Method, Rehearsed, Subject, beside
 from foretoken.bench.reproduce.papers import PAPERS, paper
@@ -111,7 +112,7 @@ def test_the_report_says_loudly_that_tokens_differ() -> None:
 
 def test_passes_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr(costs, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(in_turn, "perf_counter", lambda: float(next(clock)))
     seen: list[str] = []
     seconds = seconds_of({"a": lambda: seen.append("a"), "b": lambda: (seen.append("b"), next(clock))}, rounds=3)
     assert seen == ["a", "b"] * 4

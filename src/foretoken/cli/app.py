@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from foretoken import __version__
-from foretoken.cli import bench, chat, demo, doctor, generate, quantize, rehearse, reproduce, verify
+from foretoken.cli import bench, chat, demo, doctor, generate, quantize, rehearse, reproduce, tune, verify
 from foretoken.errors import ForetokenError
 
 _LONGEST = 1200  # characters of a message; its end says what to do
@@ -37,6 +37,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")
+app.add_typer(tune.tune, name="tune")
 
 
 @app.callback()

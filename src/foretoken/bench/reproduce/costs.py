@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from time import perf_counter
 from typing import Any
 
-from foretoken.bench.passes import read_prompt
-from foretoken.bench.reproduce.generations import Generation, speedup
+from foretoken.bench.generations import Generation, speedup
+from foretoken.bench.in_turn import cached_pass, seconds_of, whole_pass
 from foretoken.bench.reproduce.paper import Subject, beside
 from foretoken.bench.reproduce.workbench import Workbench
-from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.rows import chain
 
 COST_NOTE = (
     "c is what an inner pass costs beside a plain one, both measured here, in turn: a pass of the low-bit copy over so "
@@ -21,42 +18,6 @@ COST_NOTE = (
     "there; without a cache both passes are over the prefix, too. That a check of more rows costs more than one of one "
     "row is in the measurement and not in the prediction."
 )
-_TOKEN = 5  # which token it is costs nothing
-
-
-def seconds_of(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """Seconds of each, the median over rounds; in turn, after one round that is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            began = perf_counter()
-            run()
-            if number:
-                seconds[name].append(perf_counter() - began)
-    return {name: median(each) for name, each in seconds.items()}
-
-
-def cached_pass(decoder: Decoder, prefix: int, rows: int) -> Callable[[], object]:
-    """A pass of some rows behind a prefix whose keys and values are there."""
-    cache = read_prompt(decoder, prefix)
-
-    def run() -> None:
-        decoder.run(chain(cache, [_TOKEN] * rows))
-        cache.discard()
-
-    return run
-
-
-def whole_pass(decoder: Decoder, prefix: int, rows: int) -> Callable[[], object]:
-    """A pass of the prefix and of some rows behind it, which alone are asked what follows: nothing was kept."""
-    cache = decoder.new_cache()
-
-    def run() -> None:
-        hidden = decoder.forward(chain(cache, [_TOKEN] * (prefix + rows)))
-        decoder.head(hidden[-rows:])
-        cache.discard()
-
-    return run
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.decode import ask
-from foretoken.bench.reproduce.generations import Generation
+from foretoken.bench.generations import Generation
 from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
 from foretoken.bench.reproduce.places import checkpoint
 from foretoken.bench.statistics import rounded

@@ -46,7 +46,7 @@ class Generation:
             prefill_seconds=sum(s.prefill_seconds for s in stats),
             decode_seconds=sum(s.decode_seconds for s in stats),
             passes=sum(s.passes for s in stats),
-            rounds=tuple(each for completion in completions for each in _rounds(completion)),
+            rounds=tuple(each for completion in completions for each in rounds_of(completion)),
             promise=min(completion.promise for completion in completions),
             flops=_flops(completions),
             **known,
@@ -87,7 +87,8 @@ def differing(completions: Sequence[Completion], plain: Sequence[Completion]) ->
     )
 
 
-def _rounds(completion: Completion) -> Iterator[tuple[int, int, int]]:
+def rounds_of(completion: Completion) -> Iterator[tuple[int, int, int]]:
+    """Drafted, accepted and new tokens of each of the target's checks; the prompt's pass is none."""
     first, *others = completion.rounds or ()
     (sequence,) = first.new_tokens
     for each in others:

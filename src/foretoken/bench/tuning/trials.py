@@ -1,0 +1,149 @@
+"""What drafts do on prompts: how much is drafted and accepted, in passes of how many rows. No time is in it."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from foretoken.bench.decode import Progress, ask
+from foretoken.bench.generations import differing, rounds_of
+from foretoken.bench.suites import Prompt
+from foretoken.build import Loaded, with_draft
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.rows import Rows
+from foretoken.model import Model
+from foretoken.settings import GenerateSettings
+from foretoken.types import Completion
+
+TARGET, COPY = "target", "copy"  # who runs a part of a pass
+
+
+class Ran(NamedTuple):
+    """A part of a pass, of TARGET or COPY, and how many times it ran: so many rows through so many
+    layers, and logits of so many rows."""
+
+    decoder: str
+    rows: int
+    layers: int
+    logits: int
+    times: int
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a draft did: drafted, accepted and new tokens of each check; and what fractal drafts ran.
+
+    differing: tokens that are not plain decoding's. promise: the least of the completions'.
+    """
+
+    rounds: tuple[tuple[int, int, int], ...]
+    ran: tuple[Ran, ...] = ()
+    differing: int = 0
+    promise: str = "exact"
+
+    @property
+    def guesses(self) -> int:
+        """Of fractal drafts: how often tokens were chosen."""
+        return sum(each.times for each in self.ran if each.logits)
+
+    @property
+    def accepted(self) -> float:
+        """Draft tokens that a check accepted, on average."""
+        return sum(accepted for _, accepted, _ in self.rounds) / max(1, len(self.rounds))
+
+    @property
+    def tokens(self) -> int:
+        """That the checks gained."""
+        return sum(new for _, _, new in self.rounds)
+
+
+@dataclass
+class Trials:
+    """A model that is loaded, and drafts that are tried on prompts with it: one copy of each weight."""
+
+    plain: Model
+    prompts: Sequence[Prompt]
+    new_tokens: int
+    progress: Progress
+    loaded: Loaded = field(default_factory=dict)
+    _truth: dict[str, list[Completion]] = field(default_factory=dict)
+
+    def model(self, draft: str) -> Model:
+        """The model with a draft. Of a low-bit copy there is one, whatever it drafts as."""
+        known = len(self.loaded)
+        model = with_draft(self.plain, draft, loaded=self.loaded)
+        for (_, folder, format, inputs), level in list(self.loaded.items()):
+            if folder is None and format is not None:
+                for name in ("fractal", format.name):  # which never stand in one ladder here
+                    self.loaded.setdefault((name, folder, format, inputs), level)
+        if len(self.loaded) > known:
+            gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+        return model
+
+    def copy(self, format: str) -> Decoder:
+        """The model's own copy in a low-bit format."""
+        self.model(format)
+        return next(level.decoder for (name, *_), level in self.loaded.items() if name == format)
+
+    def complete(self, model: Model, prompt: Prompt, number: int) -> list[Completion]:
+        """A prompt's turns, greedily, with what each round did."""
+        return ask(model, prompt, GenerateSettings(max_new_tokens=self.new_tokens, seed=number, keep_rounds=True))
+
+    def truth(self, prompt: Prompt, number: int) -> list[Completion]:
+        """What plain decoding says; decoded once."""
+        if prompt.id not in self._truth:
+            self._truth[prompt.id] = self.complete(self.plain, prompt, number)
+        return self._truth[prompt.id]
+
+    def trace(self, draft: str) -> Trace:
+        """What a draft does on the prompts."""
+        return self.timed(draft, self.prompts)[0]
+
+    def timed(self, draft: str, prompts: Sequence[Prompt]) -> tuple[Trace, list[float]]:
+        """What a draft does on some prompts, and how many seconds each of its rounds took."""
+        model: Any = self.model(draft)
+        ran: Counter[tuple[str, int, int, int]] = Counter()
+        if draft.startswith("fractal"):
+            model.drafter.target = _Noted(model.drafter.target, TARGET, ran)
+            model.drafter.model = _Noted(model.drafter.model, COPY, ran)
+        completions: list[Completion] = []
+        apart = 0
+        for number, prompt in enumerate(prompts):
+            its = self.complete(model, prompt, number)
+            apart += differing(its, self.truth(prompt, number))
+            completions += its
+        rounds = tuple(each for completion in completions for each in rounds_of(completion))
+        passes = tuple(Ran(*each, times) for each, times in sorted(ran.items()))
+        trace = Trace(rounds, passes, apart, min(completion.promise for completion in completions))
+        return trace, [each for completion in completions for each in seconds_of_rounds(completion)]
+
+
+class _Noted:
+    """A decoder that notes what a drafter runs of it."""
+
+    def __init__(self, decoder: Decoder, name: str, ran: Counter[tuple[str, int, int, int]]) -> None:
+        self._decoder, self._name, self._ran = decoder, name, ran
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._decoder, name)
+
+    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, hi: int | None = None) -> torch.Tensor:
+        hi = self._decoder.config.num_layers if hi is None else hi
+        if hi > lo:
+            self._ran[self._name, len(rows), hi - lo, 0] += 1
+        return self._decoder.layers(hidden, rows, lo, hi)
+
+    def finish(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, *, first: int = 0) -> Outputs:
+        self._ran[self._name, len(rows), self._decoder.config.num_layers - lo, len(rows) - first] += 1
+        return self._decoder.finish(hidden, rows, lo, first=first)
+
+
+def seconds_of_rounds(completion: Completion) -> list[float]:
+    """Of drafting and checking; the prompt's pass is none."""
+    return [each.propose_seconds + each.check_seconds for each in (completion.rounds or ())[1:]]
