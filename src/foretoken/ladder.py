@@ -229,8 +229,7 @@ def embedded(level: Level, num_layers: int) -> Level:
             raise DraftSpecError(
                 f"{called}: n is {n}, and the model has {num_layers} layers; give at most {num_layers}"
             )
-        gap = num_layers / n
-        layers = tuple(min(num_layers - 1, int(gap * (at + 1)) - 1) for at in range(n))
+        layers = tuple(num_layers * at // n - 1 for at in range(1, n + 1))
     elif list(layers) != sorted({at for at in layers if at < num_layers}):
         raise DraftSpecError(
             f"{called}: layers is {'+'.join(map(str, layers))}, expected numbers from 0 to {num_layers - 1}, ascending"
@@ -291,7 +290,7 @@ def make_ladder(
             target=target,
             layers=level.options["layers"],
             window=level.options["w"],
-            slots=level.options.get("slots", "recycle"),
+            slots=level.options.get("slots", "lookup"),
             patient=faithful
             or independent,  # whether a guess has settled depends on tokens that come after those judged
             **common,

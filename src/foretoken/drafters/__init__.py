@@ -47,8 +47,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal",
         "FractalDrafter",
-        "a low-bit copy embedded before `n` layers of the model (or before `layers`, counted from 0) guesses `w` tokens "
-        "and one more at each, all at once; `slots` says what the first guess is",
+        "a low-bit copy, embedded before `n` layers of the model or before `layers` (counted from 0), guesses `w` "
+        "tokens at once, and one more at each; `slots` says what the first guess is",
         {
             "n": int,
             "w": int,

@@ -11,12 +11,17 @@ it to where the pass had come, and the pass goes on with it. What the model itse
 
 All of a round happens in one view of the target's cache: the rows of the copy write where the model's own will, later
 in the pass, write over them, and the target's cache is only read. The text is in it but for its last token, so only
-that and the slots are computed. Without a cache (`LoadSettings.cache`) the view is empty and the text is computed, by the
-model and by the copy, which is the method as it was published.
+that and the slots are computed. Without a cache (`LoadSettings.cache`) the view is empty and the text is computed, by
+the model and by the copy, which is the method as it was published.
 
-Differences from the paper: the first guess may come from a lookup or from the rest of the last draft, instead of
-new tokens; a guess that comes out as it went in ends the draft, as nothing would change it but the model's last layers;
-the copy's embedding is the model's, of which only the guess's rows are read.
+Differences from the paper, but for a `patient` drafter, which has only the first and the last of them:
+
+- The first guess may come from a lookup or from the rest of the last draft, instead of new tokens. With a lookup, what
+  is guessed behind the first token that changed is looked up again: what the copy said there was said of another text.
+- Tokens at the front that come out as they went in, and the one behind them, are known: the copy computes no rows for
+  them again, and their hidden states stay the model's own.
+- A guess that comes out whole as it went in ends the draft: nothing would change it but the model's last layers.
+- The copy's embedding is the model's, of which only the guess's rows are read.
 
 Source: FractalLLM (Kim et al. 2025), section 3.2 and appendix D.
 """
@@ -29,6 +34,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
@@ -55,23 +61,27 @@ class Guesses:
 
 @dataclass
 class _Pass:
-    """A draft while it is made. `read`: rows of the text at its front; `placed`: room for all rows that may come."""
+    """A sequence's draft while it is made. text: the end of it, at the front of the rows. placed: room for all rows
+    that may come. The first `known` tokens are not guessed again."""
 
+    sequence: int
     text: list[int]
     placed: Rows
     tokens: list[int]
+    known: int = 0
     guesses: list[tuple[int, ...]] = field(default_factory=list)
     distributions: dict[int, Distribution] = field(default_factory=dict)
-    rows: int = 0
-    passes: int = 0
+    computed: int = 0  # rows
 
     @property
-    def read(self) -> int:
-        return len(self.text)
+    def root(self) -> int:
+        """The row of the text's last token."""
+        return len(self.text) - 1
 
-    def all(self) -> Rows:
-        """The rows of text and slots."""
-        return self.placed.part(0, self.read + len(self.tokens), [*self.text, *self.tokens])
+    def rows(self, first: int = 0) -> Rows:
+        """The rows of text and tokens, from one on."""
+        tokens = [*self.text, *self.tokens][first:]
+        return self.placed.part(first, first + len(tokens), tokens)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -86,7 +96,7 @@ class FractalDrafter(DecoderDrafter):
     target: Decoder
     layers: tuple[int, ...]
     window: int
-    slots: str = "recycle"
+    slots: str = "lookup"
     patient: bool = False
     watch: list[Guesses] | None = None
     _lookup: LookupDrafter | None = field(init=False, default=None)
@@ -134,7 +144,7 @@ class FractalDrafter(DecoderDrafter):
     def _propose(self, turn: Turn) -> Draft:
         reading = self._readings[turn.sequence]
         most = min(turn.rows, turn.depth, self.most, reading.room())
-        if most < 1:
+        if most < 2:  # one token is what the model's own pass says, for nothing
             return turn.chain((), self.name)
         began = time.perf_counter()
         made = self._start(turn, reading, most)
@@ -149,68 +159,95 @@ class FractalDrafter(DecoderDrafter):
                 Guesses(turn.sequence, turn.position, self.layers[: len(made.guesses) - 1], tuple(made.guesses))
             )
         seconds = time.perf_counter() - began
-        work = Work(self.name, made.rows, began, seconds, draft_tokens=len(made.tokens), passes=made.passes)
+        passes = min(len(made.guesses), len(self.layers))
+        work = Work(self.name, made.computed, began, seconds, draft_tokens=len(made.tokens), passes=passes)
         return turn.chain(made.tokens, self.name, (work,), made.distributions or None)
 
     def _start(self, turn: Turn, reading: Reading, most: int) -> _Pass:
         cache = reading.open()
         text = reading.pending(cache)
         placed = chain(cache, [*text, *[_FIXED] * (most - 1)])  # the last token is chosen, and has no row
-        return _Pass(text, placed, self._first_guess(turn, min(self.window, most - 1)))
-
-    def _first_guess(self, turn: Turn, count: int) -> list[int]:
-        known: Sequence[int] = ()
-        if self._lookup is not None and count:
-            turn = Turn(turn.sequence, turn.round, turn.position, count, count)
-            known = [token for draft in self._lookup.propose([turn]) for token in draft.tokens]
-        elif self.slots == "recycle" and turn.sequence in self._left:
+        made = _Pass(turn.sequence, text, placed, [])
+        left: Sequence[int] = ()
+        if self.slots != "fixed" and turn.sequence in self._left:
             position, draft = self._left[turn.sequence]
-            known = draft[turn.position - position :]
-        return [*known[:count], *[_FIXED] * (count - len(known))]
+            left = draft[turn.position - position :]
+        made.tokens = self._guess(turn.sequence, reading, [], left, min(self.window, most - 1))
+        return made
+
+    def _guess(
+        self, sequence: int, reading: Reading, known: Sequence[int], otherwise: Sequence[int], count: int
+    ) -> list[int]:
+        """A guess of `count` tokens that begins with those known: then what a lookup finds behind them, then what else
+        there is, each in its place."""
+        guess = list(known)
+        if self._lookup is not None and len(guess) < count:
+            position = len(reading.text)
+            turn = Turn(sequence, 0, position + len(guess), count - len(guess), count - len(guess))
+            self._lookup.observe([Verdict(sequence, 0, position, (), tuple(known), (self.name,) * len(guess))])
+            guess += [token for draft in self._lookup.propose([turn]) for token in draft.tokens]
+            self._lookup.rewind(sequence, position)
+        guess += otherwise[len(guess) : count]
+        return [*guess[:count], *[_FIXED] * (count - len(guess))]
 
     @torch.no_grad()
     def _run(self, made: _Pass, reading: Reading, most: int) -> None:
         """The target's pass, with the copy before each fractal layer."""
-        rows = made.all()
+        rows = made.rows()
         hidden = self.target.embed(rows.tokens)
         lo = 0
         for layer in self.layers:
             hidden = self.target.layers(hidden, rows, lo, layer)
             lo = layer
-            made.rows, made.passes = made.rows + len(rows), made.passes + 1
             before = made.tokens
-            self._choose(made, reading, self.model.finish(hidden, rows, lo, first=made.read - 1), most)
-            if before and made.tokens[: len(before)] == before and not self.patient:
+            self._choose(made, reading, self._finish(made, hidden, lo), most)
+            right = agreeing(before, made.tokens)
+            if before and right == min(len(before), len(made.tokens)) and not self.patient:
                 return
+            if self._lookup is not None:
+                found = made.tokens[: right + 1]
+                made.tokens = self._guess(made.sequence, reading, found, made.tokens, len(made.tokens))
             del made.tokens[most - 1 :]
             if not made.tokens:
                 return
-            rows = made.all()
-            hidden = self._embed(made, rows, hidden, lo)
-        made.rows += len(rows)
-        self._choose(made, reading, self.target.finish(hidden, rows, lo, first=made.read - 1), most)
+            if not self.patient:
+                made.known = right + 1
+            rows = made.rows()
+            hidden = self._embed(made, hidden, lo)
+        made.known, made.computed = 0, made.computed + len(rows)
+        self._choose(made, reading, self.target.finish(hidden, rows, lo, first=made.root), most)
 
-    def _embed(self, made: _Pass, rows: Rows, hidden: torch.Tensor, hi: int) -> torch.Tensor:
-        """The new guess where the pass has come to, behind the text as it was. With nothing but the last token of the
-        text among the rows, the guess sees the text in the cache; else the copy computes it, too."""
-        first = 1 if made.read == 1 else 0
-        part = rows if first == 0 else rows.part(first, len(rows), rows.tokens[first:])
-        guessed = self.model.layers(self.model.embed(part.tokens), part, 0, hi)
-        return torch.cat((hidden[: made.read], guessed[made.read - first :]))
+    def _finish(self, made: _Pass, hidden: torch.Tensor, lo: int) -> Outputs:
+        """What the copy's upper layers make of the rows behind which nothing is known yet. The keys and values of those
+        before them are there: in the target's cache, or since the copy was here last."""
+        first = made.root + made.known if made.known or not made.root else 0
+        rows = made.rows(first)
+        made.computed += len(rows)
+        return self.model.finish(hidden[first:], rows, lo, first=made.root + made.known - first)
+
+    def _embed(self, made: _Pass, hidden: torch.Tensor, hi: int) -> torch.Tensor:
+        """The hidden states of the pass before a layer, with those of tokens that changed brought there by the copy.
+        They see what is before them as the target has it; without a cache, or patiently, as the copy has."""
+        kept = made.root + max(1, made.known)
+        first = kept if made.known or not made.root else 0
+        rows = made.rows(first)
+        guessed = self.model.layers(self.model.embed(rows.tokens), rows, 0, hi)
+        return torch.cat((hidden[:kept], guessed[kept - first :]))
 
     def _choose(self, made: _Pass, reading: Reading, outputs: Outputs, most: int) -> None:
-        """What each row chooses, given what the rows before it have just chosen; it ends at a NaN, and where nothing
-        may follow."""
+        """What each row chooses behind the known tokens, given what the rows before it have just chosen; it ends at a
+        NaN, and where nothing may follow."""
         sampler = reading.sampler
         step = sampler.step
-        made.tokens, made.distributions = [], {}
-        for row in range(min(len(outputs.logits), most)):
+        made.tokens, made.distributions = made.tokens[: made.known], {}
+        sampler.advance(made.tokens)
+        for row in range(min(len(outputs.logits), most - made.known)):
             token = None if sampler.complete else choose(sampler, outputs, row, self.vocab_size)
             if token is None:
                 break
             drawn = self.drawn_from(sampler, outputs.logits[row])
             if drawn is not None:
-                made.distributions[row - 1] = drawn
+                made.distributions[len(made.tokens) - 1] = drawn
             made.tokens.append(token)
             sampler.advance([token])
         sampler.rewind(step)
