@@ -12,13 +12,15 @@ from foretoken.build import with_draft
 from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters import DRAFTERS
+from foretoken.drafters.fractal import FractalDrafter, Guesses
 from foretoken.model import Model
 from foretoken.stats import Stats, together
 from tests.tiny import needs_native
 from tests.tiny import one_thread as one_thread
 
 PROMPT = "def read(self, size=-1):\n    return self."
-DRAFTS = (*DRAFTERS, "stdlib-1m", "stdlib-1m:k=2:depth=3", "int4", "int8:own-cache", "int4,lookup", "int4,int2,lookup")
+DRAFTS = (*DRAFTERS, "fractal:n=2:w=3", "stdlib-1m", "stdlib-1m:k=2:depth=3")
+DRAFTS += ("int4", "int8:own-cache", "int4,lookup", "int4,int2,lookup")
 
 
 @cache
@@ -88,6 +90,34 @@ def test_weights_are_those_of_the_passes(draft: str, sampling: dict[str, Any]) -
             expected = level.passes * weights.nbytes + embedded(drafting, level.name, level.rows)
             assert stats.cost[level.name].weight_bytes == expected > 0
     assert len(stats.cost) == 1 + sum(level.name in drafting.decoders for level in stats.levels)
+
+
+@pytest.mark.parametrize("cached", [True, False], ids=["cached", "no cache"])
+@pytest.mark.parametrize("spec", ["fractal:layers=1:w=3", "fractal:n=2:w=1"])
+def test_a_fractal_draft_is_a_pass_of_the_model_and_one_of_the_copy_at_each_layer(spec: str, cached: bool) -> None:
+    plainly = plain() if cached else foretoken.load("stdlib-1m", draft="none", threads=1, cache=False)
+    drafting, watched = with_draft(plainly, f"{spec}:slots=fixed"), list[Guesses]()
+    drafter = drafting.drafter
+    assert isinstance(drafter, FractalDrafter)
+    drafter.patient, drafter.watch = True, watched
+    done = drafting.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    target, copy = drafting.target.weights, drafting.decoders["fractal"].weights
+    level, rounds = done.stats.levels[0], done.stats.passes
+    assert level.passes == len(drafter.layers) * len(watched) > 5
+    text = [1 if cached else draft.position for draft in watched]  # rows of it in each pass
+    inner = [  # of slots, as each guess is embedded: what is chosen last needs no row
+        min(len(guess), len(draft.tokens[-1]) - 1) for draft in watched for guess in draft.tokens[:-1]
+    ]
+    read = sum(inner) + (0 if cached else sum(text) * len(drafter.layers))
+    assert done.stats.cost["fractal"].weight_bytes == level.passes * copy.nbytes + embedded(drafting, "fractal", read)
+    first = [min(drafter.window, len(draft.tokens[-1]) - 1) for draft in watched]
+    drafted = len(watched) * target.nbytes + embedded(drafting, "target", sum(text) + sum(first))
+    assert rounds >= len(watched)
+    checked = done.stats.cost["target"].weight_bytes - drafted - rounds * target.nbytes
+    if cached:
+        assert checked == embedded(drafting, "target", rounds + done.stats.draft_tokens)
+    else:
+        assert checked >= embedded(drafting, "target", sum(text) + done.stats.draft_tokens)
 
 
 def test_a_pass_that_chooses_nothing_reads_no_output_layer() -> None:

@@ -130,10 +130,11 @@ class Run:
         wrap: type | None = None,
         stops_after: Callable[[int, int], bool] = lambda sequence, token: False,
         samplers: MakeSampler = Sampler,
+        cached: bool = True,
     ) -> None:
         caches = Caches() if caches is None else caches
         verifier: Verifier = LocalVerifier(
-            target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk, samplers=samplers
+            target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk, samplers=samplers, cached=cached
         )
         if wrap is not None:
             verifier = wrap(verifier)

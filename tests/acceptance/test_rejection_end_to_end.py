@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import assemble
+from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
@@ -57,6 +59,22 @@ def model_chain(sampler: type[Sampler] = Sampler) -> Drafter:
     return ModelDrafter(POOR, dice, name="m", vocab_size=VOCABULARY, tokens=2, independent=True)
 
 
+def fractal() -> Drafter:
+    """Its guesses throw the dice that its draft throws, which must not show."""
+    return FractalDrafter(
+        POOR,
+        partial(Sampler, stream=DRAFT_DICE),
+        name="f",
+        vocab_size=VOCABULARY,
+        target=TARGET,
+        layers=(0,),
+        window=2,
+        patient=True,
+        independent=True,
+        views=Caches(),
+    )
+
+
 def full_tree() -> Drafter:
     return TreeDrafter(
         POOR,
@@ -83,9 +101,10 @@ def texts(drafter: Drafter) -> tuple[Counter[tuple[int, ...]], Counter[str]]:
             events["accepted"] += accepted
             events["accepted to the end"] += accepted == 2
             events["rejected at once"] += bool(drafted) and not accepted
+            events["rejected later"] += 0 < accepted < drafted
 
     engine = Engine(
-        LocalVerifier(TARGET, samplers=Sampler, rule="rejection"),
+        LocalVerifier(TARGET, getattr(drafter, "views", None), samplers=Sampler, rule="rejection"),
         drafter,
         num_speculative_tokens=5,
         recorder=record,
@@ -117,13 +136,14 @@ def truth() -> dict[tuple[int, ...], float]:
     return total
 
 
-@pytest.mark.parametrize("make", [model_chain, full_tree])
+@pytest.mark.parametrize("make", [model_chain, full_tree, fractal])
 def test_the_text_has_the_targets_distribution(
     make: Callable[[], Drafter], truth: dict[tuple[int, ...], float]
 ) -> None:
     counts, events = texts(make())
     assert_drawn_from(counts, truth)
-    assert min(events["accepted"], events["accepted to the end"], events["rejected at once"]) > 20, events
+    rejected = "rejected later" if make is fractal else "rejected at once"  # its first token is the model's
+    assert min(events["accepted"], events["accepted to the end"], events[rejected]) > 20, events
 
 
 def test_a_draft_that_lies_about_its_probabilities_is_seen(truth: dict[tuple[int, ...], float]) -> None:

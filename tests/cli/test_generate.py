@@ -83,6 +83,19 @@ def test_drafting_changes_nothing_but_the_way_there(cli: Cli) -> None:
     assert plain["stats"]["mean_acceptance_length"] == 1
 
 
+def test_without_a_cache_and_with_a_fractal_draft_the_text_is_the_same(cli: Cli) -> None:
+    words = ("generate", "for i in range(3):\n    print(i)\nfor i", "--model", "stdlib-1m", "--max-new-tokens", 16)
+    plain = cli(*words, "--draft", "none")
+    for more in (("--draft", "fractal"), ("--no-cache",), ("--draft", "fractal:n=2:w=3:slots=fixed", "--no-cache")):
+        ran = cli(*words, *more, "--audit", "--stats")
+        assert (ran.code, ran.out) == (0, plain.out)
+        assert "identical" in ran.err
+        assert ("fractal" in ran.err) == ("--draft" in more)
+    refused = cli(*words, "--no-cache=yes")
+    assert refused.code == 2
+    assert "no-cache" in refused.err
+
+
 def test_a_generation_that_fills_the_context_says_so(cli: Cli) -> None:
     model = foretoken.load("stdlib-1m")
     prompt = "x = 1\n" * 508

@@ -9,7 +9,8 @@ from functools import cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
-from foretoken.drafters import DRAFTERS
+from foretoken.drafters import DRAFTERS, FRACTAL
+from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
@@ -116,12 +117,51 @@ def _copy(
     return make
 
 
+def _fractal(
+    *layers: int,
+    format: str = "int8",
+    inputs: str = "int8",
+    window: int = 2,
+    slots: str = "recycle",
+    patient: bool = False,
+) -> Callable[[Stage], Drafter]:
+    """A copy of the target, embedded in it before some of its three layers."""
+
+    def make(stage: Stage) -> Drafter:
+        return FractalDrafter(
+            copy_of(stage.world.target, format, inputs),
+            Sampler,
+            name="fractal",
+            vocab_size=VOCABULARY,
+            target=stage.world.target,
+            layers=layers,
+            window=window,
+            slots=slots,
+            patient=patient,
+            views=stage.caches,
+        )
+
+    return make
+
+
 def _shipped(name: str) -> Callable[[Stage], Drafter]:
     return lambda stage: DRAFTERS[name].make()
 
 
 TABLE: dict[str, Entry] = {
-    **{name: Entry(_shipped(name), shows=() if name == "none" else EVENTS) for name in DRAFTERS},
+    **{
+        name: Entry(_shipped(name), shows=() if name == "none" else EVENTS)
+        for name in DRAFTERS
+        if DRAFTERS[name] is not FRACTAL
+    },
+    "fractal, int8, last layer": Entry(_fractal(2)),
+    "fractal, mxfp4, first layer, lookup": Entry(_fractal(0, format="mxfp4", window=4, slots="lookup")),
+    "fractal, int2, all layers, fixed, patient": Entry(
+        _fractal(0, 1, 2, format="int2", window=1, slots="fixed", patient=True)
+    ),
+    "fractal, mxfp4, all layers, bf16 inputs": Entry(_fractal(0, 1, 2, format="mxfp4", inputs="bf16", window=3)),
+    "fractal, int2, middle, window of 30": Entry(_fractal(1, format="int2", window=30)),
+    "fractal, int8, outer layers, lookup, patient": Entry(_fractal(0, 2, window=4, slots="lookup", patient=True)),
     "model": Entry(_model),
     "model, lookup": Entry(lambda s: _model(s, LookupDrafter())),
     "model, model, lookup": Entry(lambda s: _model(s, _model(s, LookupDrafter(), model=_poorer))),

@@ -18,7 +18,7 @@ from foretoken.kernels import native
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
 
-DRAFTS = ("none", "lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4")
+DRAFTS = ("none", "lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4", "fractal")
 PROMPTS = (
     "def names(self):\n    return ['a', 'b', 'self', 'name']\n\n\ndef name(self):\n    return",
     'import json\n\n# 2024-01-31, v3.11.7-rc1\nrecord = json.loads(\'{"name": "count", "count": 3}\') or',
@@ -79,7 +79,9 @@ def test_an_output_matches_and_is_that_of_plain_constrained_decoding(draft: str,
         assert events["accepted to the last token"] > 0, "no draft reached an end"
 
 
-@pytest.mark.parametrize("draft", ["lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:shape=full:k=2:depth=3"])
+@pytest.mark.parametrize(
+    "draft", ["lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:shape=full:k=2:depth=3", "fractal"]
+)
 def test_outputs_match_under_the_rejection_rule_too(draft: str) -> None:
     accepted = 0
     for number, grammar in enumerate(SOME):

@@ -14,6 +14,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
+from foretoken.drafters.fractal import SLOTS, FractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
@@ -181,6 +182,35 @@ def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
     assert events["drafted"] > events["accepted"] + 1000 * LADDERS // 150, events
     for level in range(4 if LADDERS > 100 else 3):  # the fourth is rare
         assert events[f"from level {level}"] > 3, events
+
+
+def some_fractal(dice: random.Random, caches: Caches, poison: bool) -> Drafter:
+    """A copy of the target, low-bit or with noise in it, embedded in it before some of its layers, or any."""
+    noisy = draft_model(dice.choice([0.0, 0.1]), TOKENS, 64, None, dice.randrange(60) if poison else None)
+    low_bit = low_bit_copy(dice.choice(["mxfp4", "int8", "int3", "int2"]), dice.choice(["int8", "bf16"]))
+    return FractalDrafter(
+        noisy if poison or dice.random() < 0.3 else low_bit,
+        Sampler,
+        name="fractal",
+        vocab_size=TOKENS,
+        target=target(),
+        layers=tuple(sorted(dice.sample(range(_LAYERS), dice.randint(1, _LAYERS)))),
+        window=dice.choice([1, 2, 4, 9, 70]),
+        slots=dice.choice(SLOTS),
+        patient=dice.random() < 0.3,
+        views=caches,
+    )
+
+
+@pytest.mark.parametrize("poison", [False, True], ids=["sound", "with NaN"])
+def test_embedded_copies_of_all_forms_change_nothing(poison: bool) -> None:
+    events: Counter[str] = Counter()
+    for seed in range(SEEDS // 2):
+        dice, caches = random.Random(seed), Caches()
+        requests, drafter = some_requests(dice), some_fractal(dice, caches, poison)
+        events += expect_plain(seed, dice, requests, drafter, caches)
+    assert events["accepted"] > 50, events
+    assert events["drafted"] > events["accepted"] + 50, events
 
 
 def test_a_copy_whose_int8_inputs_are_too_large_drafts_nothing() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from foretoken.decoder.caches import Caches
+from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
@@ -55,7 +56,9 @@ class Known(Scripted):
         return list(self.truth[turn.sequence][position : position + turn.depth])
 
 
-def drafters(count: int, truth: tuple[int, ...], *, independent: bool = False) -> dict[str, Drafter]:
+def drafters(
+    count: int, truth: tuple[int, ...], *, caches: Caches | None = None, independent: bool = False
+) -> dict[str, Drafter]:
     samplers = until(count, DRAFT_DICE if independent else TARGET_DICE)
     poor = weak_decoder(1, noise=0.1)
 
@@ -88,13 +91,30 @@ def drafters(count: int, truth: tuple[int, ...], *, independent: bool = False) -
             sharpness=1.0,
             independent=independent,
         ),
+        "fractal": FractalDrafter(
+            poor,
+            samplers,
+            name="fractal",
+            vocab_size=VOCABULARY,
+            target=make_world().target,
+            layers=(0, 2),
+            window=9,
+            patient=independent,
+            independent=independent,
+            views=Caches() if caches is None else caches,
+        ),
     }
 
 
 def run(
-    drafter: Drafter, count: int, temperature: float, rule: str = "walk", most: int = 50
+    drafter: Drafter,
+    count: int,
+    temperature: float,
+    rule: str = "walk",
+    most: int = 50,
+    caches: Caches | None = None,
 ) -> tuple[list[Verdict], list[RoundRecord], str]:
-    caches, records = Caches(), list[RoundRecord]()
+    caches, records = Caches() if caches is None else caches, list[RoundRecord]()
     verifier = LocalVerifier(make_world().target, caches, samplers=until(count), rule=rule)
     engine = Engine(verifier, drafter, num_speculative_tokens=12, recorder=records.append)
     sampling = SamplingParams(temperature=temperature, seed=3)
@@ -116,8 +136,9 @@ def test_every_draft_ends_where_plain_decoding_ends(count: int, temperature: flo
     longer = tokens_of(run(NothingDrafter(), count + 9, temperature)[0])
     assert longer[:count] == tokens_of(plain), "what the drafts say goes on after the end"
     no_bonus = 0
-    for name, drafter in drafters(count, (*PROMPT, *longer)).items():
-        verdicts, records, its_digest = run(drafter, count, temperature)
+    caches = Caches()
+    for name, drafter in drafters(count, (*PROMPT, *longer), caches=caches).items():
+        verdicts, records, its_digest = run(drafter, count, temperature, caches=caches)
         assert tokens_of(verdicts) == tokens_of(plain), name
         assert [verdict.finish_reason for verdict in verdicts] == [None] * (len(verdicts) - 1) + ["stop"], name
         assert its_digest == digest, name
@@ -133,8 +154,9 @@ def test_every_draft_ends_where_plain_decoding_ends(count: int, temperature: flo
 @pytest.mark.parametrize("count", [2, 3, 6, 12])
 def test_the_rejection_rule_ends_there_too(count: int) -> None:
     longer = tokens_of(run(NothingDrafter(), count + 9, 0.9)[0])
-    for name, drafter in drafters(count, (*PROMPT, *longer), independent=True).items():
-        verdicts, _, _ = run(drafter, count, 0.9, "rejection")
+    caches = Caches()
+    for name, drafter in drafters(count, (*PROMPT, *longer), caches=caches, independent=True).items():
+        verdicts, _, _ = run(drafter, count, 0.9, "rejection", caches=caches)
         assert len(tokens_of(verdicts)) == count, name
         assert verdicts[-1].finish_reason == "stop"
         assert 7 not in tokens_of(verdicts)

@@ -32,7 +32,7 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
 
 
 def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
-    known = "(known: int2, int3, int4, int8, lookup, mxfp4, none, stdlib-1m, stdlib-7m)"
+    known = "(known: fractal, int2, int3, int4, int8, lookup, mxfp4, none, stdlib-1m, stdlib-7m)"
     known += "; a checkpoint is named by its folder or hub id"
     with pytest.raises(DraftSpecError) as error:
         levels("lokup")

@@ -12,6 +12,7 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.fractal import SLOTS, FractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
@@ -120,6 +121,24 @@ def _stacked(stage: Stage) -> Drafter:
     return drafter
 
 
+def _fractal(stage: Stage) -> Drafter:
+    """The target's copy in a format, embedded before some of its layers."""
+    model = _low_bit(stage, stage.dice.choice(list(FORMATS)))
+    count = model.config.num_layers
+    return FractalDrafter(
+        model,
+        sampler,
+        name="fractal",
+        vocab_size=model.config.valid_vocab_size,
+        target=stage.target,
+        layers=tuple(sorted(stage.dice.sample(range(count), stage.dice.randint(1, count)))),
+        window=stage.dice.choice([1, 2, 4, 12]),
+        slots=stage.dice.choice(SLOTS),
+        patient=stage.dice.random() < 0.5,
+        views=stage.caches,
+    )
+
+
 class Thirds:
     """A grammar of sorts: after each token, by what it is and where it stands, a third of all tokens must not come."""
 
@@ -163,6 +182,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "tree on a view": lambda s: _tree(s, views=s.caches),
     **{f"{name} copy": (lambda s, name=name: _copy(s, name)) for name in FORMATS},  # type: ignore[misc]
     "stacked copies": _stacked,
+    "embedded copy": _fractal,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
     "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),

@@ -24,5 +24,5 @@ def test_a_slice_of_the_proof() -> None:
     assert any("mxfp4, else" in kind for kind in kinds)
     assert any("int" in kind for kind in kinds)
     assert events["tokens, values"] > 50
-    for name in (*(f"{format} copy" for format in FORMATS), "stacked copies"):
+    for name in (*(f"{format} copy" for format in FORMATS), "stacked copies", "embedded copy"):
         assert events[f"accepted tokens, {name}"] > 10, f"{name}: {events}"

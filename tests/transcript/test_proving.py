@@ -35,12 +35,31 @@ def test_a_record_is_verified_on_any_number_of_threads(whole: Path, threads: int
         ({"dtype": "float32", "draft": "none"}, {}),
         ({"draft": "lookup:tokens=3", "prefill_chunk": 5, "weights": "copied"}, {"ignore_eos": True}),
         ({"num_speculative_tokens": 2, "threads": 1}, {"max_new_tokens": 1}),
+        ({"draft": "fractal:n=2:w=3", "cache": False}, {}),
     ],
 )
 def test_a_record_brings_its_settings_along(tmp_path: Path, load: dict[str, Any], generate: dict[str, Any]) -> None:
     path = tmp_path / "record.json"
     done = foretoken.record(path, foretoken.load(MODEL, **load), PROMPT, **{"max_new_tokens": 9, **generate})
     assert foretoken.verify(path) == Verification(True, len(done.tokens))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_record_says_whether_there_was_a_cache_and_is_proven_with_or_without(tmp_path: Path, cached: bool) -> None:
+    path = tmp_path / "record.json"
+    done = foretoken.record(path, foretoken.load(MODEL, draft="none", cache=cached), PROMPT, max_new_tokens=9)
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert told["settings"]["cache"] is cached
+    told["settings"]["cache"] = not cached
+    path.write_text(json.dumps(told), encoding="utf-8")
+    assert foretoken.verify(path) == Verification(True, len(done.tokens))
+    assert foretoken.verify(path, draft="fractal") == Verification(True, len(done.tokens))
+    del told["settings"]["cache"]  # as records of before were
+    path.write_text(json.dumps(told), encoding="utf-8")
+    assert foretoken.verify(path) == Verification(True, len(done.tokens))
+    told["settings"]["cache"] = "perhaps"
+    path.write_text(json.dumps(told), encoding="utf-8")
+    assert refusal(path) == f"{path}: cache is 'perhaps', expected True or False"
 
 
 def test_a_prompt_of_tokens_is_recorded_and_verified(tmp_path: Path) -> None:

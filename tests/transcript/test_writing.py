@@ -37,6 +37,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "promise": "auto",
         "weights": "mapped",
         "prefill_chunk": 256,
+        "cache": True,
         "max_new_tokens": COUNT,
         "ignore_eos": False,
         "stop": [],

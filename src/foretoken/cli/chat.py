@@ -32,7 +32,7 @@ _COMMANDS = {
 }
 
 
-@options.with_settings(without=("n", "logprobs"), max_new_tokens=1024)
+@options.with_settings(without=("n", "logprobs", "cache"), max_new_tokens=1024)
 def chat(
     loading: LoadSettings,
     generating: GenerateSettings,

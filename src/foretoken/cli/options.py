@@ -29,7 +29,8 @@ LOAD: dict[str, Any] = {
         str,
         _LOADING,
         "What drafts: none, lookup, lookup:min_match=3, the model's copy in a low-bit format (mxfp4, int8, int4, int3, "
-        "int2), a checkpoint (folder, hub id, stdlib-1m), or levels of them with commas between, such as mxfp4,lookup.",
+        "int2), fractal (such a copy within the model), a checkpoint (folder, hub id, stdlib-1m), or levels of them "
+        "with commas between, such as mxfp4,lookup.",
     ),
     "num_speculative_tokens": _option(
         int | None, _LOADING, "Most draft tokens a round.", show_default="what suits the draft"
@@ -45,6 +46,13 @@ LOAD: dict[str, Any] = {
     "promise": _option(str, _LOADING, "exact (on the CPU), algorithmic, or auto: exact wherever it can be kept."),
     "weights": _option(
         str, _LOADING, "mapped: read where the files are; copied: into memory of their own, in huge pages."
+    ),
+    "cache": _option(
+        bool,
+        _LOADING,
+        "Keep no keys and values: each pass reads the whole text again, and says the same, more slowly.",
+        " /--no-cache",
+        show_default="they are kept",
     ),
     "threads": _option(int | None, _LOADING, "Threads of arithmetic.", show_default="as many as PyTorch takes"),
     "revision": _option(

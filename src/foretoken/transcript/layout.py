@@ -34,6 +34,10 @@ GENERATE_SETTINGS = (
 )
 
 
+# what records of before it came do not tell, with what it was then
+LATER_LOAD_SETTINGS: dict[str, Any] = {"cache": True}
+
+
 def read(path: Path) -> dict[str, Any]:
     """A record whose fields are all there and of the right kind. What settings may be is for the settings to say."""
     try:

@@ -17,7 +17,7 @@ from foretoken.provenance import provenance
 from foretoken.settings import GenerateSettings, expect_repeatable
 from foretoken.source import EMBEDDED
 from foretoken.transcript.files import deciding_files, sha256
-from foretoken.transcript.layout import FORMAT, LOAD_SETTINGS, VERSION, settings_to_json
+from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
 from foretoken.types import Completion
 
 
@@ -61,7 +61,7 @@ def write(
         "revision": _revision(model),
         "prompt": {"text": prompt if isinstance(prompt, str) else None, "tokens": model.tokens_of(prompt)},
         "settings": {
-            **{name: getattr(model.settings, name) for name in LOAD_SETTINGS},
+            **{name: getattr(model.settings, name) for name in (*LOAD_SETTINGS, *LATER_LOAD_SETTINGS)},
             "num_speculative_tokens": model.num_speculative_tokens,
             "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
             "draft": _draft(model.draft),

@@ -17,7 +17,7 @@ from foretoken.provenance import provenance
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import resolve
 from foretoken.transcript.files import deciding_files, expect_same
-from foretoken.transcript.layout import LOAD_SETTINGS, read, settings_from_json
+from foretoken.transcript.layout import LATER_LOAD_SETTINGS, LOAD_SETTINGS, read, settings_from_json
 from foretoken.transcript.record import arithmetic
 
 T = TypeVar("T")
@@ -155,7 +155,9 @@ def _blaming_the_draft(path: str | Path, *, recorded: bool) -> Iterator[None]:
 
 def _load_settings(path: str | Path, content: dict[str, Any], threads: int | None) -> LoadSettings:
     """How the model is loaded: as it was, with the number of threads where the engine's bits depend on it."""
-    wanted = {name: content["settings"][name] for name in LOAD_SETTINGS}
+    told = content["settings"]
+    wanted = {name: told[name] for name in LOAD_SETTINGS}
+    wanted |= {name: told.get(name, before) for name, before in LATER_LOAD_SETTINGS.items()}
     if threads is None and content["arithmetic"]["engine"] == "pytorch":
         wanted["threads"] = content["arithmetic"].get("threads")
     chosen = _blaming(path, lambda: LoadSettings(**wanted))

@@ -103,7 +103,7 @@ _NUMERIC = (
     "num-speculative-tokens",
 )
 _VERBAL = ("dtype", "device", "promise", "weights", "rule", "revision")
-_FLAGS = ("--json", "--audit", "--stats", "--show-origins", "--ignore-eos")
+_FLAGS = ("--no-cache", "--json", "--audit", "--stats", "--show-origins", "--ignore-eos")
 _BIASES = (
     "5=1",
     "5=-1000",
@@ -155,6 +155,7 @@ def options(dice: random.Random, folder: Path, stage: Path) -> Case:
 _NAMES = (
     "none",
     "lookup",
+    "fractal",
     "automaton",
     "int4",
     "int2",
@@ -209,6 +210,10 @@ _KEYS = (
     "inputs",
     "own-cache",
     "min_match",
+    "n",
+    "w",
+    "layers",
+    "slots",
     "max_match",
     "x",
     "",
@@ -248,6 +253,13 @@ _VALUES = (
     "mxfp4",
     "int4-g32",
     "fixed",
+    "recycle",
+    "0+1",
+    "1+0",
+    "0+0",
+    "1+",
+    "+".join(map(str, range(40))),
+    "0+9999",
     "confidence",
     "dynamic",
 )
@@ -258,9 +270,9 @@ def drafts(dice: random.Random, folder: Path, stage: Path) -> Case:
     lend(stage, ("plain", "record.json"), folder)
     levels = []
     for _ in range(dice.choice((1, 1, 1, 2, 2, 3))):
-        level = dice.choice(_NAMES[:18] if dice.random() < 0.6 else _NAMES)
+        level = dice.choice(_NAMES[:19] if dice.random() < 0.6 else _NAMES)
         for _ in range(dice.choice((0, 0, 1, 1, 2, 3))):
-            key = dice.choice(_KEYS[:12] if dice.random() < 0.7 else _KEYS)
+            key = dice.choice(_KEYS[:16] if dice.random() < 0.7 else _KEYS)
             level += f":{key}{dice.choice(('=', '=', '=', '=', '', '+', '=='))}{dice.choice(_VALUES)}"
         levels.append(level)
     spec = dice.choice((",", ",", ",", ", ", ",,", "+", ";")).join(levels)
@@ -272,6 +284,7 @@ def drafts(dice: random.Random, folder: Path, stage: Path) -> Case:
             ("--num-speculative-tokens", dice.choice(_NUMBERS)),
             ("--rule", "rejection", "--temperature", "1"),
             ("--weights", "copied"),
+            ("--no-cache",),
         )
     )
     if dice.random() < 0.15:

@@ -57,7 +57,9 @@ def list_peers(into: _Into = None) -> None:
 
 
 @peers.command("run")
-@options.with_settings(without=("draft", "num_speculative_tokens", "rule", "dtype", "device"), generating=False)
+@options.with_settings(
+    without=("draft", "num_speculative_tokens", "rule", "dtype", "device", "cache"), generating=False
+)
 def run(
     loading: LoadSettings,
     model: options.Model = "stdlib-7m",
