@@ -150,7 +150,7 @@ def _name(level: DraftLevel) -> Level:
         options = level.values(entry.options)
         if entry is FRACTAL:
             format = _format(level.name, {"format": "int8", **options})
-            return Level(level.name, entry, options, entry.num_speculative_tokens, format, is_copy=True)
+            return Level(level.name, entry, options, MOST_DRAFT_TOKENS, format, is_copy=True)
         return Level(level.name, entry, options, options.get("tokens", entry.num_speculative_tokens))
     is_copy = _is_format(level.name)
     if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
@@ -239,9 +239,14 @@ def embedded(level: Level, num_layers: int) -> Level:
     window = level.options.get("w", len(layers))
     most = window + len(layers) + 1
     if most > MOST_DRAFT_TOKENS:
-        raise DraftSpecError(f"{called} is to draft {most} tokens a round, expected at most {MOST_DRAFT_TOKENS}")
-    tokens = min(level.tokens, most) if level.tokens != level.entry.num_speculative_tokens else most
-    return replace(level, options={**level.options, "n": len(layers), "layers": layers, "w": window}, tokens=tokens)
+        raise DraftSpecError(
+            f"{called} is to draft {most} tokens a round, expected at most {MOST_DRAFT_TOKENS}; give a smaller w"
+        )
+    return replace(
+        level,
+        options={**level.options, "n": len(layers), "layers": layers, "w": window},
+        tokens=min(level.tokens, most),
+    )
 
 
 def _exists(name: str) -> bool:

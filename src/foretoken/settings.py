@@ -98,7 +98,7 @@ class LoadSettings(_Settings):
     promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
     weights: str = "mapped"  # where they lie, on the CPU: mapped from their files, or copied into memory of their own
     revision: str | None = None  # branch, tag or commit, for a model from the hub
-    cache: bool = True  # keep keys and values from pass to pass; without them each pass reads the whole text again
+    cache: bool = True  # keep keys and values; without, each pass computes the whole text (the same, where exact)
     threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
     prefill_chunk: int = 256  # rows of the prompt read in one pass
 

@@ -39,8 +39,9 @@ class LevelStats:
 class Stats:
     """Counts and rates of one generation, in the field's terms.
 
-    `passes` are the target's, the prompt's not counted. `mean_acceptance_length` is tokens per pass, the bonus token
-    counted; plain decoding has 1. `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
+    `passes` are the target's checks, the prompt's not counted; a fractal draft runs the target once more for each.
+    `mean_acceptance_length` is tokens per check, the bonus token counted; plain decoding has 1.
+    `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
     `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
     `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
     each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
@@ -239,7 +241,7 @@ def test_the_first_token_is_the_models(cached: bool) -> None:
 
 
 def first_guesses(drafter: Noted) -> Iterator[tuple[list[int], int, Again]]:
-    """For each note the window's tokens, how many of them were known, and what goes in after a layer."""
+    """For each note the first guess, how many of its tokens were found, and what goes in after a layer."""
     *prompt, _ = drafter.notes[0][0]
     lookup, seen = LookupDrafter(), len(prompt)
     lookup.begin([Request(0, tuple(prompt), 99)])
@@ -255,22 +257,24 @@ def first_guesses(drafter: Noted) -> Iterator[tuple[list[int], int, Again]]:
         return list(tokens)
 
     for text, turn, draft in drafter.notes:
+        room = itertools.count(drafter.window + 1)  # after each layer one more
 
-        def again(before: list[int], chosen: list[int], text: list[int] = text) -> list[int]:
+        def again(
+            before: list[int], chosen: list[int], text: list[int] = text, room: Iterator[int] = room
+        ) -> list[int]:
             if drafter.slots != "lookup":
                 return chosen
-            changed = [at for at, token in enumerate(before) if chosen[at] != token]
-            known = chosen[: (changed[0] if changed else len(before)) + 1]
-            known = known + found(text, known, len(chosen) - len(known))
-            return known + chosen[len(known) :]
+            known = chosen[: agreeing(before, chosen) + 1]
+            return known + found(text, known, max(0, next(room) - len(known)))
 
         observe(seen, text[seen:])
         seen = len(text)
         count = min(drafter.window, turn.depth - 1)
         guess = found(text, [], count) if drafter.slots == "lookup" else []
-        if drafter.slots != "fixed":
-            guess += left[1][turn.position - left[0] :][len(guess) : count]
-        yield guess + [0] * (drafter.window - len(guess)), len(guess), again
+        if drafter.slots == "recycle":
+            guess = list(left[1][turn.position - left[0] :][:count])
+        slots = len(guess) if drafter.slots == "lookup" else drafter.window
+        yield guess + [0] * (slots - len(guess)), len(guess), again
         if draft.tokens:
             left = (turn.position, draft.tokens)
 
@@ -311,10 +315,13 @@ def test_a_guess_that_comes_out_as_it_went_in_ends_the_draft(slots: str) -> None
             stop = len(guesses.tokens) - 1
             assert guesses.layers == tuple(range(stop))
             assert draft.work[0].passes == min(stop + 1, LAYERS)
-            before = guess
+            before, known = guess, 0
             for layer, tokens in enumerate(map(list, guesses.tokens[:LAYERS])):
-                assert len(tokens) == window + layer + 1
-                assert (tokens[: len(before)] == before) == (layer == stop)
+                assert len(tokens) == (window + layer if slots != "lookup" else len(before)) + 1
+                was_guessed = slots != "lookup" or len(before) > known
+                assert (was_guessed and tokens[: len(before)] == before) == (layer == stop)
+                assert tokens[:known] == before[:known], "what is known stays"
+                known = agreeing(before, tokens) + 1
                 before = again(before, tokens)
             stops[stop] += 1
     if slots == "lookup":

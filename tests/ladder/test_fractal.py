@@ -172,16 +172,16 @@ def test_without_a_cache_and_for_the_rejection_rule_it_is_patient() -> None:
     assert judged.drafter.independent
 
 
-@pytest.mark.parametrize("tokens", [None, 1, 2, 4])
+@pytest.mark.parametrize("tokens", [None, 1, 2, 4, 8])
 def test_a_fractal_draft_of_an_embedded_model_says_what_plain_decoding_says(tokens: int | None) -> None:
     prompt = "for i in range(3):\n    print(i)\nfor i in range(3):"
     settings = {"max_new_tokens": 40 if native.module() else 12, "ignore_eos": True}
     expected = foretoken.load("stdlib-7m", draft="none").generate(prompt, **settings)
-    drafting = foretoken.load("stdlib-7m", draft="fractal:w=4", num_speculative_tokens=tokens)
+    drafting = foretoken.load("stdlib-7m", draft="fractal:w=12", num_speculative_tokens=tokens)
     done = drafting.generate(prompt, **settings, keep_rounds=True)
     assert done.tokens == expected.tokens
     assert (done.stats.accepted_tokens > 0) == (tokens != 1), "one token alone is not worth a pass"
     assert set(done.origins) == ({"target"} if tokens == 1 else {"target", "fractal"})
     assert done.rounds is not None
     longest = max(sum(record.drafted.values()) for record in done.rounds)
-    assert longest <= drafting.num_speculative_tokens
+    assert longest <= drafting.num_speculative_tokens == (12 + 1 + 1 if tokens is None else tokens)

@@ -80,7 +80,7 @@ def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """The runs of one temperature."""
     sure = how_sure(min(run["prompts"] for run in runs))
     counted = any(run.get("flops_per_token") is not None for run in runs)  # older records have bytes alone
-    head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "all with prompts", "tokens a pass"]
+    head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "all with prompts", "tokens a check"]
     rows = [
         [
             run["draft"],

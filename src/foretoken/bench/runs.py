@@ -21,7 +21,7 @@ class Run:
     with both. speedup: by how much a token's time is shorter than in plain decoding of the same prompt in the same
     repeat; the interval holds it at 95 % (bootstrap over prompts). speedup_of_total, speedup_with_prefill: the same of
     all prompts together, without their reading and with it, the median over repeats: there slow prompts count for more.
-    mean_acceptance_length: tokens a pass of the target, the bonus token counted. bytes_per_token: what the decoders of
+    mean_acceptance_length: tokens a check of the target, the bonus token counted. bytes_per_token: what the decoders of
     target and drafts read of their weights for it; cache_bytes_per_token: what they read and write of keys and values;
     flops_per_token: what they compute, as `foretoken.decoder.cost` counts. share_of_ceiling: of the speed that reading
     the weights' bytes allows at the bandwidth measured beside. identical: whether every text is the plain one, token

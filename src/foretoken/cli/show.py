@@ -25,7 +25,7 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
     line = f"{len(completion.tokens)} tokens, {stats.tokens_per_second:.1f} tokens/s, "
     if stats.draft_tokens:
         line += (
-            f"{stats.mean_acceptance_length:.2f} tokens a pass (bonus counted), "
+            f"{stats.mean_acceptance_length:.2f} tokens a check (bonus counted), "
             f"{stats.accepted_tokens} of {stats.draft_tokens} draft tokens accepted, "
         )
     else:

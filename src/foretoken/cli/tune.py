@@ -18,7 +18,7 @@ from foretoken.settings import LoadSettings
 
 tune = typer.Typer(help="Find the options of a draft that are fastest for a model here.", no_args_is_help=True)
 
-_FORMATS, _SLOTS, _WINDOWS = ("mxfp4", "int8"), ("recycle", "lookup"), (4, 1, 2, 8)  # as in bench/tuning/asked.py
+_FORMATS, _SLOTS, _WINDOWS = ("mxfp4", "int8"), ("lookup", "recycle"), (4, 1, 2, 8)  # as in bench/tuning/asked.py
 _WIDTH = 120  # of tables where no terminal ends
 
 

@@ -14,10 +14,12 @@ in the pass, write over them, and the target's cache is only read. The text is i
 that and the slots are computed. Without a cache (`LoadSettings.cache`) the view is empty and the text is computed, by
 the model and by the copy, which is the method as it was published.
 
-Differences from the paper, but for a `patient` drafter, which has only the first and the last of them:
+Differences from the paper, of which a `patient` drafter with `fixed` slots has only the first and the last:
 
-- The first guess may come from a lookup or from the rest of the last draft, instead of new tokens. With a lookup, what
-  is guessed behind the first token that changed is looked up again: what the copy said there was said of another text.
+- Slots begin with one token of the vocabulary, all the same, instead of new ones; or with the rest of the last draft.
+- Or there are as many slots as a lookup finds tokens to follow, at most `window`; behind the first token that changed
+  it is asked again at each fractal layer, as what the copy said there was said of another text. A slot that nothing is
+  known of costs a row in every pass and is seldom right.
 - Tokens at the front that come out as they went in, and the one behind them, are known: the copy computes no rows for
   them again, and their hidden states stay the model's own.
 - A guess that comes out whole as it went in ends the draft: nothing would change it but the model's last layers.
@@ -178,15 +180,19 @@ class FractalDrafter(DecoderDrafter):
     def _guess(
         self, sequence: int, reading: Reading, known: Sequence[int], otherwise: Sequence[int], count: int
     ) -> list[int]:
-        """A guess of `count` tokens that begins with those known: then what a lookup finds behind them, then what else
-        there is, each in its place."""
+        """A guess that begins with the tokens known: then, up to `count`, what a lookup finds behind them; or without a
+        lookup as many tokens, of what else there is, each in its place."""
         guess = list(known)
         if self._lookup is not None and len(guess) < count:
             position = len(reading.text)
             turn = Turn(sequence, 0, position + len(guess), count - len(guess), count - len(guess))
-            self._lookup.observe([Verdict(sequence, 0, position, (), tuple(known), (self.name,) * len(guess))])
-            guess += [token for draft in self._lookup.propose([turn]) for token in draft.tokens]
-            self._lookup.rewind(sequence, position)
+            try:
+                self._lookup.observe([Verdict(sequence, 0, position, (), tuple(known), (self.name,) * len(guess))])
+                guess += [token for draft in self._lookup.propose([turn]) for token in draft.tokens]
+            finally:
+                self._lookup.rewind(sequence, position)
+        if self._lookup is not None:
+            return guess[:count]
         guess += otherwise[len(guess) : count]
         return [*guess[:count], *[_FIXED] * (count - len(guess))]
 
@@ -196,17 +202,18 @@ class FractalDrafter(DecoderDrafter):
         rows = made.rows()
         hidden = self.target.embed(rows.tokens)
         lo = 0
-        for layer in self.layers:
+        for passed, layer in enumerate(self.layers, 1):
             hidden = self.target.layers(hidden, rows, lo, layer)
             lo = layer
             before = made.tokens
             self._choose(made, reading, self._finish(made, hidden, lo), most)
             right = agreeing(before, made.tokens)
-            if before and right == min(len(before), len(made.tokens)) and not self.patient:
+            guessed = len(before) > made.known or len(before) == most - 1 or len(made.tokens) <= len(before)
+            if guessed and right == min(len(before), len(made.tokens)) and not self.patient:
                 return
             if self._lookup is not None:
                 found = made.tokens[: right + 1]
-                made.tokens = self._guess(made.sequence, reading, found, made.tokens, len(made.tokens))
+                made.tokens = self._guess(made.sequence, reading, found, (), self.window + passed)
             del made.tokens[most - 1 :]
             if not made.tokens:
                 return
@@ -227,7 +234,7 @@ class FractalDrafter(DecoderDrafter):
 
     def _embed(self, made: _Pass, hidden: torch.Tensor, hi: int) -> torch.Tensor:
         """The hidden states of the pass before a layer, with those of tokens that changed brought there by the copy.
-        They see what is before them as the target has it; without a cache, or patiently, as the copy has."""
+        They see what is before them as the target has it; where the text is among the rows, as the copy has."""
         kept = made.root + max(1, made.known)
         first = kept if made.known or not made.root else 0
         rows = made.rows(first)

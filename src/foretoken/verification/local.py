@@ -103,7 +103,8 @@ class LocalVerifier:
                 self.caches.open(request.sequence, cache)
                 read[request.prompt] = cache
                 begun.append(request.sequence)
-                if request.conversation is not None and not self._needs.hidden:  # else all is read anew each turn
+                # else all is read anew each turn
+                if request.conversation is not None and self._cached and not self._needs.hidden:
                     self._talks[request.sequence] = _Talk(request.conversation, list(request.prompt))
                 verdicts.append(self._read_prompt(request, sampler))
         except BaseException:

@@ -25,10 +25,10 @@ def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Metho
     for number, prompt in enumerate(suite.prompts):
         bench.progress(f"{bench.part}: {subject.called}, {method.name}, prompt {prompt.id}", number, len(suite.prompts))
         start = len(first_turn(prompt, model.tokenizer))
-        (truth,) = bench.complete(subject, REFERENCE, prompt, number, most + beyond)
+        truth, *_ = bench.complete(subject, REFERENCE, prompt, number, most + beyond)
         watched: list[Any] = []
         drafter.watch = watched
-        (own,) = bench.complete(subject, method, prompt, number, most)
+        own, *_ = bench.complete(subject, method, prompt, number, most)
         drafter.watch = None
         bench.watched(subject, method, prompt, own.tokens, truth.tokens)
         for guess in watched:

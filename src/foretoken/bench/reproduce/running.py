@@ -134,7 +134,8 @@ def reproduce(asked: Asked, progress: Progress | None = None) -> Reproduction:
     for name, picture in pictures.items():
         draw = its.parts[name].draw
         assert draw is not None
-        draw(picture, record["tables"][name]["rows"])
+        if record["tables"][name]["rows"]:  # a guess may never have been asked for, where texts are short
+            draw(picture, record["tables"][name]["rows"])
     shown = {name: picture.name for name, picture in _drawn(its, record, place).items()}
     write_bytes(page, ("\n".join(report(record, shown)).rstrip() + "\n").encode(), what="report")
     return Reproduction(record, place, page, list(pictures.values()))

@@ -26,7 +26,7 @@ from foretoken.rehearsal import honest
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.types import Completion
 
-WARM_UP = 2  # tokens, of the first prompt, with each method
+WARM_UP = 12  # tokens, of the first prompt, with each method
 
 Progress = Callable[[str, int, int], None]  # what comes next, how much of it is done, of how much
 
@@ -46,6 +46,7 @@ class Opened:
             base = self.plain if method.cache else without_cache(self.plain)
             expect_honest(base, method.draft)
             self._models[key] = with_draft(base, method.draft, loaded=self.loaded)
+            share_copies(self.loaded)
             gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
         return self._models[key]
 
@@ -61,6 +62,14 @@ def expect_honest(model: Model, draft: str) -> None:
     for level in find_levels(levels, model.folder):
         if level.folder is not None:
             honest.expect_honest_draft(model.folder, level.folder)
+
+
+def share_copies(loaded: Loaded) -> None:
+    """Let one low-bit copy stand behind a chain and a fractal draft in its format: they never run at once."""
+    for (_, folder, format, inputs), level in list(loaded.items()):
+        if folder is None and format is not None:
+            for name in ("fractal", format.name):
+                loaded.setdefault((name, folder, format, inputs), level)
 
 
 def without_cache(model: Model) -> Model:

@@ -11,7 +11,7 @@ from foretoken.errors import SettingError, nearest, quoted
 from foretoken.formats import FORMATS
 from foretoken.settings import MOST_DRAFT_TOKENS, LoadSettings
 
-FORMATS_TRIED, SLOTS_TRIED, WINDOWS_TRIED = ("mxfp4", "int8"), ("recycle", "lookup"), (4, 1, 2, 8)
+FORMATS_TRIED, SLOTS_TRIED, WINDOWS_TRIED = ("mxfp4", "int8"), ("lookup", "recycle"), (4, 1, 2, 8)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class _Tuning:
         truth = self._truth(count)
         self.costs = self._costs(truth)
         seconds = sum(c.stats.prefill_seconds + c.stats.decode_seconds for c in truth)
-        one_repeat = 5 * seconds * len(measuring) / len(self.trials.prompts)  # of plain decoding and four drafts
+        one_repeat = 6 * seconds * len(measuring) / len(self.trials.prompts)  # of plain decoding and five drafts
         self.budget.reserve = min(_FINALS_SHARE * self.budget.seconds, self.asked.repeats * one_repeat)
         others = self._others(
             [(LOOKUP, None), *((f"{f}:tokens={k}", f) for k in CHAINS for f in self.asked.formats)], _CHAINS_SHARE
@@ -98,7 +98,9 @@ class _Tuning:
         self.found = search(space, self._judge)
         self.left_out += _unfinished(self.found)
         self.left_out += [draft for draft, _ in self._others(others, 1.0)]
+        # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = _best_of_kinds(self.candidates)
+        chosen += [f"{self.asked.formats[0]},{LOOKUP}"] if chosen != [PLAIN] else []
         self.finals, self.generations, self.repeats = finals.measure(
             self.trials, chosen, measuring, self.asked.repeats, self.budget.has
         )

@@ -46,7 +46,7 @@ def measured(record: Mapping[str, Any]) -> Rows:
             final["draft"],
             f"{final['tokens_per_second']:.1f}",
             times(final["speedup"], final["interval"]),
-            f"{predicted.get(final['draft'], 1.0):.2f}",
+            f"{predicted[final['draft']]:.2f}" if final["draft"] in predicted else "-",
             f"{final['accepted']:.2f}",
             "NO" if final["differing"] else "yes",
         ]

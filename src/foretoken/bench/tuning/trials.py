@@ -12,6 +12,7 @@ import torch
 
 from foretoken.bench.decode import Progress, ask
 from foretoken.bench.generations import differing, rounds_of
+from foretoken.bench.reproduce.workbench import share_copies
 from foretoken.bench.suites import Prompt
 from foretoken.build import Loaded, with_draft
 from foretoken.decoder.decoder import Decoder
@@ -78,10 +79,7 @@ class Trials:
         """The model with a draft. Of a low-bit copy there is one, whatever it drafts as."""
         known = len(self.loaded)
         model = with_draft(self.plain, draft, loaded=self.loaded)
-        for (_, folder, format, inputs), level in list(self.loaded.items()):
-            if folder is None and format is not None:
-                for name in ("fractal", format.name):  # which never stand in one ladder here
-                    self.loaded.setdefault((name, folder, format, inputs), level)
+        share_copies(self.loaded)
         if len(self.loaded) > known:
             gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
         return model
