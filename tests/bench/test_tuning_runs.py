@@ -115,7 +115,7 @@ def test_without_time_each_kind_is_tried_and_measured_once_and_the_rest_is_said(
     assert record["left_out"][0] == "with 1 fractal layer, 1 of 2 places, and what follows"
     assert record["left_out"][-1] == "2 of 3 repeats"
     assert "int8:tokens=8" in record["left_out"]
-    assert len(record["finals"]) == 4
+    assert len(record["finals"]) == 5
 
 
 def test_a_copy_is_made_once_however_it_drafts() -> None:
