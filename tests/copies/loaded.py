@@ -27,7 +27,7 @@ def load(draft: str, model: str | Path = "stdlib-1m", **settings: Any) -> Model:
 
 def copies(model: Model) -> list[DecoderDrafter]:
     """Its drafters that a decoder stands behind, nearest to the target first."""
-    found, drafter = [], model._drafter
+    found, drafter = [], model.drafter
     while isinstance(drafter, DecoderDrafter):
         found.append(drafter)
         drafter = getattr(drafter, "inner", None)

@@ -136,7 +136,7 @@ def test_a_copy_is_a_model_and_a_draft_by_its_folder(model: Path, casts: list[st
 
 def drafters(model: foretoken.Model) -> list[Any]:
     """Nearest to the target first."""
-    found, drafter = [], model._drafter
+    found, drafter = [], model.drafter
     while drafter is not None:
         found.append(drafter)
         drafter = getattr(drafter, "inner", None)
