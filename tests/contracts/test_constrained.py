@@ -18,7 +18,7 @@ from foretoken.kernels import native
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
 
-DRAFTS = ("none", "lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4", "fractal")
+DRAFTS = ("none", "lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4", "fractal:format=int2:slots=fixed")
 PROMPTS = (
     "def names(self):\n    return ['a', 'b', 'self', 'name']\n\n\ndef name(self):\n    return",
     'import json\n\n# 2024-01-31, v3.11.7-rc1\nrecord = json.loads(\'{"name": "count", "count": 3}\') or',
