@@ -68,14 +68,17 @@ def with_draft(
     num_speculative_tokens: int | None = None,
     samplers: Samplers | None = None,
     loaded: Loaded | None = None,
+    cache: bool | None = None,
 ) -> Model:
     """Another draft for a model that is loaded: a model with the same weights and tokenizer, and all else of its own.
 
     draft, num_speculative_tokens: as in `LoadSettings`; its other settings stay. samplers: what the draft guesses with,
     if not with the model's own. loaded: what was loaded for other drafts of this model, which is not loaded again; what
-    is, is added. Raises what `load` raises of a draft, a wrong name before anything is loaded.
+    is, is added. cache: as in `LoadSettings`; None: as the model has it. Raises what `load` raises of a draft, a wrong
+    name before anything is loaded.
     """
-    chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens)
+    cache = model.settings.cache if cache is None else cache
+    chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
     levels = find_levels(name_levels(chosen), model.folder)
     return _drafting(levels, model.target, model.tokenizer, model.name, model.folder, chosen, samplers, loaded)
 

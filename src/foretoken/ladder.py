@@ -296,8 +296,8 @@ def make_ladder(
             layers=level.options["layers"],
             window=level.options["w"],
             slots=level.options.get("slots", "lookup"),
-            patient=faithful
-            or independent,  # whether a guess has settled depends on tokens that come after those judged
+            # for the rejection rule, too: whether a guess has settled depends on tokens behind those that are judged
+            patient=faithful or independent,
             **common,
         )
     if level.entry is CHAIN:

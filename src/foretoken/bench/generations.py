@@ -119,14 +119,15 @@ def speedup(
     over prompts, and the interval that holds it."""
     beside = {each.prompt: each for each in of_method(generations, over)}
     pairs = [(each, beside[each.prompt]) for each in of_method(generations, method) if each.prompt in beside]
-    ratios = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: _per_token(pair[1]) / _per_token(pair[0]))
+    ratios = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: times_as_fast(*pair))
     if not ratios:
         return None, None
     return median(ratios.values()), median_interval(list(ratios.values()))
 
 
-def _per_token(generation: Generation) -> float:
-    return generation.decode_seconds / generation.decoded
+def times_as_fast(own: Generation, beside: Generation) -> float:
+    """By how much a token's time is shorter than another method's on the same prompt."""
+    return beside.decode_seconds / beside.decoded / (own.decode_seconds / own.decoded)
 
 
 def whole_seconds(generations: Sequence[Generation], method: str) -> float | None:

@@ -10,7 +10,7 @@ from foretoken.bench.passes import read_prompt
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 
-_TOKEN = 5  # which token it is costs nothing
+TOKEN = 5  # which token it is costs nothing
 
 
 def seconds_of(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
@@ -30,7 +30,7 @@ def cached_pass(decoder: Decoder, prefix: int, rows: int) -> Callable[[], object
     cache = read_prompt(decoder, prefix)
 
     def run() -> None:
-        decoder.run(chain(cache, [_TOKEN] * rows))
+        decoder.run(chain(cache, [TOKEN] * rows))
         cache.discard()
 
     return run
@@ -41,7 +41,7 @@ def whole_pass(decoder: Decoder, prefix: int, rows: int) -> Callable[[], object]
     cache = decoder.new_cache()
 
     def run() -> None:
-        hidden = decoder.forward(chain(cache, [_TOKEN] * (prefix + rows)))
+        hidden = decoder.forward(chain(cache, [TOKEN] * (prefix + rows)))
         decoder.head(hidden[-rows:])
         cache.discard()
 

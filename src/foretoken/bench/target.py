@@ -13,6 +13,7 @@ from foretoken.bench.suites import Suite, first_turn
 from foretoken.build import Loaded, find_levels, load, with_draft
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
+from foretoken.decoder.decoder import Decoder
 from foretoken.errors import PromptError, SettingError
 from foretoken.ladder import name_levels
 from foretoken.model import Model
@@ -52,11 +53,29 @@ def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Tar
             named[name] = draft
     folder = resolve(model, loading.revision, accept=read_config)
     for draft in named.values():
-        for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
-            if level.folder is not None:
-                honest.expect_honest_draft(folder, level.folder)
+        expect_honest(draft, loading, folder)
     plain = load(model, **asdict(replace(loading, draft=PLAIN, num_speculative_tokens=None)))
     return Target(plain, named, loading)
+
+
+def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
+    """Refuse a draft that would make drafting look better than it can be, with DraftSpecError. folder: the target's."""
+    for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
+        if level.folder is not None:
+            honest.expect_honest_draft(folder, level.folder)
+
+
+def share_copies(loaded: Loaded) -> None:
+    """Let one low-bit copy stand behind a chain and a fractal draft in its format, which never stand in one ladder."""
+    for (_, folder, format, inputs), level in list(loaded.items()):
+        if folder is None and format is not None:
+            for name in ("fractal", format.name):
+                loaded.setdefault((name, folder, format, inputs), level)
+
+
+def copy_in(format: str, loaded: Loaded) -> Decoder:
+    """The model's own copy in a low-bit format, of what was loaded for its drafts."""
+    return next(level.decoder for (name, *_), level in loaded.items() if name == format)
 
 
 def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tuple[int, ...]]:

@@ -155,7 +155,8 @@ class FractalDrafter(DecoderDrafter):
             self._run(made, reading, most)
         finally:
             reading.sampler.rewind(step)
-        self._left[turn.sequence] = (turn.position, tuple(made.tokens))
+        if self.slots == "recycle":
+            self._left[turn.sequence] = (turn.position, tuple(made.tokens))
         if self.watch is not None:
             self.watch.append(
                 Guesses(turn.sequence, turn.position, self.layers[: len(made.guesses) - 1], tuple(made.guesses))
@@ -169,32 +170,28 @@ class FractalDrafter(DecoderDrafter):
         cache = reading.open()
         text = reading.pending(cache)
         placed = chain(cache, [*text, *[_FIXED] * (most - 1)])  # the last token is chosen, and has no row
-        made = _Pass(turn.sequence, text, placed, [])
-        left: Sequence[int] = ()
-        if self.slots != "fixed" and turn.sequence in self._left:
-            position, draft = self._left[turn.sequence]
-            left = draft[turn.position - position :]
-        made.tokens = self._guess(turn.sequence, reading, [], left, min(self.window, most - 1))
-        return made
+        return _Pass(turn.sequence, text, placed, self._first_guess(turn, reading, min(self.window, most - 1)))
 
-    def _guess(
-        self, sequence: int, reading: Reading, known: Sequence[int], otherwise: Sequence[int], count: int
-    ) -> list[int]:
-        """A guess that begins with the tokens known: then, up to `count`, what a lookup finds behind them; or without a
-        lookup as many tokens, of what else there is, each in its place."""
-        guess = list(known)
-        if self._lookup is not None and len(guess) < count:
-            position = len(reading.text)
-            turn = Turn(sequence, 0, position + len(guess), count - len(guess), count - len(guess))
-            try:
-                self._lookup.observe([Verdict(sequence, 0, position, (), tuple(known), (self.name,) * len(guess))])
-                guess += [token for draft in self._lookup.propose([turn]) for token in draft.tokens]
-            finally:
-                self._lookup.rewind(sequence, position)
+    def _first_guess(self, turn: Turn, reading: Reading, count: int) -> list[int]:
         if self._lookup is not None:
-            return guess[:count]
-        guess += otherwise[len(guess) : count]
-        return [*guess[:count], *[_FIXED] * (count - len(guess))]
+            return self._looked_up(self._lookup, turn.sequence, reading, [], count)
+        position, draft = self._left.get(turn.sequence, (turn.position, ()))
+        left = draft[turn.position - position :][:count]
+        return [*left, *[_FIXED] * (count - len(left))]
+
+    def _looked_up(
+        self, lookup: LookupDrafter, sequence: int, reading: Reading, known: Sequence[int], count: int
+    ) -> list[int]:
+        """The tokens known, and what a lookup finds behind them, up to `count` together."""
+        position, room = len(reading.text), count - len(known)
+        if room < 1:
+            return list(known[:count])
+        try:
+            lookup.observe([Verdict(sequence, 0, position, (), tuple(known), (self.name,) * len(known))])
+            drafts = lookup.propose([Turn(sequence, 0, position + len(known), room, room)])
+        finally:
+            lookup.rewind(sequence, position)
+        return [*known, *(token for draft in drafts for token in draft.tokens)]
 
     @torch.no_grad()
     def _run(self, made: _Pass, reading: Reading, most: int) -> None:
@@ -213,7 +210,7 @@ class FractalDrafter(DecoderDrafter):
                 return
             if self._lookup is not None:
                 found = made.tokens[: right + 1]
-                made.tokens = self._guess(made.sequence, reading, found, (), self.window + passed)
+                made.tokens = self._looked_up(self._lookup, made.sequence, reading, found, self.window + passed)
             del made.tokens[most - 1 :]
             if not made.tokens:
                 return

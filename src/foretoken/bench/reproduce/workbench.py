@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
 from foretoken.bench.reproduce.places import checkpoint
 from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, open_suite
-from foretoken.bench.target import about, expect_prompts, load_target
-from foretoken.build import Loaded, find_levels, with_draft
+from foretoken.bench.target import about, copy_in, expect_honest, expect_prompts, load_target, share_copies
+from foretoken.build import Loaded, with_draft
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import InputError
-from foretoken.ladder import name_levels
 from foretoken.model import Model
-from foretoken.rehearsal import honest
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.types import Completion
 
@@ -43,9 +40,8 @@ class Opened:
         """The model that decodes so."""
         key = (method.draft, method.cache)
         if key not in self._models:
-            base = self.plain if method.cache else without_cache(self.plain)
-            expect_honest(base, method.draft)
-            self._models[key] = with_draft(base, method.draft, loaded=self.loaded)
+            expect_honest(method.draft, self.plain.settings, self.plain.folder)
+            self._models[key] = with_draft(self.plain, method.draft, loaded=self.loaded, cache=method.cache)
             share_copies(self.loaded)
             gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
         return self._models[key]
@@ -53,30 +49,7 @@ class Opened:
     def copy(self, format: str) -> Decoder:
         """The model's own copy in a low-bit format, as it drafts."""
         self.with_method(Method(format, format))
-        return next(level.decoder for (name, *_), level in self.loaded.items() if name == format)
-
-
-def expect_honest(model: Model, draft: str) -> None:
-    """Refuse a draft that would make drafting look better than it can be. Raises DraftSpecError."""
-    levels = name_levels(replace(model.settings, draft=draft, num_speculative_tokens=None))
-    for level in find_levels(levels, model.folder):
-        if level.folder is not None:
-            honest.expect_honest_draft(model.folder, level.folder)
-
-
-def share_copies(loaded: Loaded) -> None:
-    """Let one low-bit copy stand behind a chain and a fractal draft in its format: they never run at once."""
-    for (_, folder, format, inputs), level in list(loaded.items()):
-        if folder is None and format is not None:
-            for name in ("fractal", format.name):
-                loaded.setdefault((name, folder, format, inputs), level)
-
-
-def without_cache(model: Model) -> Model:
-    """A model that says that it keeps no keys and values, for drafts that are made of it: the same weights."""
-    changed = copy(model)
-    changed.settings = LoadSettings.of({**vars(model.settings), "cache": False})
-    return changed
+        return copy_in(format, self.loaded)
 
 
 @dataclass

@@ -45,11 +45,8 @@ class Asked:
                     raise SettingError(f"{name} is {quoted(value)}{nearest(str(value), known[name])}")
         for window in self.windows:
             _expect_count("window", window, 1, MOST_DRAFT_TOKENS - 2)
-        for name, least in (
-            ("num_prompts", 1),
-            ("max_new_tokens", 2),
-            ("repeats", 1),
-        ):  # of one token there is no speed
+        # of one token there is no speed
+        for name, least in (("num_prompts", 1), ("max_new_tokens", 2), ("repeats", 1)):
             _expect_count(name, getattr(self, name), least)
         if not 0 < self.minutes < 1e6:
             raise SettingError(f"minutes is {self.minutes!r}, expected a number above 0")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from foretoken.bench.in_turn import seconds_of
+from foretoken.bench.in_turn import TOKEN, seconds_of
 from foretoken.bench.passes import read_prompt
 from foretoken.bench.tuning.trials import COPY, TARGET, Trace
 from foretoken.decoder.cache import Cache
@@ -17,7 +17,6 @@ from foretoken.decoder.rows import chain
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are measured; between them costs are interpolated
 STEPS = 4  # tokens of a chain that is drafted in one call
-_TOKEN = 5  # which token it is costs nothing
 
 Seconds = Mapping[int, float]  # by rows
 Timed = tuple[Trace, Sequence[float]]  # what a draft did, and the seconds of each of its rounds
@@ -171,16 +170,16 @@ def _runs(decoder: Decoder, prefix: int, rows: Sequence[int]) -> Iterator[tuple[
 
 
 def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
-    decoder.layers(decoder.embed([_TOKEN] * count), chain(cache, [_TOKEN] * count))
+    decoder.layers(decoder.embed([TOKEN] * count), chain(cache, [TOKEN] * count))
     cache.discard()
 
 
 def _head(decoder: Decoder, count: int) -> None:
-    outputs = decoder.choices(decoder.embed([_TOKEN] * count))
+    outputs = decoder.choices(decoder.embed([TOKEN] * count))
     for row in range(count):
         outputs.choice(row)
 
 
 def _steps(decoder: Decoder, cache: Cache) -> None:
-    decoder.draft_chain(cache, _TOKEN, STEPS)
+    decoder.draft_chain(cache, TOKEN, STEPS)
     cache.discard()

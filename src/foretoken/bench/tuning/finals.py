@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from foretoken.bench.generations import Generation
+from foretoken.bench.generations import Generation, times_as_fast
 from foretoken.bench.statistics import PLAIN, by_prompt, median_interval
 from foretoken.bench.suites import Prompt
 from foretoken.bench.tuning.trials import Trials
@@ -63,9 +63,7 @@ def _final(draft: str, pairs: Sequence[tuple[Generation, Generation]], lines: Se
         return pair[0].prompt
 
     speeds = by_prompt(pairs, prompt, lambda pair: pair[0].decoded / pair[0].decode_seconds)
-    ratios = by_prompt(
-        pairs, prompt, lambda p: p[1].decode_seconds / p[1].decoded / (p[0].decode_seconds / p[0].decoded)
-    )
+    ratios = by_prompt(pairs, prompt, lambda pair: times_as_fast(*pair))
     rounds = [accepted for own, _ in pairs for _, accepted, _ in own.rounds]
     return Final(
         draft,

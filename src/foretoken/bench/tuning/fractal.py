@@ -157,9 +157,8 @@ class _Tuning:
 
     def _trial(self, draft: str, share: float) -> Trace:
         name = draft.partition(":")[0]
-        if any(
-            candidate.draft.partition(":")[0] == name for candidate in self.candidates
-        ):  # the first of each is tried
+        # the first of each is tried
+        if any(candidate.draft.partition(":")[0] == name for candidate in self.candidates):
             self.budget.expect(self._longest, share=share)
         self._tell(f"trying {draft}")
         began = self.budget.used

@@ -12,8 +12,8 @@ import torch
 
 from foretoken.bench.decode import Progress, ask
 from foretoken.bench.generations import differing, rounds_of
-from foretoken.bench.reproduce.workbench import share_copies
 from foretoken.bench.suites import Prompt
+from foretoken.bench.target import copy_in, share_copies
 from foretoken.build import Loaded, with_draft
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
@@ -87,7 +87,7 @@ class Trials:
     def copy(self, format: str) -> Decoder:
         """The model's own copy in a low-bit format."""
         self.model(format)
-        return next(level.decoder for (name, *_), level in self.loaded.items() if name == format)
+        return copy_in(format, self.loaded)
 
     def complete(self, model: Model, prompt: Prompt, number: int) -> list[Completion]:
         """A prompt's turns, greedily, with what each round did."""
