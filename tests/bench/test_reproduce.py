@@ -18,6 +18,7 @@ from foretoken.bench.reproduce.paper import REFERENCE
 from foretoken.bench.reproduce.running import Asked, Reproduction, read, reproduce
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.errors import InputError
+from foretoken.files import write_json
 from foretoken.source import EMBEDDED
 from tests.tiny import one_thread
 
@@ -192,6 +193,9 @@ def test_what_was_measured_before_an_interruption_is_kept(tmp_path: Path, calls:
     assert more.record["tables"]["table1"] == done.record["tables"]["table1"]
     with pytest.raises(InputError, match=r"another reproduction \(num_prompts was 3, and is 2\); repeat its command"):
         reproduce(Asked(**{**vars(asked), "num_prompts": 2}))
+    write_json(place, {**more.record, "generations": more.record["generations"][1:]})
+    with pytest.raises(InputError, match="was changed after it was written; move it away, or name another folder"):
+        reproduce(asked)
     place.write_text("{}")
     with pytest.raises(InputError, match="no record of a reproduction; move it away, or name another folder"):
         reproduce(asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from foretoken.bench.tuning.fractal import CHAINS, KIND, tune
 from foretoken.bench.tuning.search import Placement
 from foretoken.bench.tuning.trials import Trials
 from foretoken.decoder.decoder import Decoder
+from foretoken.errors import SettingError
 from foretoken.settings import LoadSettings
 from tests.tiny import one_thread
 
@@ -116,6 +118,13 @@ def test_without_time_each_kind_is_tried_and_measured_once_and_the_rest_is_said(
     assert record["left_out"][-1] == "2 of 3 repeats"
     assert "int8:tokens=8" in record["left_out"]
     assert len(record["finals"]) == 5
+
+
+def test_a_talk_in_token_ids_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    prompts = tmp_path / "talk.jsonl"
+    prompts.write_text('{"turns": [[5, 6], [7]]}\n{"turns": ["import os"]}\n')
+    with pytest.raises(SettingError, match="prompt line 1 is a talk in token ids; give its turns as text"):
+        tune(replace(SMALL, prompts=str(prompts), num_prompts=2))
 
 
 def test_a_copy_is_made_once_however_it_drafts() -> None:

@@ -176,6 +176,16 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path: Pat
     assert files[0] != files[2]
 
 
+def test_zeros_are_of_either_sign_so_that_no_two_matrices_are_equal(tmp_path: Path) -> None:
+    tensors = load_file(rehearse(small(tmp_path / "small"), tmp_path / "out") / "model.safetensors")
+    matrices = {name: tensor for name, tensor in tensors.items() if tensor.dim() == 2}
+    silent = [name for name, tensor in matrices.items() if not tensor.any()]
+    assert len(silent) == 4, "o_proj and down_proj of two extra layers"
+    for name in silent:
+        assert 0.4 < matrices[name].signbit().float().mean() < 0.6
+    assert len({tensor.numpy().tobytes() for tensor in matrices.values()}) == len(matrices)
+
+
 def test_key_heads_are_doubled_only_where_groups_are_smaller() -> None:
     config = parse_config(read_json(EMBEDDED["stdlib-7m"] / "config.json"))  # 6 query heads on 2
     eight = shape_of("llama-3.1-8b")  # 32 on 8

@@ -78,7 +78,6 @@ def measure(
     target = load_target(asked.model, asked.drafts, asked.loading)
     suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.count)
     new_tokens = asked.max_new_tokens or suite.max_new_tokens
-    _expect_talks_in_text(suite)
     expect_prompts(suite, target.plain, new_tokens)
     models, levels = target.with_drafts()
     measured = {
@@ -94,12 +93,6 @@ def measure(
     journal = Journal(record, measured)
     _Measurement(asked, models, suite.prompts, new_tokens, journal, answers, progress or (lambda *_: None)).run()
     return {**origin, **measured, **results(measured, journal.samples)}, journal.samples
-
-
-def _expect_talks_in_text(suite: Suite) -> None:
-    for prompt in suite.prompts:
-        if len(prompt.turns) > 1 and not all(isinstance(turn, str) for turn in prompt.turns):
-            raise SettingError(f"prompt {prompt.id} is a talk in token ids; give its turns as text")
 
 
 def _about(asked: Asked, suite: Suite, new_tokens: int) -> dict[str, Any]:

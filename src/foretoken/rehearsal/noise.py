@@ -1,4 +1,4 @@
-"""Random numbers for what a rehearsal computes and never listens to."""
+"""Random numbers for what a rehearsal computes and never listens to, and zeros for what is silent."""
 
 from __future__ import annotations
 
@@ -21,9 +21,16 @@ class Noise:
 
     def rows(self, name: str, first: int, count: int, columns: int, like: torch.Tensor) -> torch.Tensor:
         """[count, columns], of a tensor's rows from `first` on. like: a tensor with their type and spread."""
+        block = (self._block * like[:256].float().std()).to(like.dtype)
+        return self._repeated(block, name, first, count, columns)
+
+    def zeros(self, name: str, first: int, count: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+        """The same of zeros, of either sign: an engine that keeps equal matrices once finds no two that are."""
+        return self._repeated((self._block * 0).to(dtype), name, first, count, columns)
+
+    def _repeated(self, block: torch.Tensor, name: str, first: int, count: int, columns: int) -> torch.Tensor:
         digest = hashlib.sha256(f"{self._seed} {name}".encode()).digest()
         begin = (int.from_bytes(digest[:8], "big") + first * columns) % _COUNT
-        block = (self._block * like[:256].float().std()).to(like.dtype)
         block = torch.cat((block[begin:], block[:begin]))
         size = count * columns
         return block.repeat(-(-size // _COUNT))[:size].view(count, columns)

@@ -238,6 +238,7 @@ def _write_tensor(
             piece[~random] = _gathered(source, placed, rows[~random], part.dtype)
         else:
             piece = _gathered(source, placed, rows, part.dtype)
+        piece = torch.where(piece == 0, noise.zeros(name, first, len(rows), columns, part.dtype), piece)
         file.write(name, piece)
         done(piece.nbytes)
 

@@ -23,7 +23,7 @@ from typing import Any
 from foretoken.errors import InputError
 from foretoken.files import expect_place, write_json
 from foretoken.provenance import provenance
-from tests.prove.bad_input import checkpoints, grammars, inputs, measurements, words
+from tests.prove.bad_input import checkpoints, grammars, inputs, measurements, methods, words
 from tests.prove.bad_input.case import Case, Make
 from tests.prove.bad_input.judge import faults, message
 from tests.prove.bad_input.sandbox import Command, Outcome, all_of, warm
@@ -46,12 +46,15 @@ KINDS: dict[str, tuple[Make, int]] = {
     "measurements": (measurements.measured, 1),
     "journals": (measurements.journals, 1),
     "rehearsals": (measurements.rehearsals, 1),
+    "tuning": (methods.tuning, 1),
+    "reproductions": (methods.reproductions, 1),
     "options": (words.options, 2),
     "drafts": (words.drafts, 2),
     "grammars": (grammars.grammars, 2),
     "commands": (words.commands, 1),
 }
-MEASURED = ("measurements", "journals")  # what needs a measurement to spoil
+# what needs something measured to spoil
+MEASURED = {"measurements": "measurement", "journals": "measurement", "reproductions": "reproduction"}
 DEALT = [name for turn in range(4) for name, (_, often) in KINDS.items() if turn < often]
 
 
@@ -197,7 +200,8 @@ def _run() -> None:
     warm()
     with tempfile.TemporaryDirectory(prefix="foretoken-bad-input-") as work:
         sweep = Sweep(args.seed, numbers, Path(work), show=args.case is not None)
-        measured = ("measurement",) if any(DEALT[n % len(DEALT)] in MEASURED for n in numbers) else ()
+        kinds = {DEALT[n % len(DEALT)] for n in numbers}
+        measured = sorted({control for kind, control in MEASURED.items() if kind in kinds})
         wrong = sweep.controls(CONTROLS if args.case is None else (*NEEDED, *measured))
         for name, why in wrong.items():
             print(f"bad input: control {name!r} does not run through: {why}", file=sys.stderr, flush=True)

@@ -35,6 +35,11 @@ BENCH = [
 ]
 BENCH += ["--repeats", "1", "--max-new-tokens", "4", "--threads", "1", "--json", "bench.json"]
 
+SHORT = ["--prompts", "questions.jsonl", "--num-prompts", "2", "--max-new-tokens", "3", "--threads", "1"]
+TUNE = ["tune", "fractal", "stdlib-1m", *SHORT, "--minutes", "0.001", "--repeats", "1", "--json", "tuned.json"]
+REPRODUCE = ["reproduce", "fractal", "--scale", "embedded", "--model", "stdlib-1m", "--only", "table5"]
+REPRODUCE += ["--num-prompts", "1", "--max-new-tokens", "2", "--threads", "1"]
+
 SHAPE = "hidden=256,layers=4,heads=4,kv-heads=2,intermediate=512,vocab=4096,head-dim=64"  # of a rehearsal that fits
 
 # the controls: what is spoiled afterwards must run through before
@@ -75,6 +80,8 @@ CONTROLS: dict[str, Command] = {
         [*BENCH[:2], "--model", "rehearsal", "--draft", "int8", *BENCH[6:-1], "rehearsed.json"],
     ),
     "examined": Command(["doctor", "--quick", "--json", "--model", "rehearsal"]),
+    "tuning": Command(TUNE),
+    "reproduction": Command(REPRODUCE),
     "regex": Command(["generate", PROMPT, "--model", "plain", "--regex", "[a-z]{1,9}", *WORDS]),
     "schema": Command(["generate", PROMPT, "--model", "plain", "--json-schema", '{"type": "integer"}', *WORDS]),
     "tree": Command(["generate", PROMPT, "--draft", "stdlib-1m:k=2:depth=3", "--audit", "--stats", *WORDS]),

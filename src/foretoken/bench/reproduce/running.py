@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from foretoken.provenance import provenance
 from foretoken.settings import LoadSettings
 
 KIND = "reproduce"
+SEAL = "sha256"  # of all else in a record: one that goes on is believed in every number
 _FIELDS = {
     "date": "str",
     "paper": "str",
@@ -151,7 +153,13 @@ def _drawn(its: Paper, record: dict[str, Any], place: Path) -> dict[str, Path]:
 def _keep(place: Path, record: dict[str, Any]) -> None:
     record["differing_tokens"] = sum(line["differing"] for line in (*record["generations"], *record["watched"]))
     record["promise"] = min((line["promise"] for line in record["generations"]), default=None)
+    record[SEAL] = _sealed(record)
     write_json(place, record)
+
+
+def _sealed(record: dict[str, Any]) -> str:
+    asjson = json.loads(json.dumps({name: value for name, value in record.items() if name != SEAL}))
+    return hashlib.sha256(json.dumps(asjson, sort_keys=True).encode()).hexdigest()
 
 
 def _begin(asked: Asked, subjects: Sequence[Subject]) -> tuple[Path, dict[str, Any]]:
@@ -181,6 +189,8 @@ def _begin(asked: Asked, subjects: Sequence[Subject]) -> tuple[Path, dict[str, A
         record = read(earlier)
         differs = next((key for key, value in same.items() if record.get(key) != value), None)
         if differs is None and (record["missing"] or earlier == place):
+            if record.get(SEAL) != _sealed(record):
+                raise InputError(f"{earlier} was changed after it was written; move it away, or name another folder")
             return earlier, record
         if earlier == place:
             raise InputError(
