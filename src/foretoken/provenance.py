@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import platform
 import shlex
 import subprocess
@@ -18,7 +20,7 @@ def provenance() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": _command(),
         "commit": _commit(),
-        "machine": {"processor": processor(), "system": platform.system(), "architecture": platform.machine()},
+        "machine": machine(),
         "versions": {
             "python": platform.python_version(),
             **{name: _version(name) for name in ("foretoken", "torch", "transformers", "llguidance")},
@@ -26,12 +28,30 @@ def provenance() -> dict[str, Any]:
     }
 
 
+def machine() -> dict[str, Any]:
+    """What tells machines apart: hosts in a cloud often call different processors alike."""
+    told = {"processor": processor(), "system": platform.system(), "architecture": platform.machine()}
+    model = [_of_processor(name) for name in ("cpu family", "model", "stepping")]
+    if all(model):
+        told["processor_model"] = "-".join(map(str, model))
+    cores, memory = os.cpu_count(), _memory_bytes()
+    return {**told, "cores": cores, "memory_gib": None if memory is None else round(memory / (1 << 30), 1)}
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 def _command() -> str:
-    """The command line, as a shell would take it again.
+    """The command line, as a shell would take it again where the files are.
 
     Of a path only the last part, because the rest says more of a machine than of a measurement.
     """
-    return shlex.join(["python", *map(_without_folders, sys.orig_argv[1:])])
+    words = list(map(_without_folders, sys.orig_argv[1:]))
+    return shlex.join(words if words[:1] == ["foretoken"] else ["python", *words])
 
 
 def _without_folders(word: str) -> str:
@@ -43,11 +63,13 @@ def _without_folders(word: str) -> str:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this code runs from, marked if code was changed since; None outside of one."""
+    """The commit of the checkout that this code runs from; None outside of one. If code was changed since, it is marked
+    with a hash of the changes, so that two changes are not taken for one."""
     try:
         here = Path(__file__).parent
         commit = _git(here, "rev-parse", "--short=12", "HEAD")
-        return commit + ("-dirty" if _git(here, "status", "--porcelain", "-uno", "--", ".") else "")
+        changes = _git(here, "diff", "HEAD", "--", ".")
+        return commit + (f"-dirty-{hashlib.sha256(changes.encode()).hexdigest()[:8]}" if changes else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
@@ -59,11 +81,19 @@ def _git(folder: Path, *command: str) -> str:
 
 def processor() -> str:
     """What the machine calls its processor."""
+    if not Path("/proc/cpuinfo").exists():
+        return platform.processor()
+    return _of_processor("model name") or "unknown"
+
+
+def _of_processor(name: str) -> str | None:
+    """A line of what Linux says of the first processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+        return None
+    found = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in found if key.strip() == name), None)
 
 
 def _version(package: str) -> str | None:

@@ -59,8 +59,9 @@ def test_every_draft_is_measured_in_turn_with_plain_decoding(asked: Asked, calls
     record, samples = measure(asked)
     assert len(calls) == len(samples) == 3 * 2 * 2 * 2
     first, last = calls[: len(calls) // 2], calls[len(calls) // 2 :]
-    assert [draft for draft, *_ in first] == ["none", "lookup", "int4"] * 4
-    assert [draft for draft, *_ in last] == ["int4", "lookup", "none"] * 4
+    there, back = ["none", "lookup", "int4"], ["int4", "lookup", "none"]
+    assert [draft for draft, *_ in first] == [*there * 2, *back * 2]  # of two prompts, at two temperatures each
+    assert [draft for draft, *_ in last] == [*back * 2, *there * 2]
     assert sorted(first) == sorted(last)
     assert [(run["temperature"], run["draft"]) for run in record["runs"]] == [
         (t, d) for t in (0.0, 0.8) for d in ("none", "lookup", "int4")

@@ -73,6 +73,21 @@ def test_a_command_is_told_as_a_shell_takes_it(words: list[str], told: str, monk
     assert provenance()["command"] == f"python {told}"
 
 
+def test_the_command_line_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["/some/bin/python3", "/some/bin/foretoken", "bench", "decode"])
+    assert provenance()["command"] == "foretoken bench decode"
+
+
+def test_two_changes_of_the_code_are_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"rev-parse": "0123456789ab", "diff": ""}
+    monkeypatch.setattr("foretoken.provenance._git", lambda _folder, command, *_: said[command])
+    clean = provenance()["commit"]
+    commits = [provenance()["commit"] for said["diff"] in ("+ one", "+ other", "+ one")]
+    assert clean == "0123456789ab"
+    assert all(commit.startswith(f"{clean}-dirty-") for commit in commits)
+    assert commits[0] == commits[2] != commits[1]
+
+
 def test_the_rate_warms_up_stays_and_ends_near_zero() -> None:
     recipe = Recipe(steps=100, warmup=10)
     rates = [learning_rate(step, recipe) for step in range(100)]

@@ -148,9 +148,10 @@ def test_turns_alternate_and_only_plain_decoding_is_asked_for_one_token(
     theirs = [("plain", 1), ("plain", NEW), ("right", NEW)]
     assert turns == [
         (who, length, count)
-        for order in ([*ours, *theirs], [*theirs, *ours])  # in every second repeat the other way round
-        for length in map(len, PROMPTS)
-        for who, count in order
+        for repeat in range(2)
+        for number, prompt in enumerate(PROMPTS)  # every second one the other way round, and so in the next repeat
+        for who, count in ([*ours, *theirs] if (repeat + number) % 2 == 0 else [*theirs, *ours])
+        for length in [len(prompt)]
     ]
     rows = record["rows"]
     assert rows[0]["ms_per_token"] == 10.0  # the six tokens' 60 ms without the prompt's 10, by five tokens

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from foretoken.decoder.config import read_json
 from foretoken.errors import CheckpointError, DraftSpecError
 from foretoken.rehearsal.honest import About, about, expect_honest_draft, read_about
+from foretoken.source import EMBEDDED
 from tests.copies.conftest import copy_of
 from tests.rehearsal.conftest import ROOM, rehearse, small
 
@@ -83,10 +86,29 @@ def test_a_model_that_is_no_rehearsal_may_have_any_draft(draft: str, here: Path)
     expect_honest_draft(here / "first", here / draft)
 
 
-def test_a_model_that_was_trained_further_is_another_one(here: Path, tmp_path: Path) -> None:
-    changed = small(tmp_path / "first", seed=2)
-    with pytest.raises(DraftSpecError, match="is no rehearsal"):
-        expect_honest_draft(here / "first-big", changed)
+def test_what_was_made_of_the_same_model_is_no_other_model(here: Path, tmp_path: Path) -> None:
+    """With noise, as training a little further leaves it; or with its channels in another order."""
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(0))
+    for name in ("noise", "order"):
+        shutil.copytree(here / "first", tmp_path / name)
+        tensors = load_file(here / "first" / "model.safetensors")
+        for key, tensor in tensors.items():
+            if name == "noise":
+                tensors[key] = tensor + 0.05 * tensor.std(correction=0) * torch.randn_like(tensor)
+            elif key.endswith(("o_proj.weight", "down_proj.weight")) or tensor.dim() == 1:
+                tensors[key] = tensor[order].contiguous()
+            else:
+                tensors[key] = tensor[:, order].contiguous()
+        save_file(tensors, tmp_path / name / "model.safetensors")
+        rehearsal = rehearse(tmp_path / name, tmp_path / f"{name}-little", SMALLER)
+        with pytest.raises(DraftSpecError, match="every token would be accepted"):
+            expect_honest_draft(here / "first-big", rehearsal)
+
+
+def test_models_that_were_trained_apart_on_the_same_text_are_two(tmp_path: Path) -> None:
+    shape = "hidden=512,layers=4,heads=8,kv-heads=4,intermediate=1024,vocab=4096"
+    big = rehearse(EMBEDDED["stdlib-7m"], tmp_path / "big", shape.replace("layers=4", "layers=8"))
+    expect_honest_draft(big, rehearse(EMBEDDED["stdlib-1m"], tmp_path / "little", shape))
 
 
 @pytest.mark.parametrize(

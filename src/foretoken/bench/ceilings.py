@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from foretoken.decoder.copied import allocate
@@ -36,3 +38,10 @@ class Ceiling:
     def _read(self, kind: str, streams: int) -> float:
         memory = self._memory[kind]
         return memory.numel() / native.read_seconds(memory, self._threads, streams, self._level)
+
+
+def bandwidth(threads: int, size: int | None = None) -> Callable[[], float | None]:
+    """What memory gives whenever it is called, in bytes a second; unknown without the native module."""
+    if native.module() is None:
+        return lambda: None
+    return Ceiling(threads, native.level(), size).measure

@@ -17,7 +17,7 @@ from typing import Any
 from foretoken.bench import answers as spec_bench
 from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
-from foretoken.bench.statistics import PLAIN, rounded
+from foretoken.bench.statistics import PLAIN, bandwidths, rounded
 from foretoken.bench.suites import Prompt, Suite, open_suite
 from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.errors import InputError, SettingError
@@ -115,10 +115,8 @@ def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, An
     ]
     if not any(runs):
         raise SettingError("no prompt had a second token, so there is no speed; allow ignore_eos, or other prompts")
-    bandwidths = sorted(s.bandwidth / 1e9 for s in samples if s.bandwidth)
     return {
-        "read_bandwidth_gb_per_s": round(bandwidths[len(bandwidths) // 2], 2) if bandwidths else None,
-        "read_bandwidth_range_gb_per_s": [round(bandwidths[0], 2), round(bandwidths[-1], 2)] if bandwidths else None,
+        **bandwidths(sample.bandwidth for sample in samples),
         "runs": [rounded(asdict(run)) for run in runs if run is not None],
         "samples": [sample.to_json() for sample in samples],
     }
@@ -154,7 +152,8 @@ class _Measurement:
             if (repeat, prompt.id, temperature) in whole:
                 continue
             measured = bandwidth()
-            for draft in list(self.models) if repeat % 2 == 0 else list(self.models)[::-1]:
+            # who comes first turns with every prompt, and for a prompt with every repeat
+            for draft in list(self.models) if (repeat + number) % 2 == 0 else list(self.models)[::-1]:
                 self.progress(f"{draft}, {prompt.id}", done, total)
                 self.journal.add(self._sample(draft, temperature, number, prompt, repeat, measured))
                 done += 1
@@ -203,12 +202,9 @@ def ask(model: Model, prompt: Prompt, settings: GenerateSettings) -> list[Comple
 
 def _bandwidth(model: Model) -> Callable[[], float | None]:
     """What memory gives just now, in bytes a second; unknown without the native module."""
-    from foretoken.bench.ceilings import Ceiling
-    from foretoken.kernels import native
+    from foretoken.bench.ceilings import bandwidth
 
-    if native.module() is None or model.settings.device != "cpu":
-        return lambda: None
-    return Ceiling(model.target.threads, native.level()).measure
+    return bandwidth(model.target.threads) if model.settings.device == "cpu" else lambda: None
 
 
 def write_answers(folder: Path, samples: Sequence[Sample]) -> list[Path]:

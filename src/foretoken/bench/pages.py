@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from foretoken.bench.statistics import FEWEST
+from foretoken.bench.fields import is_number
+from foretoken.bench.statistics import FEWEST, SLOW
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -40,7 +41,9 @@ def memory(record: dict[str, Any]) -> str:
     if speed is None:
         return ""
     between = f" ({span[0]} to {span[1]})" if isinstance(span, list) and len(span) == 2 else ""
-    return f" Memory was read at {speed} GB/s{between}."
+    slow = record.get("slow_memory_percent")
+    disturbed = f"; during {slow:g} % of the generations at less than {SLOW} of that" if is_number(slow) else ""
+    return f" Memory was read at {speed} GB/s{between}{disturbed}."
 
 
 def many(count: Any, what: str) -> str:

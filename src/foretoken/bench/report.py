@@ -39,7 +39,7 @@ def _expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
     path, first = records[0]
     for other_path, other in records[1:]:
         commit = first["commit"]
-        if commit is None or commit.endswith("-dirty"):
+        if commit is None or "-dirty" in commit:
             raise InputError(
                 f"{path.name} was measured with code that no commit holds ({commit or 'unknown'}), so it cannot be "
                 f"told whether {other_path.name} was measured with the same; commit, and measure both again"

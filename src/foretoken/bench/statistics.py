@@ -12,6 +12,7 @@ from foretoken.errors import ContractError
 
 PLAIN = "none"  # the draft of plain decoding
 RESAMPLES = 4000
+SLOW = 0.8  # of the usual speed of memory: what ran meanwhile was disturbed
 FEWEST = 6  # values, of which the smallest and the largest hold the median at 95 %
 
 Measured = TypeVar("Measured")
@@ -60,3 +61,18 @@ def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}
     return [rounded(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def bandwidths(measured: Iterable[float | None]) -> dict[str, Any]:
+    """Of a record: what memory gave meanwhile, in GB/s, its median and its range; and in how many generations of a
+    hundred it gave less than `SLOW` of the median, because something else ran."""
+    known = sorted(each / 1e9 for each in measured if each)
+    if not known:
+        return dict.fromkeys(("read_bandwidth_gb_per_s", "read_bandwidth_range_gb_per_s", "slow_memory_percent"))
+    middle = known[len(known) // 2]
+    slow = sum(each < SLOW * middle for each in known)
+    return {
+        "read_bandwidth_gb_per_s": round(middle, 2),
+        "read_bandwidth_range_gb_per_s": [round(known[0], 2), round(known[-1], 2)],
+        "slow_memory_percent": round(100 * slow / len(known), 1),
+    }

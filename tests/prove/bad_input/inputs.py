@@ -166,7 +166,7 @@ def places(dice: random.Random, folder: Path, stage: Path) -> Case:
     (folder / "dangling").symlink_to("new.json")
     (folder / "there").write_bytes(b"precious")
     place = dice.choice(_PLACES)
-    full = dice.choice((None, None, 1000, 20_000, 300_000))
+    full = dice.choice((None, None, 2000, 20_000, 300_000))
     stdout = dice.choice(("file", "file", "file", "/dev/full", "closed", "gone"))
     words: list[str] = dice.choice(
         (

@@ -120,7 +120,7 @@ def suites(dice: random.Random, folder: Path, stage: Path) -> Case:
             value = "-9"  # what it asks for would be done
         words += [f"--{option}", value]
         what = f"--{option} {value[:30]!a}"
-    return Case(f"bench decode, {what[:90]!a}", Command(words), ("bench.json", "bench.json.part", "1", "x"))
+    return Case(f"bench decode, {what[:90]!a}", Command(words), (*MADE, "1", "x"))
 
 
 def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
@@ -161,6 +161,7 @@ def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
     return Case(f"bench report, {what}", Command(["bench", "report", "bench.json", *more]), ("out.md", "out-bench.png"))
 
 
+MADE = ("bench.json", "bench.json.part", "lookup-temperature-0.jsonl", "none-temperature-0.jsonl")
 _COMPUTED = ("date", "command", "weight_bytes", "runs", "samples", "read_bandwidth_gb_per_s")
 
 

@@ -80,16 +80,18 @@ def main() -> None:
     pipe = peer.prepare("load plain", lambda: pipeline(plain, threads))
     peer.offer("plain", "weights as in the checkpoint, default properties", greedy(pipe))
 
-    def lookup() -> Generate:
+    def lookup(draft: int) -> Generate:
         pipe = pipeline(plain, threads, prompt_lookup=True)
-        return greedy(pipe, num_assistant_tokens=DRAFT, max_ngram_size=NGRAM)
+        return greedy(pipe, num_assistant_tokens=draft, max_ngram_size=NGRAM)
 
     def drafted(folder: Path) -> Generate:
         draft = genai.draft_model(str(folder), "CPU", INFERENCE_NUM_THREADS=threads)
         return greedy(pipeline(plain, threads, draft_model=draft), num_assistant_tokens=DRAFT)
 
     said = f"num_assistant_tokens={DRAFT}"
-    peer.try_to_offer("lookup", f"prompt_lookup, {said}, max_ngram_size={NGRAM}", lookup, "plain")
+    for mode, draft in (("lookup", DRAFT), ("lookup-10", 2 * DRAFT)):
+        settings = f"prompt_lookup, num_assistant_tokens={draft}, max_ngram_size={NGRAM}"
+        peer.try_to_offer(mode, settings, partial(lookup, draft), "plain")
     peer.try_to_offer("draft-int4", f"its own weights in int4, {said}", lambda: drafted(int4), "plain")
     path = started.draft
     if path is not None:

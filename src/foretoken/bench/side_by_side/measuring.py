@@ -14,9 +14,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from foretoken.bench.ceilings import bandwidth
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
+from foretoken.bench.statistics import bandwidths
 from foretoken.bench.suites import Suite, open_suite
 from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.errors import InputError, SettingError, nearest
@@ -27,6 +29,7 @@ from foretoken.settings import LoadSettings
 from foretoken.source import resolve
 
 WARM_UP = 8  # tokens, of the first prompt, in each mode
+MEMORY = 1 << 28  # bytes that are read to see how fast memory is: peers want the rest
 Progress = Callable[[str, int, int], None]  # what comes next, how many prompts are done, of how many
 Generate = Callable[[tuple[int, ...], int], tuple[Sequence[int], float]]  # tokens and seconds
 
@@ -124,6 +127,7 @@ class _Measurement:
             (_our_way(draft, model), _ours(model)) for draft, model in models.items()
         ]
         self._ways: list[Way] = [way for way, _ in self._ours]
+        self._bandwidth = bandwidth(start.threads, MEMORY)
         self._samples: list[Sample] = []
         self._peers: dict[str, dict[str, Any]] = {}
 
@@ -131,6 +135,7 @@ class _Measurement:
         """What there is so far."""
         return {
             "peers": self._peers,
+            **bandwidths(sample.bandwidth for sample in self._samples),
             "rows": [row(way, self._samples).to_json() for way in self._ways],
             "samples": [sample.to_json() for sample in self._samples],
         }
@@ -163,10 +168,10 @@ class _Measurement:
             with _noting_failures(ways, way):
                 generate(first, WARM_UP)
         for repeat in range(self._asked.repeats):
-            for prompt, tokens in self._prompts.items():
+            for number, (prompt, tokens) in enumerate(self._prompts.items()):
                 self._progress(f"{peer.name}, {prompt}", done, total)
-                turn = _Turn(peer.name, prompt, repeat, tokens, self._asked.max_new_tokens)
-                for way, generate in self._now(peer, ways, turned=repeat % 2 == 1):
+                turn = _Turn(peer.name, prompt, repeat, tokens, self._asked.max_new_tokens, self._bandwidth())
+                for way, generate in self._now(peer, ways, turned=(repeat + number) % 2 == 1):
                     with _noting_failures(ways, way):
                         self._samples.append(turn.sample(way, generate))
                 done += 1
@@ -188,6 +193,7 @@ class _Turn:
     repeat: int
     tokens: tuple[int, ...]
     count: int
+    bandwidth: float | None
     prompt_seconds: dict[tuple[str, str], float] = field(default_factory=dict)  # by engine and mode
 
     def sample(self, way: Way, generate: Generate) -> Sample:
@@ -196,7 +202,9 @@ class _Turn:
             self.prompt_seconds[way.engine, way.mode] = generate(self.tokens, 1)[1]
         new, seconds = generate(self.tokens, self.count)
         before = self.prompt_seconds[way.engine, way.of or way.mode]
-        return Sample(way.engine, way.mode, self.beside, self.prompt, self.repeat, tuple(new), seconds, before)
+        return Sample(
+            way.engine, way.mode, self.beside, self.prompt, self.repeat, tuple(new), seconds, before, self.bandwidth
+        )
 
 
 @contextmanager

@@ -72,7 +72,7 @@ PEERS: dict[str, Peer] = {
         ),
         Peer(
             "openvino",
-            ("plain", "lookup", "int4", "draft-int4", "draft"),
+            ("plain", "lookup", "lookup-10", "int4", "draft-int4", "draft"),
             PROGRAMS / "openvino_peer.py",
             packages=(
                 "openvino-genai==2026.4.1.0",

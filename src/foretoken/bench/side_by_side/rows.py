@@ -30,7 +30,8 @@ class Way:
 @dataclass(frozen=True)
 class Sample:
     """A prompt decoded once: `seconds` for all its `tokens`; `prompt_seconds` for the prompt and one token, by the same
-    engine without speculation, just before. beside: the peer in whose turns it was, which no other shares."""
+    engine without speculation, just before. beside: the peer in whose turns it was, which no other shares. bandwidth:
+    what memory gave just before the turn, in bytes a second."""
 
     engine: str
     mode: str
@@ -40,6 +41,7 @@ class Sample:
     tokens: tuple[int, ...]
     seconds: float
     prompt_seconds: float
+    bandwidth: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a record, so that its figures can be made again; of the tokens only their number."""
@@ -63,7 +65,8 @@ class Row:
     ms_per_token: of decoding alone; with_prompt: all seconds by all tokens. times_our_plain, times_own_plain: how many
     times as fast as our plain decoding and as its engine's own, which decoded the same prompt in the same turn; with
     intervals at 95 % (bootstrap over prompts). our_best_times: how many times as fast our fastest mode was in those
-    turns. equal_to_own_plain: prompts whose tokens are those of its own plain decoding of the same turn, every time.
+    turns; for each prompt the mode that was fastest on the others, so that none is chosen by what it is judged on.
+    equal_to_own_plain: prompts whose tokens are those of its own plain decoding of the same turn, every time.
     equal_to_ours, like_ours: prompts whose tokens are ours, and the median of how many are until the first that
     differs. repeatable: whether it said the same every time. disturbed: how many samples were left out, because they
     have no time that can be used; where that is every one, `why` says so, and what needs no time is there all the same.
@@ -179,19 +182,29 @@ def _ratios(own: Iterable[Sample], others: Mapping[_Turn, Sample]) -> dict[str, 
 
 
 def _our_best(own: Sequence[Sample], samples: Sequence[Sample]) -> tuple[str | None, dict[str, float]]:
-    """Our fastest mode in the turns of a peer's samples, and how many times as fast it was, by prompt."""
+    """Our fastest mode in the turns of a peer's samples; and how many times as fast our mode was, by prompt, that was
+    fastest on the other prompts."""
     if not own or own[0].engine == OURS:
         return None, {}
     beside = [s for s in samples if s.engine == OURS and s.beside == own[0].beside and not s.is_disturbed]
-    speeds = {
-        mode: median(_of_prompts([s for s in beside if s.mode == mode], _per_token).values())
+    seconds = {
+        mode: _of_prompts([s for s in beside if s.mode == mode], _per_token)
         for mode in dict.fromkeys(s.mode for s in beside)
     }
-    if not speeds:
+    if not seconds:
         return None, {}
-    best = min(speeds, key=lambda mode: speeds[mode])
+    chosen = {s.prompt: _fastest(seconds, without=s.prompt) for s in beside}
     theirs = {_turn(s): s for s in own}
-    return best, _ratios([s for s in beside if s.mode == best], theirs)
+    return _fastest(seconds), _ratios([s for s in beside if s.mode == chosen[s.prompt]], theirs)
+
+
+def _fastest(seconds: Mapping[str, Mapping[str, float]], without: str | None = None) -> str:
+    """The mode with the shortest time a token, the median over prompts; without one of them, if there are others."""
+    others = {
+        mode: [time for prompt, time in its.items() if prompt != without] or list(its.values())
+        for mode, its in seconds.items()
+    }
+    return min(others, key=lambda mode: median(others[mode]))
 
 
 def _compared(every: Sequence[Sample], plain: Mapping[_Turn, Sample]) -> tuple[int, dict[str, Any] | None]:

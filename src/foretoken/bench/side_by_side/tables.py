@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.bench.pages import asked, how_sure, markdown, rehearsed, times, where
+from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, times, where
 from foretoken.errors import InputError, quoted
 
 
@@ -29,6 +29,7 @@ def _table(record: dict[str, Any]) -> str:
         "mode",
         "ms a token",
         "tokens/s",
+        "with prompts",
         f"x our plain ({sure})",
         f"x its own plain ({sure})",
         f"our best is x ({sure})",
@@ -41,6 +42,7 @@ def _table(record: dict[str, Any]) -> str:
             row["mode"],
             f"{row['ms_per_token']:.1f}",
             f"{row['tokens_per_second']:.1f}",
+            f"{1e3 / row['ms_per_token_with_prompt']:.1f}",
             times(row["times_our_plain"], row["times_our_plain_interval"]),
             times(row["times_own_plain"], row["times_own_plain_interval"]),
             times(row["our_best_times"], row["our_best_times_interval"]),
@@ -81,8 +83,10 @@ def _remarks(row: dict[str, Any], name: str) -> list[str]:
 def _about(record: dict[str, Any]) -> str:
     return (
         f"{record['model']}.{rehearsed(record)} {asked(record)}, greedily, {record['machine']['threads']} threads "
-        f"each, in turn; promise {record['promise']}. A token's time is without the prompt's; x is how many times as "
-        "fast, in the same turn; our best is the fastest of our modes beside that engine."
+        f"each, in turn; promise {record['promise']}.{memory(record)} A token's time is without what its engine's "
+        "plain mode needs for the prompt, so what a draft model needs for it is in it; tokens/s with prompts are of "
+        "all of the time. x is how many times as fast, in the same turn; our best is, for each prompt, the mode of "
+        "ours that was fastest on the others."
     )
 
 

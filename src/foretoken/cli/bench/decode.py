@@ -88,6 +88,8 @@ def decode(
         kept = journal_of(json_file)
         there = "goes on with" if kept.exists() else "is kept in"
         say(f"what is measured {there} {kept}: if it is interrupted, the same command goes on from there")
+    else:
+        say("without --json nothing is kept of a measurement that is interrupted")
     with saying(), _bar() as progress:
         record, samples = bench.measure(asked, record=json_file, answers=answers is not None, progress=progress)
     if answers is not None:
@@ -100,7 +102,8 @@ def decode(
         say(f"picture: {plot}")
     if json_file is not None:
         write_json(json_file, record)
-        journal_of(json_file).unlink(missing_ok=True)
+        kept.resolve().unlink(missing_ok=True)  # a link may have led to it
+        kept.unlink(missing_ok=True)
         say(f"record: {json_file}")
     for line in lines(record):
         print(line)
