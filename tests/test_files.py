@@ -155,7 +155,7 @@ def test_a_place_that_went_away_meanwhile_is_told_in_words(tmp_path: Path) -> No
     with pytest.raises(TranscriptError) as error:
         write_json(path, RECORD, TranscriptError)
     assert str(error.value) == (
-        f"the record cannot be written to {path} (No such file or directory); free some space, or name a file elsewhere"
+        f"the record cannot be written to {path} (No such file or directory); name a file elsewhere"
     )
 
 

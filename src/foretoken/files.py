@@ -113,7 +113,7 @@ def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputEr
     except (OSError, ValueError) as reason:
         partial.unlink(missing_ok=True)
         raise error(
-            f"the {what} cannot be written to {path} ({_words(reason)}); free some space, or name a file elsewhere"
+            f"the {what} cannot be written to {path} ({_words(reason)}); {more_room(reason)}name a file elsewhere"
         ) from None
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -123,6 +123,12 @@ def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputEr
 def _behind_links(path: Path) -> Path:
     """Where the file lies: a link is left as it is, and messages name what was given where it is none."""
     return Path(os.path.realpath(path)) if os.path.islink(path) else path
+
+
+def more_room(reason: OSError | ValueError) -> str:
+    """What to try first, where room is what is missing."""
+    full = isinstance(reason, OSError) and reason.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "free some space, or " if full else ""
 
 
 def _words(reason: OSError | ValueError) -> str:

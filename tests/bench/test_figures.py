@@ -9,7 +9,7 @@ from foretoken.bench.figures import NOTHING, beside_others, table
 from tests.bench.test_report import DRAFTED, RUN, record
 
 
-def test_a_table_has_the_newest_records_of_one_machine_and_commit(tmp_path: Path) -> None:
+def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) -> None:
     assert table(tmp_path, "results/") == [NOTHING]
     sampled = [{**run, "temperature": 0.8} for run in (RUN, {**DRAFTED, "identical": False})]
     records = {
@@ -24,13 +24,15 @@ def test_a_table_has_the_newest_records_of_one_machine_and_commit(tmp_path: Path
         (tmp_path / name).write_text(json.dumps(content))
     lines = table(tmp_path, "results/")
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    assert cells[0] == ["model", "draft", "greedily", "at 0.8"]
+    assert cells[0] == ["model", "draft", "greedily", "all of it", "at 0.8", "all of it"]
     assert cells[2:] == [
-        ["[small](results/b.json)", "plain", "10.0", "10.0"],
-        ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "NOT identical"],
-        ["[large](results/large.json)", "plain", "10.0", ""],
+        ["[before](results/before.json)", "plain", "10.0", "9.0", "", ""],
+        ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "2.10", "", ""],
+        ["[small](results/b.json)", "plain", "10.0", "9.0", "10.0", "9.0"],
+        ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "2.10", "NOT identical", ""],
+        ["[large](results/large.json)", "plain", "10.0", "9.0", "", ""],
     ]
-    assert lines[-1].endswith("on A Processor, 2 threads, commit abc123; promise exact.")
+    assert "3 repeats, measured in turn on A Processor, 2 threads, commit abc123, fff; promise exact." in lines[-1]
 
 
 def test_beside_others_stands_the_newest_record(tmp_path: Path) -> None:

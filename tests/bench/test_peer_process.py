@@ -116,3 +116,15 @@ def test_what_is_made_of_a_checkpoint_is_made_once_until_it_changes(tmp_path: Pa
     config.write_text("{ }", encoding="utf-8")
     assert made(tmp_path / "out", config.parent, make).read_text(encoding="utf-8") == "2"
     assert made(tmp_path / "out", config.parent, make, "otherwise").read_text(encoding="utf-8") == "3"
+
+
+def test_who_interrupts_does_not_wait_for_a_good_bye(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        PeerProcess(
+            peer_of(tmp_path, f"{READY}\nimport time\ntime.sleep(60)\n"), Start(tmp_path, tmp_path, 1, None, 60.0)
+        ),
+    ):
+        raise KeyboardInterrupt
+    assert time.perf_counter() - began < 10

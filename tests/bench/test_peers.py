@@ -112,9 +112,19 @@ def test_every_mode_has_a_row_and_what_fails_says_why(asking: dict[str, Any], tm
     assert "- fake right has no times: it was disturbed. As its own plain: yes, 2 of 2." in text
     assert "- fake late has no times: it was disturbed. As its own plain: NO, 1 of 2." in text
     assert "fake late leaves its own plain decoding in 1 of 2 prompts, first in p1 at token 4." in text
-    for broken in ({"rows": [{}]}, {"rows": 3}, {"suite": None}, {"peers": {"x": []}}):
-        with pytest.raises(InputError, match="the record of peers is not as `bench peers run` writes it"):
-            table({**json.loads(json.dumps(record)), **broken})
+    rows = json.loads(json.dumps(record["rows"]))
+    for broken, said in (
+        ({"rows": [{}]}, "engine is absent, expected text"),
+        ({"rows": 3}, "rows is 3, expected a list"),
+        ({"suite": None}, "suite is None, expected an object"),
+        ({"peers": {"x": []}}, "x is \\[\\], expected an object"),
+        ({"rows": [{**rows[0], "our_best_times": 10**400}]}, "our_best_times is 1000.*, expected a number or null"),
+        ({"rows": [{**rows[0], "ms_per_token": None}]}, "ms_per_token is None, expected a number"),
+        ({"rows": [{**rows[0], "times_our_plain_interval": [1]}]}, "expected two numbers"),
+    ):
+        (tmp_path / "broken.json").write_text(json.dumps({**record, **broken}), encoding="utf-8")
+        with pytest.raises(InputError, match=said):
+            read(tmp_path / "broken.json")
     assert (tmp_path / "copy").read_text(encoding="utf-8") == "made"
 
 

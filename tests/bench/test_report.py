@@ -100,6 +100,22 @@ def test_a_section_holds_what_was_measured() -> None:
     assert [cell.strip() for cell in positions.strip("|").split("|")] == ["mxfp4,lookup", "75", "100", "75", "50"]
 
 
+def test_a_model_has_one_section_and_what_a_file_holds_moves_no_terminal() -> None:
+    other = record(suite={"name": "mine", "prompts": 2}, commit="abc\x1b[2J123")
+    text = report([(Path(name), each) for name, each in (("a", record(commit=other["commit"])), ("b", other))])
+    assert [line for line in text if line.startswith("## ")] == ["## small"]
+    assert all(line.isprintable() for line in text)
+    assert "abc\\x1b[2J123" in text[2]
+
+
+def test_a_disturbed_measurement_says_so() -> None:
+    assert not any("Something else ran" in line for line in lines(record(slow_memory_percent=5.0)))
+    for disturbed in (record(slow_memory_percent=20.0), record(runs=[RUN, {**DRAFTED, "share_of_ceiling": 1.38}])):
+        assert any(line.startswith("**Something else ran meanwhile**") for line in lines(disturbed))
+    text = "\n".join(lines(record(slow_memory_percent=20.0)))
+    assert "Memory was read at 30.0 GB/s; during 20 % of the generations at less than 0.8 of that." in text
+
+
 def test_the_fastest_is_named_where_it_is_surely_faster() -> None:
     many = record(runs=[RUN, {**DRAFTED, "prompts": 10}, {**DRAFTED, "prompts": 10, "draft": "x", "speedup": 1.1}])
     assert lines(many)[-1] == (
@@ -125,7 +141,11 @@ def test_other_machines_and_other_commits_are_not_compared() -> None:
     with pytest.raises(InputError, match=r"differ in commit \('abc123' and 'def456'\)"):
         report([(Path("a.json"), here), (Path("b.json"), record(commit="def456"))])
     assert report([(Path("a.json"), here), (Path("b.json"), record(model="large"))])
-    for commit in (None, "abc123-dirty"):
+    pictured = report([(Path("a.json"), here)], {Path("a.json"): "a rec.png"})
+    assert "![small](a%20rec.png)" in pictured
+    with pytest.raises(InputError, match=r"a.json and b.json hold the same measurement of small; name one of them"):
+        report([(Path("a.json"), here), (Path("b.json"), here)])
+    for commit in (None, "abc123-dirty-01234567"):
         unknown = [(Path(name), record(commit=commit)) for name in ("a.json", "b.json")]
         with pytest.raises(InputError, match=r"a.json was measured with code that no commit holds"):
             report(unknown)
@@ -168,6 +188,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         (json.dumps(record(repeats=True)).encode(), "repeats is True, expected a whole number"),
         (json.dumps(record(read_bandwidth_gb_per_s=float("nan"))).encode(), "expected a number or null"),
         (json.dumps(record(read_bandwidth_gb_per_s=10**400)).encode(), "expected a number or null"),
+        (json.dumps(record(model_bytes=10**400)).encode(), "expected a whole number"),
         (json.dumps(record(runs=[])).encode(), "has no runs"),
         (json.dumps(record(runs=[3])).encode(), "runs[0] is 3, expected an object"),
         (json.dumps(record(runs=[RUN, {**RUN, "speedup": "fast"}])).encode(), "runs[1]: speedup is 'fast', expected a"),

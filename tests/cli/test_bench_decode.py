@@ -18,7 +18,7 @@ def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pyt
     done = cli(
         *("bench", "decode", "--model", "stdlib-1m", "--draft", "lookup", "--draft", "mxfp4"),
         *("--prompts", tmp_path / "prompt.txt", "--max-new-tokens", 8, "--repeats", 1),
-        *("--json", place, "--answers", tmp_path),
+        *("--json", place, "--answers", tmp_path / "answers"),
     )
     assert done.code == 0, done.err
     assert "| mxfp4 " in done.out
@@ -27,7 +27,8 @@ def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pyt
     assert [run["draft"] for run in record["runs"]] == ["none", "lookup", "mxfp4"]
     assert {"machine", "model", "commit", "runs", "versions", "suite", "command"} <= set(record)
     assert not list(tmp_path.glob("*.part"))
-    assert (tmp_path / "mxfp4-temperature-0.jsonl").exists()
+    assert (tmp_path / "answers" / "mxfp4-temperature-0.jsonl").exists()
+    assert "-- warming up none" in done.err
 
     done = cli("bench", "report", place)
     assert done.code == 0, done.err
@@ -57,7 +58,7 @@ def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pyt
         (("--json", __file__), "is there already; name another file for the record, or remove it"),
         (("--temperature", "hot"), "temperature"),
         (("--json", "no/such/folder.json"), "there is no folder no/such for the record"),
-        (("--answers", "no-such-folder"), "there is no folder no-such-folder for the answers"),
+        (("--answers", "no/such/folder"), "there is no folder no/such for the answers"),
         (("--prompts", "no-such-suite"), "no-such-suite"),
         (("--plot", "picture.txt"), "picture.txt"),
         (("--threads", 0), "threads is 0"),

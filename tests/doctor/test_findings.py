@@ -19,7 +19,8 @@ def test_of_a_good_machine_there_is_nothing_to_improve() -> None:
     assert found["cores"].text == "All 4 are usable."
     assert found["memory"].text == "34.4 GB, of which 25.8 GB are available."
     assert found["memory speed"].text == (
-        "Read at 33.3 GB/s in huge pages, 29.7 GB/s in small pages (best of 1 to 16 streams on 4 threads)."
+        "Read at 33.3 GB/s in huge pages in 8 streams, 29.7 GB/s in small pages in 4 streams (4 threads, the best of 1 "
+        "to 16 streams each)."
     )
     assert found["promise"].text.startswith("exact: token for token")
     assert list(found) == [
@@ -56,6 +57,13 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
     "somebody else": (
         {"machine": {"busy_cores": 1.9, "busiest": (Busy("make", 12, 1.9),)}},
         "load", "warning", "use 1.9 of 4 cores now; load average 0.1: make (process 12, 1.9)", "Wait for them",
+    ),
+    "somebody else, and memory's speed": (
+        {"machine": {"busy_cores": 1.9, "busiest": (Busy("make", 12, 1.9),)}},
+        "memory speed", "note", "while other processes wanted memory, too: more is there", "when nothing else does",
+    ),
+    "somebody a moment ago": (
+        {"machine": {"load": 5.3}}, "load", "note", "load average is 5.3, for 4 cores", "wait for it",
     ),
     "the host's others": ({"machine": {"steal": 0.2}}, "host", "warning", "20 % of the cores' time", "dedicated cores"),
     "switched off": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from dataclasses import replace
 
@@ -31,8 +32,15 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def printed(facts: Facts, monkeypatch: pytest.MonkeyPatch, *, encoding: str = "utf-8", terminal: bool = False) -> str:
-    monkeypatch.setenv("COLUMNS", "80")
+def printed(
+    facts: Facts,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    encoding: str = "utf-8",
+    terminal: bool = False,
+    columns: int = 80,
+) -> str:
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
     memory = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", (Terminal if terminal else io.TextIOWrapper)(memory, encoding=encoding))
@@ -66,6 +74,19 @@ def test_what_fits_is_a_table_with_its_legend(monkeypatch: pytest.MonkeyPatch) -
     quick = tuple(replace(fit, tokens_per_second=None, fits=None) for fit in FITS[0].formats)
     text = printed(replace(GOOD, fits=(Fitting("m", 1, quick),)), monkeypatch)
     assert text.splitlines()[-1].split() == ["m", "17.2", "GB", "8.59", "GB", "990", "MB"], "no legend of nothing"
+
+
+def test_numbers_are_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", printed(replace(GOOD, fits=FITS), monkeypatch, terminal=True, columns=40))
+    table = [line.split() for line in text[text.index("What fits into 25.8 GB") :].splitlines()]
+    assert table[1:5] == [
+        ["model", "format"],
+        ["a", "model", "bf16", "17.2", "GB", "0.08-"],
+        ["int8", "8.59", "GB", "4.0*"],
+        ["int4", "990", "MB", "12"],
+    ]
+    assert all(len(line) <= 40 for line in text.splitlines())
+    assert "…" not in text
 
 
 def test_a_terminal_has_marks_and_colours_and_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -22,6 +23,7 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "tuple[dict[str, Any], ...]": ((list,), "a list"),
     "tuple[tuple[int, ...], ...]": ((list,), "a list"),
     "dict[str, dict[str, float]]": ((dict,), "an object"),
+    "Mapping[str, float]": ((dict,), "an object"),
 }
 
 
@@ -41,7 +43,7 @@ def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) ->
         if value is None and may_be_null and name in found:
             continue
         right = isinstance(value, types) and isinstance(value, bool) == (types == (bool,))
-        if not right or (float in types and not is_number(value)):
+        if not right or (int in types and not is_number(value)):
             came = quoted(value, 40) if name in found else "absent"
             raise InputError(f"{where}: {name} is {came}, expected {called}{' or null' * may_be_null}; measure again")
 
@@ -49,3 +51,13 @@ def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) ->
 def is_number(value: Any) -> bool:
     """Whether it is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first field in which what was asked once is not what is asked now: `threads was 1, and is 2`; of objects, the
+    field in them."""
+    name = next(name for name in {**now, **was} if was.get(name) != now.get(name))
+    one, other = was.get(name), now.get(name)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return difference(one, other)
+    return f"{name} was {json.dumps(one)[:120]}, and is {json.dumps(other)[:120]}"

@@ -25,6 +25,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line(cells[0]), f"| {' | '.join(under)} |", *map(line, cells[1:])]
 
 
+def shown(line: str) -> str:
+    """A line for a terminal, too, which should not obey what stands in a file."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
+
+
 def where(record: dict[str, Any]) -> str:
     """Machine, engine and commit of a record, in a line."""
     machine = record["machine"]

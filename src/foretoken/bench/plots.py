@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretoken.bench.pages import how_sure
 from foretoken.pictures import FAINT, INK, new_figure, save, style
 
 if TYPE_CHECKING:
@@ -43,32 +44,40 @@ def _speeds(axes: Axes, runs: list[dict[str, Any]], drafts: list[str], styles: S
         shade = _SHADES[min(at, len(_SHADES) - 1)]
         axes.barh(place, run["speedup"], height * 0.9, color=styles[run["draft"]][0], alpha=shade)
         axes.errorbar(run["speedup"], place, xerr=error, color=INK, linewidth=1, capsize=2)
-        said = f" {run['tokens_per_second']:.1f}/s at {run['temperature']:g}"
+        said = f" {run['tokens_per_second']:.1f}/s, {_temperature(run)}"
         axes.annotate(said, (high, place), fontsize=7, va="center", color=FAINT)
     axes.axvline(1, color=FAINT, linewidth=1, linestyle="--")
     axes.set_yticks(range(len(drafts)), drafts)
     axes.invert_yaxis()
     most = max(run["speedup_interval"][1] for run in runs)
-    axes.set(xlabel="times plain decoding (median of prompts, 95 %)", title="Speed", xlim=(0, 1.3 * most))
+    sure = how_sure(min(run["prompts"] for run in runs))
+    axes.set(xlabel=f"times plain decoding (median of prompts; {sure})", title="Speed", xlim=(0, 1.35 * most))
+
+
+def _temperature(run: dict[str, Any]) -> str:
+    return f"T = {run['temperature']:g}"
 
 
 def _positions(axes: Axes, runs: list[dict[str, Any]], styles: Styles) -> None:
     dashes = ("-", "--", ":")
     temperatures = list(dict.fromkeys(run["temperature"] for run in runs))
-    for run in runs:
-        if run["drafts"] == 0 or not run["accepted_per_position"]:
-            continue
+    from matplotlib.ticker import MaxNLocator
+
+    drafted = [run for run in runs if run["drafts"] and run["accepted_per_position"]]
+    for at, run in enumerate(drafted):
         shares = [count / run["drafts"] for count in run["accepted_per_position"]]
+        aside = 0.3 * (at / max(len(drafted) - 1, 1) - 0.5)  # lines may lie on each other: mxfp4 alone and with lookup
         axes.plot(
-            range(1, len(shares) + 1),
+            [position + aside for position in range(1, len(shares) + 1)],
             shares,
             color=styles[run["draft"]][0],
             marker=styles[run["draft"]][1],
             markersize=4,
             linestyle=dashes[temperatures.index(run["temperature"]) % len(dashes)],
-            label=f"{run['draft']}, {run['temperature']:g}",
+            label=f"{run['draft']}, {_temperature(run)}",
         )
     axes.set(xlabel="position in the draft", ylabel="drafts accepted so far", title="Acceptance", ylim=(0, 1.02))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     if axes.get_legend_handles_labels()[0]:
         axes.legend(fontsize=7)
@@ -90,7 +99,7 @@ def _ceiling(
             marker=styles[run["draft"]][1],
             alpha=1.0 if run["temperature"] == 0 else 0.5,
         )
-        said = f"{run['draft']}, {run['temperature']:g}"
+        said = f"{run['draft']}, {_temperature(run)}"
         axes.annotate(
             said, (gigabytes, run["tokens_per_second"]), xytext=(4, 3), textcoords="offset points", fontsize=7
         )
@@ -99,5 +108,8 @@ def _ceiling(
         axes.plot(ends, [bandwidth / size for size in ends], color=FAINT, linewidth=1, linestyle="--")
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
     axes.set(xlabel="GB of weights read a token", ylabel="tokens a second", title="Dashed: what memory allows")
     axes.grid(alpha=0.25, which="both")

@@ -5,11 +5,14 @@ Only what was measured on one machine, at one commit, is put side by side.
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, times, where
+from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, shown, times, where
 from foretoken.bench.runs import KIND
 from foretoken.bench.side_by_side.tables import table as peers
 from foretoken.bench.statistics import FEWEST
@@ -17,6 +20,10 @@ from foretoken.errors import InputError
 from foretoken.progress import size
 
 POSITIONS = 8  # of a draft that are shown
+_MOST = 1.05  # of what memory allows: more cannot be, if memory was as fast as it was measured
+_OFTEN = 10  # generations of a hundred with slow memory
+# what two records of one measurement have in common
+_ASKED = ("kind", "model", "model_sha256", "suite", "max_new_tokens", "drafts", "temperatures", "dtype", "weights")
 
 
 def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, str] | None = None) -> list[str]:
@@ -27,11 +34,13 @@ def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, 
     _expect_comparable(records)
     first = records[0][1]
     lines = ["# Decoding, measured", "", where(first), ""]
-    for path, record in records:
-        lines += section(record)
-        if path in (pictures or {}):
-            lines += [f"![{record['model']}]({(pictures or {})[path]})", ""]
-    return lines
+    for model in dict.fromkeys(record["model"] for _, record in records):
+        lines += [f"## {model}", ""]
+        for path, record in records:
+            if record["model"] == model:
+                lines += section(record)
+                lines += [f"![{model}]({quote(pictures[path])})", ""] if pictures and path in pictures else []
+    return list(map(shown, lines))
 
 
 def _expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
@@ -50,6 +59,13 @@ def _expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
                     f"{path.name} and {other_path.name} differ in {_what(name, first[name], other[name])}, so their "
                     "figures cannot be compared; measure both in one place, or make a report of each"
                 )
+    seen: dict[str, Path] = {}
+    for its_path, record in records:
+        what = json.dumps([*(record.get(name) for name in _ASKED), sorted(record.get("peers", ()))], sort_keys=True)
+        if what in seen:
+            both = f"{seen[what].name} and {its_path.name}"
+            raise InputError(f"{both} hold the same measurement of {record['model']}; name one of them")
+        seen[what] = its_path
 
 
 def _what(name: str, one: Any, other: Any) -> str:
@@ -62,8 +78,8 @@ def _what(name: str, one: Any, other: Any) -> str:
 def section(record: dict[str, Any]) -> list[str]:
     """The lines of one record."""
     if record["kind"] != KIND:
-        return [f"## {record['model']}, beside others", "", *peers(record).splitlines(), ""]
-    lines = [f"## {record['model']}", "", _about(record), ""]
+        return ["### Beside others", "", *peers(record).splitlines(), ""]
+    lines = [_about(record), "", *_disturbed(record)]
     for temperature in dict.fromkeys(run["temperature"] for run in record["runs"]):
         runs = [run for run in record["runs"] if run["temperature"] == temperature]
         lines += [f"Temperature {temperature:g}" + (", greedy" if temperature == 0 else ""), ""]
@@ -73,7 +89,7 @@ def section(record: dict[str, Any]) -> list[str]:
 
 def lines(record: dict[str, Any]) -> list[str]:
     """What a terminal shows of a measurement that has just ended: its section, and what was the fastest."""
-    return [where(record), "", *section(record)[:-1], *_best(record)]
+    return list(map(shown, [where(record), "", *section(record)[:-1], *_best(record)]))
 
 
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -113,6 +129,18 @@ def _about(record: dict[str, Any]) -> str:
         "speed-ups are the median over prompts, of all prompts together, and of those with their reading; bytes are "
         "those of weights; the ceiling is what reading them allows."
     )
+
+
+def _disturbed(record: dict[str, Any]) -> list[str]:
+    """A warning where something else ran meanwhile: memory was slow, or slower when it was measured than in between."""
+    shares = [run["share_of_ceiling"] for run in record["runs"] if run["share_of_ceiling"] is not None]
+    slow = record.get("slow_memory_percent")
+    if max(shares, default=0) <= _MOST and not (isinstance(slow, int | float) and slow > _OFTEN):
+        return []
+    return [
+        "**Something else ran meanwhile**: speeds and ratios here say little; measure again on an idle machine.",
+        "",
+    ]
 
 
 def _differences(runs: Sequence[dict[str, Any]]) -> list[str]:
@@ -159,5 +187,6 @@ def _best(record: dict[str, Any]) -> list[str]:
         else:
             gain = times(best["speedup"], best["speedup_interval"])
             few = "; of so few prompts that says little" if best["prompts"] < FEWEST else ""
-            lines.append(f"{at}, --draft {best['draft']} is fastest: its speed-up is {gain} on these prompts{few}.")
+            draft = shlex.quote(best["draft"])
+            lines.append(f"{at}, --draft {draft} is fastest: its speed-up is {gain} on these prompts{few}.")
     return lines

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from foretoken.bench.fields import expect_fields
+from foretoken.bench.fields import difference, expect_fields
 from foretoken.bench.statistics import rounded
 from foretoken.errors import InputError, quoted
-from foretoken.files import read_bytes, write_bytes
+from foretoken.files import more_room, read_bytes, write_bytes
 from foretoken.stats import Stats, together
 from foretoken.types import Completion
 
@@ -159,13 +159,15 @@ class Journal:
             read = [json.loads(line) for line in whole]
             was = read[0]["measuring"] if read else None
             self.samples = [Sample.read(line) for line in read[1:]]
+            if was is not None and not isinstance(was, dict):
+                raise TypeError(was)
         except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise InputError(
                 f"{path} is no journal of a measurement; remove it, or name another record than {path.stem}"
             ) from None
         if was is not None and was != self._asked:
             raise InputError(
-                f"{path} holds the beginning of another measurement ({_difference(was, self._asked)}); repeat its "
+                f"{path} holds the beginning of another measurement ({difference(was, self._asked)}); repeat its "
                 "command to go on with it, remove it, or name another record"
             )
         self._begun = was is not None
@@ -182,17 +184,10 @@ class Journal:
                 os.fsync(file.fileno())
         except OSError as error:
             raise InputError(
-                f"{self._path} cannot be written ({error.strerror}); free some space and repeat the command: what was "
-                "measured is kept"
+                f"{self._path} cannot be written ({error.strerror}); {more_room(error)}name another record; what was "
+                "measured before is kept, and the same command goes on with it"
             ) from None
 
 
 def _line(content: dict[str, Any]) -> bytes:
     return json.dumps(content).encode() + b"\n"
-
-
-def _difference(was: object, asked: dict[str, Any]) -> str:
-    if not isinstance(was, dict):
-        return "it does not say which"
-    name = next(name for name in {**asked, **was} if was.get(name) != asked.get(name))
-    return f"{name} was {json.dumps(was.get(name))[:120]}, and is {json.dumps(asked.get(name))[:120]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,10 +71,11 @@ def rehearse(
         _describe(made)
         seconds = write.write(made)
     say(f"written in {seconds:.1f} s, {made.bytes / seconds / 1e9:.2g} GB/s. What next:")
+    place_of_it = shlex.quote(str(out))
     for line in (
-        f'foretoken generate --model {out} --stats "def add("  # says what {name} says, at this size\'s speed',
-        f"foretoken quantize {out} --format mxfp4  # its copy, which drafts for it",
-        f"foretoken bench decode --model {out} --draft mxfp4,lookup",
+        f'foretoken generate --model {place_of_it} --stats "def add("  # says what {name} says, at this size\'s speed',
+        f"foretoken quantize {place_of_it} --format mxfp4  # its copy, which drafts for it",
+        f"foretoken bench decode --model {place_of_it} --draft mxfp4,lookup",
     ):
         say(f"  {line}")
 

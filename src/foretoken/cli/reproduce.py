@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from time import perf_counter
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.stoppable import stoppable
+from foretoken.cli.time_left import TimeLeft
 from foretoken.settings import LoadSettings
 
 _WITHOUT = ("draft", "num_speculative_tokens", "rule", "revision", "cache")
@@ -122,21 +122,8 @@ class _Lines:
     """What comes next, a line each on standard error; of long measurements with the time that they still take."""
 
     def __init__(self) -> None:
-        self._began: tuple[str, float, int] | None = None
+        self._left = TimeLeft()
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        if total <= 1:
-            self._began = None
-            say(what)
-            return
-        now, measuring = perf_counter(), what.partition(", prompt ")[0]
-        if self._began is None or self._began[0] != measuring:
-            self._began = measuring, now, done
-        _, began, before = self._began
-        left = ""
-        if before < done < total:
-            seconds = (now - began) / (done - before) * (total - done)
-            left = (
-                f", about {seconds:.0f} seconds left" if seconds < 100 else f", about {seconds / 60:.0f} minutes left"
-            )
-        say(f"{what} ({done} of {total}{left})")
+        left = self._left(what.partition(", prompt ")[0], done, total)
+        say(what if total <= 1 else f"{what} ({done} of {total}{left})")

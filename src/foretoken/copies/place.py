@@ -14,6 +14,7 @@ from typing import Any
 
 from foretoken.decoder.config import QUANT_METHOD, read_json
 from foretoken.errors import ForetokenError, InputError, ModelError, quoted
+from foretoken.files import more_room
 
 if os.name != "nt":
     import fcntl
@@ -141,8 +142,7 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
         raise
     except OSError as reason:
         raise InputError(
-            f"the {kind.name} cannot be written to {out} ({_words(reason)}); free some space, or name a folder "
-            "elsewhere"
+            f"the {kind.name} cannot be written to {out} ({_words(reason)}); {more_room(reason)}name a folder elsewhere"
         ) from None
     finally:
         with suppress(OSError):

@@ -16,6 +16,7 @@ from foretoken.doctor.fits import CONTEXT, DRAFT
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 _WIDTH = 110  # columns in a pipe, and at most on a terminal
 _MARKS = {GOOD: ("✓", "green"), NOTE: ("·", "cyan"), WARNING: ("!", "yellow"), PROBLEM: ("✗", "red")}
@@ -103,24 +104,53 @@ def _lines(findings: list[Finding], marks: bool) -> Table:
 
 
 def _print_fits(console: Console, facts: Facts) -> None:
-    """A table: models down, formats across; how large, how fast at most, whether it fits."""
+    """A table: models down, formats across, or down as well where there is no width for that; how large, how fast at
+    most, whether it fits."""
     from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
 
     available = facts.machine.memory_available
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("  model", no_wrap=True)
-    for fit in facts.fits[0].formats:
-        width = 7 if fit.tokens_per_second is None else 12
-        table.add_column(f"{fit.format:>{width}}", no_wrap=True)
-    for model in facts.fits:
-        cells = [Text(_cell(fit), style="dim" if fit.fits == "no" else "") for fit in model.formats]
-        table.add_row(f"  {_writable(model.name)}", *cells)
     console.print(f"What fits{'' if available is None else f' into {gigabytes(available)}'}", style="bold")
-    console.print(table)
+    console.print(_across(facts) if console.width >= _width(facts) else _down(facts))
     for line in _legend([fit for model in facts.fits for fit in model.formats]):
         console.print(Padding(line, (0, 0, 0, 2), style="dim"))
+
+
+def _width(facts: Facts) -> int:
+    """Columns that the wide table takes."""
+    names = max(len(_writable(model.name)) for model in facts.fits) + 2
+    columns = zip(*(model.formats for model in facts.fits), strict=True)
+    return names + sum(2 + max(map(len, map(_cell, column))) for column in columns)
+
+
+def _across(facts: Facts) -> Table:
+    table = _table("  model", *(f"{fit.format:>{len(_cell(fit)) - 1}}" for fit in facts.fits[0].formats))
+    for model in facts.fits:
+        table.add_row(f"  {_writable(model.name)}", *map(_styled, model.formats))
+    return table
+
+
+def _down(facts: Facts) -> Table:
+    table = _table("  model", "format", "")
+    for model in facts.fits:
+        for fit in model.formats:
+            name = f"  {_writable(model.name)}" if fit is model.formats[0] else ""
+            table.add_row(name, fit.format, _styled(fit))
+    return table
+
+
+def _table(*head: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in head:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
+def _styled(fit: Fit) -> Text:
+    from rich.text import Text
+
+    return Text(_cell(fit), style="dim" if fit.fits == "no" else "")
 
 
 def _cell(fit: Fit) -> str:

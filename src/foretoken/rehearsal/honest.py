@@ -7,6 +7,7 @@ rehearsal costs next to nothing beside it. Both would make drafting look better 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,8 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
         shape = next((name for name in SHAPES if has_room(small, shape_of(name, vocab_size=vocabulary))), "SHAPE")
         raise DraftSpecError(
             f"draft {str(draft)!r} is no rehearsal, and would cost too little beside {str(target)!r}, which is one; "
-            f"rehearse it, too: foretoken rehearse --model {draft} --shape {shape} --vocab-size {vocabulary} OUT"
+            f"rehearse it, too: foretoken rehearse --model {shlex.quote(str(draft))} --shape {shape} --vocab-size "
+            f"{vocabulary} OUT"
         )
 
 

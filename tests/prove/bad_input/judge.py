@@ -42,8 +42,10 @@ def faults(
     may_write: tuple[str, ...],
     may_warn: bool = False,
     may_quote: bool = False,
+    is_report: bool = False,
 ) -> list[str]:
-    """What is wrong with how it ended. may_write: the names that a command may write at, if it does not refuse."""
+    """What is wrong with how it ended. may_write: the names that a command may write at, if it does not refuse.
+    is_report: what it prints is its own words, not a model's."""
     found = []
     if outcome.ended_by == "time":
         return ["it does not end"]
@@ -61,6 +63,8 @@ def faults(
         found.append(f"a message of {max(map(len, lines))} characters")
     if any(_CONTROL.search(line) for line in lines):
         found.append("a message with control characters")
+    if is_report and _CONTROL.search(outcome.out.decode(errors="replace")):
+        found.append("a report with control characters")
     if outcome.code == 2 and not may_warn:
         others = [line for line in outcome.err.splitlines() if line and not line.startswith(("foretoken: ", "-- "))]
         if others:

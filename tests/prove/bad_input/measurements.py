@@ -124,9 +124,10 @@ def suites(dice: random.Random, folder: Path, stage: Path) -> Case:
 
 
 def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
-    """Records of measurements, for a report."""
-    lend(stage, ("bench.json",), folder)
-    path = folder / "bench.json"
+    """Records of measurements, of ours and of peers, for a report."""
+    of_peers = dice.random() < 0.4
+    lend(stage, ("bench.json", "peers.json"), folder)
+    path = folder / ("peers.json" if of_peers else "bench.json")
     way = dice.random()
     if way < 0.7:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -134,12 +135,13 @@ def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
         for _ in range(dice.choice((1, 1, 2))):
             content, what = alter_json(content, dice)
             told.append(what)
-        if dice.random() < 0.4 and isinstance(content.get("runs"), list) and content["runs"]:
-            run = content["runs"][0]
-            if isinstance(run, dict) and run:
-                key = dice.choice(list(run))
-                run[key] = dice.choice(ODD)
-                told.append(f"runs/0/{key} is {str(run[key])[:30]!a}")
+        rows = content.get("rows" if of_peers else "runs")
+        if dice.random() < 0.4 and isinstance(rows, list) and rows:
+            row = dice.choice(rows)
+            if isinstance(row, dict) and row:
+                key = dice.choice(list(row))
+                row[key] = dice.choice((*ODD, 10**400, "\x1b[2J"))
+                told.append(f"{key} of a row is {str(row[key])[:30]!a}")
         path.write_bytes(written(content))
         what = ", ".join(told)
     elif way < 0.9:
@@ -152,13 +154,14 @@ def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
             (),
             (),
             ("bench.json",),
+            ("peers.json",),
             ("nothing.json",),
             ("--out", "out.md"),
             ("--out", "nofolder/out.md"),
             ("--out", "/dev/full"),
         )
     )
-    return Case(f"bench report, {what}", Command(["bench", "report", "bench.json", *more]), ("out.md", "out-bench.png"))
+    return Case(f"bench report, {what}", Command(["bench", "report", path.name, *more]), ("out.md", "out-bench.png"))
 
 
 MADE = ("bench.json", "bench.json.part", "lookup-temperature-0.jsonl", "none-temperature-0.jsonl")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.fields import expect
+from foretoken.bench.fields import difference, expect
 from foretoken.bench.reproduce import places
 from foretoken.bench.reproduce.paper import SCALES, Paper, Subject
 from foretoken.bench.reproduce.papers import paper
@@ -187,25 +187,17 @@ def _begin(asked: Asked, subjects: Sequence[Subject]) -> tuple[Path, dict[str, A
     same = json.loads(json.dumps({**said, "commit": origin["commit"], "machine": origin["machine"]}))
     for earlier in sorted(asked.out.glob(f"*-{name}"), reverse=True):
         record = read(earlier)
-        differs = next((key for key, value in same.items() if record.get(key) != value), None)
-        if differs is None and (record["missing"] or earlier == place):
+        was = {key: record.get(key) for key in same}
+        if was == same and (record["missing"] or earlier == place):
             if record.get(SEAL) != _sealed(record):
                 raise InputError(f"{earlier} was changed after it was written; move it away, or name another folder")
             return earlier, record
         if earlier == place:
             raise InputError(
-                f"{place} is another reproduction ({_difference(differs, record, same)}); repeat its command to go on "
+                f"{place} is another reproduction ({difference(was, same)}); repeat its command to go on "
                 "with it, move it away, or name another folder"
             )
     return place, begun
-
-
-def _difference(name: str | None, was: dict[str, Any], now: dict[str, Any]) -> str:
-    one, other = was.get(str(name)), now.get(str(name))
-    if isinstance(one, dict) and isinstance(other, dict):
-        key = next((key for key in {**other, **one} if one.get(key) != other.get(key)), name)
-        name, one, other = key, one.get(key), other.get(key)
-    return f"{name} was {json.dumps(one)[:120]}, and is {json.dumps(other)[:120]}"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -82,7 +82,9 @@ class PeerProcess:
     def __enter__(self) -> PeerProcess:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            self._is_over = True  # somebody interrupts, and does not want to wait until it has said good-bye
         self.end()
 
     def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, times, where
-from foretoken.errors import InputError, quoted
+from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, shown, times, where
 
 
 def table(record: dict[str, Any]) -> str:
-    """A record's rows as a table, with what was measured above it and what did not run below.
-
-    Raises InputError for a record that is not whole.
-    """
-    try:
-        return _table(record)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        why = quoted(str(error), 80)
-        raise InputError(f"the record of peers is not as `bench peers run` writes it ({why}); measure again") from None
-
-
-def _table(record: dict[str, Any]) -> str:
+    """A record's rows as a table, with what was measured above it and what did not run below."""
     rows = record["rows"]
     ran = [row for row in rows if row["why"] is None]
     sure = how_sure(record["suite"]["prompts"])
@@ -55,7 +43,7 @@ def _table(record: dict[str, Any]) -> str:
     for row in rows:
         lines += _remarks(row, f"- {row['engine']} {row['mode']}")
     lines += [f"- {name}: {_versions(peer)}" for name, peer in record["peers"].items() if peer.get("versions")]
-    return "\n".join(lines).rstrip() + "\n"
+    return "\n".join(map(shown, lines)).rstrip() + "\n"
 
 
 def _remarks(row: dict[str, Any], name: str) -> list[str]:

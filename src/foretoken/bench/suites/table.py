@@ -29,11 +29,11 @@ class DataSet:
     fields: tuple[str, ...]
     ask: Callable[[Row], str | tuple[str, ...]]
     max_new_tokens: int
+    licence: str
     chat: bool = True
     cut: int | None = None
     id: str = ""
     category: str = ""
-    licence: str = "see its page"
 
     @property
     def converted(self) -> str:
@@ -103,6 +103,7 @@ _ROWS = (
         ask=_article("document"),
         max_new_tokens=128,
         cut=512,
+        licence="unknown, says its page; articles of the BBC",
     ),
     DataSet(
         "cnn-dailymail",
@@ -197,6 +198,7 @@ _ROWS = (
         fields=("problem",),
         ask=_field("problem"),
         max_new_tokens=1024,
+        licence="none stated; problems of the Mathematical Association of America",
     ),
     DataSet(
         "math-500",
@@ -208,6 +210,7 @@ _ROWS = (
         ask=_field("problem"),
         max_new_tokens=1024,
         id="unique_id",
+        licence="none stated; MATH, of which it is a part, is MIT",
     ),
     DataSet(
         "gpqa-diamond",
@@ -230,6 +233,7 @@ _ROWS = (
         ask=_program,
         max_new_tokens=1024,
         id="question_id",
+        licence="cc, without saying which",
     ),
     DataSet(
         "ultrachat",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
+from foretoken.cli.time_left import TimeLeft
 from foretoken.files import expect_new, expect_place, write_json
 from foretoken.pictures import expect_drawable
 from foretoken.settings import LoadSettings
@@ -66,8 +67,8 @@ def decode(
         expect_new(json_file)
     if plot is not None:
         expect_drawable(plot)
-    if answers is not None:
-        expect_place(answers / "answers.jsonl", what="answers")
+    if answers is not None:  # a folder, which is made where it is not there
+        expect_place(answers / "answers.jsonl" if os.path.lexists(answers) else answers, what="answers")
 
     from foretoken.bench import decode as bench
     from foretoken.bench.report import lines
@@ -88,11 +89,10 @@ def decode(
         kept = journal_of(json_file)
         there = "goes on with" if kept.exists() else "is kept in"
         say(f"what is measured {there} {kept}: if it is interrupted, the same command goes on from there")
-    else:
-        say("without --json nothing is kept of a measurement that is interrupted")
-    with saying(), _bar() as progress:
+    with saying(), _bar(is_kept=json_file is not None) as progress:
         record, samples = bench.measure(asked, record=json_file, answers=answers is not None, progress=progress)
     if answers is not None:
+        answers.mkdir(exist_ok=True)
         for place in bench.write_answers(answers, samples):
             say(f"answers: {place}")
     if plot is not None:
@@ -112,13 +112,13 @@ def decode(
 
 
 @contextmanager
-def _bar() -> Iterator[Progress]:
-    """How far it is, and how long it will still take; without a terminal, a line when a repeat's part is done."""
+def _bar(*, is_kept: bool) -> Iterator[Progress]:
+    """How far it is, and how long it will still take; without a terminal, a line at every tenth."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     if sys.stderr is None or not sys.stderr.isatty():
-        yield _Lines()
+        yield _Lines(is_kept=is_kept)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -129,19 +129,18 @@ def _bar() -> Iterator[Progress]:
 class _Lines:
     """A line on standard error at every tenth."""
 
-    def __init__(self) -> None:
-        self._began: tuple[float, int] | None = None
-        self._told = 0
+    def __init__(self, *, is_kept: bool) -> None:
+        self._left, self._is_kept = TimeLeft(), is_kept
+        self._told = -1
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        now = perf_counter()
-        if what.startswith("warming") or self._began is None:
-            self._began = now, done
+        if total <= 1:
+            say(what)
             return
-        began, before = self._began
-        if done == before or (10 * done // total == self._told and done > before + 1):
-            return
-        self._told = 10 * done // total
-        left = (now - began) / (done - before) * (total - done)
-        time = f"{left:.0f} seconds" if left < 100 else f"{left / 60:.0f} minutes"
-        say(f"{done} of {total} generations, about {time} left")
+        if not self._is_kept and self._told < 0 and not done:
+            say("without --json nothing is kept of it if it is interrupted")
+        left = self._left("generations", done, total)  # from the first one on: warming up is none
+        # soon after the beginning, so that who waits knows how long; then at every tenth
+        if (left and self._told < 0) or 10 * done // total > max(self._told, 0):
+            self._told = 10 * done // total
+            say(f"{done} of {total} generations{left}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foretoken.doctor.facts import Facts
+from foretoken.doctor.facts import Facts, Machine
 from foretoken.doctor.findings.finding import GOOD, NOTE, WARNING, Finding, gigabytes, several
 
 _LITTLE = 1_000_000_000  # bytes of memory, below which even a small model is tight
@@ -76,19 +76,32 @@ def system(facts: Facts) -> Iterator[Finding]:
     yield Finding("system", GOOD, f"{facts.machine.system}; Python {facts.versions['python']}.")
 
 
+def is_busy(machine: Machine) -> bool:
+    """Whether other processes take so much of the cores that speeds measured meanwhile say little."""
+    return machine.busy_cores is not None and machine.busy_cores >= max(_BUSY, _BUSY * machine.usable_cores)
+
+
 def others(facts: Facts) -> Iterator[Finding]:
     """Other processes, and other guests of the same host."""
     machine = facts.machine
     if machine.busy_cores is not None:
         names = ", ".join(f"{busy.name} (process {busy.pid}, {busy.cores:.1f})" for busy in machine.busiest)
         load = "" if machine.load is None else f"; load average {machine.load:.1f}"
-        if machine.busy_cores >= max(_BUSY, _BUSY * machine.usable_cores):
+        if is_busy(machine):
             text = f"Other processes use {machine.busy_cores:.1f} of {several(machine.cores, 'core')} now{load}"
             yield Finding(
                 "load",
                 WARNING,
                 f"{text}{': ' if names else ''}{names}.",
                 "Wait for them, or end them: a pass is as slow as its slowest thread, and so are speeds measured now.",
+            )
+        elif machine.load is not None and machine.load > machine.cores:
+            yield Finding(
+                "load",
+                NOTE,
+                f"No other process is busy now, but the last minute's load average is {machine.load:.1f}, for "
+                f"{several(machine.cores, 'core')}.",
+                "If something else still runs, wait for it: speeds measured meanwhile say little.",
             )
         else:
             yield Finding("load", GOOD, f"No other process is busy{load}.")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from foretoken.doctor.facts import QUICK, Facts
 from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, WARNING, Finding, gigabytes, several, speed
+from foretoken.doctor.findings.machine import is_busy
 
 _SLOW_DISK = 0.3e9  # bytes a second
 _EXAMPLE = 3e9  # bytes of a model that is read from it
@@ -22,14 +23,25 @@ def memory(facts: Facts) -> Iterator[Finding]:
         yield _left_out("memory speed", facts.memory_not_measured, "Free some, then run `foretoken doctor` again.")
         return
     kinds = [
-        f"{speed(value)} in {kind} pages" for kind, value in (("huge", found.huge), ("small", found.small)) if value
+        f"{speed(value)} in {kind} pages{_streams(found.streams.get(kind))}"
+        for kind, value in (("huge", found.huge), ("small", found.small))
+        if value
     ]
-    how = f"best of 1 to 16 streams on {several(found.threads, 'thread')}"
+    how = f"{several(found.threads, 'thread')}, the best of 1 to 16 streams each"
     if found.by != "native":
         how = f"by {found.by}, on {several(found.threads, 'thread')}, so a little more is there"
     if found.size < _FULL_SIZE:
         how += f"; only {gigabytes(found.size)} were read, so the processor's cache may have helped"
-    yield Finding("memory speed", GOOD, f"Read at {', '.join(kinds)} ({how}).")
+    text = f"Read at {', '.join(kinds)} ({how})"
+    if is_busy(facts.machine):
+        advice = "Run `foretoken doctor` again when nothing else does."
+        yield Finding("memory speed", NOTE, f"{text}, while other processes wanted memory, too: more is there.", advice)
+    else:
+        yield Finding("memory speed", GOOD, f"{text}.")
+
+
+def _streams(count: int | None) -> str:
+    return "" if count is None else f" in {several(count, 'stream')}"
 
 
 def huge_pages(facts: Facts) -> Iterator[Finding]:
