@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Styles = dict[str, tuple[str, str]]  # colour and mark of each draft
+_ASIDE = (-0.12, 0.0, 0.12)  # of a position, by draft
 _SHADES = (1.0, 0.55, 0.3)  # of bars, by temperature
 
 
@@ -66,7 +67,7 @@ def _positions(axes: Axes, runs: list[dict[str, Any]], styles: Styles) -> None:
     drafted = [run for run in runs if run["drafts"] and run["accepted_per_position"]]
     for at, run in enumerate(drafted):
         shares = [count / run["drafts"] for count in run["accepted_per_position"]]
-        aside = 0.3 * (at / max(len(drafted) - 1, 1) - 0.5)  # lines may lie on each other: mxfp4 alone and with lookup
+        aside = _ASIDE[at % len(_ASIDE)]  # lines may lie on each other: mxfp4 alone and with lookup
         axes.plot(
             [position + aside for position in range(1, len(shares) + 1)],
             shares,
@@ -91,18 +92,18 @@ def _ceiling(
 ) -> None:
     """Tokens a second by the bytes that a token costs; the line is what memory allows."""
     sizes = [run["bytes_per_token"] / 1e9 for run in runs]
+    first = runs[0]["temperature"]
     for run, gigabytes in zip(runs, sizes, strict=True):
         axes.scatter(
             gigabytes,
             run["tokens_per_second"],
             color=styles[run["draft"]][0],
             marker=styles[run["draft"]][1],
-            alpha=1.0 if run["temperature"] == 0 else 0.5,
+            alpha=1.0 if run["temperature"] == first else 0.4,
         )
-        said = f"{run['draft']}, {_temperature(run)}"
-        axes.annotate(
-            said, (gigabytes, run["tokens_per_second"]), xytext=(4, 3), textcoords="offset points", fontsize=7
-        )
+        if run["temperature"] == first:  # the others are fainter, in the same colours
+            place = gigabytes, run["tokens_per_second"]
+            axes.annotate(run["draft"], place, xytext=(4, 3), textcoords="offset points", fontsize=7)
     if bandwidth is not None and min(sizes) > 0:
         ends = [min(sizes) / 1.3, max(sizes) * 1.3]
         axes.plot(ends, [bandwidth / size for size in ends], color=FAINT, linewidth=1, linestyle="--")
@@ -111,5 +112,9 @@ def _ceiling(
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter("{x:g}")
-    axes.set(xlabel="GB of weights read a token", ylabel="tokens a second", title="Dashed: what memory allows")
+    axes.set(
+        xlabel="GB of weights read a token",
+        ylabel="tokens a second",
+        title=f"Dashed: what memory allows; named: T = {first:g}",
+    )
     axes.grid(alpha=0.25, which="both")
