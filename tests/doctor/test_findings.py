@@ -62,6 +62,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
         {"machine": {"busy_cores": 1.9, "busiest": (Busy("make", 12, 1.9),)}},
         "memory speed", "note", "while other processes wanted memory, too: more is there", "when nothing else does",
     ),
+    "a host that halves it": (
+        {"memory_speed": {"other": 17.5e9}},
+        "memory speed", "note", "some seconds before or after at 17.5 GB/s", "measure in turn",
+    ),
     "somebody a moment ago": (
         {"machine": {"load": 5.3}}, "load", "note", "load average is 5.3, for 4 cores", "wait for it",
     ),

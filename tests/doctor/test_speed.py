@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from foretoken.doctor import speed
-from foretoken.doctor.facts import Disk
+from foretoken.doctor.facts import Disk, MemorySpeed
 from foretoken.errors import ModelError
 from foretoken.kernels import native
 from tests.tiny import needs_native
@@ -125,6 +126,15 @@ def test_memory_is_read_in_both_kinds_of_page(monkeypatch: pytest.MonkeyPatch) -
     assert (found.size, found.by, set(found.streams)) == (64 << 20, "native", {"huge", "small"})
     assert set(found.streams.values()) <= {1, 2, 4, 8, 16}
     assert found.best == max(found.huge or 0, found.small or 0) > 1e8
+
+
+def test_of_two_moments_the_better_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, fast = (MemorySpeed(value, value / 2, {}, 1, 1 << 30, "native") for value in (17e9, 32e9))
+    for first, second in ((slow, fast), (fast, slow)):
+        monkeypatch.setattr(speed, "memory_speed", lambda *_, found=second: (found, None))
+        assert speed.better_of(first, 1, None) == replace(fast, other=17e9)
+    monkeypatch.setattr(speed, "memory_speed", lambda *_: (None, "it is full"))
+    assert speed.better_of(slow, 1, None) == slow
 
 
 @pytest.mark.usefixtures("steady")

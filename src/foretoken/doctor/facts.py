@@ -88,7 +88,8 @@ class HugePages:
 
 @dataclass(frozen=True)
 class MemorySpeed:
-    """How fast all threads together read memory once, by kind of page, in the best number of streams a thread."""
+    """How fast all threads together read memory once, by kind of page, in the best number of streams a thread. other:
+    the best of both kinds at another moment, which was no better."""
 
     huge: float | None
     small: float | None
@@ -96,6 +97,7 @@ class MemorySpeed:
     threads: int
     size: int  # of what was read
     by: str  # "native" or "PyTorch"
+    other: float | None = None
 
     @property
     def best(self) -> float:

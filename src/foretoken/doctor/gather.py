@@ -33,6 +33,9 @@ def gather(
         memory, why = speed.memory_speed(about_threads.torch, about_engine.level)
         saying("measuring the speed of the disk")
         disk = speed.disk_speed(replace(disk, not_measured=None))
+        if memory is not None:
+            saying("measuring the speed of memory once more")
+            memory = speed.better_of(memory, about_threads.torch, about_engine.level)
     machine = look(allowed, busy, watch.steal())
     checkpoint, shape = None, None
     if model is not None and folder is not None:

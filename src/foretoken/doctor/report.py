@@ -182,8 +182,10 @@ def _things(topics: list[str]) -> str:
 
 
 def _writable(text: str) -> str:
-    """What standard output cannot write, such as half a character in a folder's name, as an escape."""
+    """What standard output cannot write, such as half a character in a folder's name, as an escape; and what a terminal
+    would obey, such as what a checkpoint's file may hold."""
     encoding = (sys.stdout and sys.stdout.encoding) or "utf-8"
+    text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 

@@ -49,6 +49,16 @@ def memory_speed(threads: int, level: str | None) -> tuple[MemorySpeed | None, s
         return None, str(error).partition(";")[0]
 
 
+def better_of(first: MemorySpeed, threads: int, level: str | None) -> MemorySpeed:
+    """Memory's speed, measured once more, some moments later: the better of the two, which tells the other. Others on
+    the same host can halve it for seconds."""
+    second, _ = memory_speed(threads, level)
+    if second is None:
+        return first
+    better, worse = sorted((first, second), key=lambda each: -each.best)
+    return replace(better, other=worse.best)
+
+
 def place_of_models(folder: Path | None) -> Disk:
     """Where models lie: the folder of one, or that of the hub's."""
     from huggingface_hub.constants import HF_HUB_CACHE

@@ -11,6 +11,7 @@ from foretoken.doctor.findings.machine import is_busy
 _SLOW_DISK = 0.3e9  # bytes a second
 _EXAMPLE = 3e9  # bytes of a model that is read from it
 _LITTLE_SPACE = 5_000_000_000
+_STEADY = 0.8  # of memory's speed some seconds before
 _WELL = 0.5  # share in huge pages
 _FULL_SIZE = 1 << 30  # bytes that were read; less may have been in the processor's cache
 _SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -36,6 +37,13 @@ def memory(facts: Facts) -> Iterator[Finding]:
     if is_busy(facts.machine):
         advice = "Run `foretoken doctor` again when nothing else does."
         yield Finding("memory speed", NOTE, f"{text}, while other processes wanted memory, too: more is there.", advice)
+    elif found.other is not None and found.other < _STEADY * found.best:
+        yield Finding(
+            "memory speed",
+            NOTE,
+            f"{text}, and some seconds before or after at {speed(found.other)}: somebody else uses this host's memory.",
+            "Expect speeds that change from minute to minute; measure in turn, as `foretoken bench decode` does.",
+        )
     else:
         yield Finding("memory speed", GOOD, f"{text}.")
 
