@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from foretoken.decoder.rows import Rows
 from foretoken.errors import GrammarError, InputError, NumericsError, PromptError, SettingError
 from foretoken.model import Model
 from foretoken.types import Completion
+from tests.interrupts import Interrupts
 from tests.talks import TEMPLATE, talking, written
 
 SAID = ["def add(a, b):", "class Stack:\n    def push(self, item):", "import os\nimport", "é😀 = 1"]
@@ -104,6 +106,34 @@ def test_a_turn_reads_what_is_new_and_no_more(model: Model, read: list[int]) -> 
     for before, turn in pairwise(turns):
         assert turn.cached_tokens >= before.prompt_tokens - 1, "the whole prompt of the turn before is kept"
         assert turn.cached_tokens > 0.5 * turn.prompt_tokens
+
+
+def test_wherever_a_turn_is_interrupted_the_talk_goes_on(model: Model) -> None:
+    """At every line of the talk's own, the last ones of a turn among them; the exception and its frames are kept, as
+    an interactive Python keeps them."""
+    interrupts = Interrupts("chat.py")
+    kept: list[BaseException] = []
+
+    def turn(chat: foretoken.Chat) -> None:
+        try:
+            exhausted(chat.send(SAID[0], max_new_tokens=3))
+        except KeyboardInterrupt as error:
+            kept.append(error)
+            raise
+
+    chat = model.chat()
+    lines = interrupts.count(lambda: turn(chat))
+    assert lines > 20
+    for at in range(lines):
+        chat = model.chat()
+        interrupts.during(partial(turn, chat), at)
+        before = len(chat.messages)
+        assert exhausted(chat.send(SAID[1], max_new_tokens=3)).tokens
+        assert len(chat.messages) == before + 2
+        chat.reset()
+    assert len(kept) == lines
+    kept.clear()
+    gc.collect()  # what they held is not counted with what the next tests hold
 
 
 def test_a_turn_that_is_closed_leaves_what_was_said_and_the_talk_goes_on(model: Model, read: list[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 from foretoken.errors import InputError, PromptError, SettingError
@@ -52,7 +53,7 @@ class Chat:
         self._beginning = [] if system is None else [_message("system", system)]
         self._messages = list(self._beginning)
         self._changes = 0  # how often a turn or a reset has changed what was said
-        self._under_way = False
+        self._begun: weakref.ref[Generation] | None = None  # the last turn of which a piece was asked for
         weakref.finalize(self, forget)
 
     @property
@@ -77,7 +78,10 @@ class Chat:
             raise SettingError(f"n is {chosen.n}, and a talk goes on with one reply; leave n out")
         said = _message("user", text)
         prompt = self.text + text if self.plain else self._tokenizer.encode_chat([*self._messages, said])
-        return Stream(self._turn(said, self._changes, self._start(prompt, chosen)))
+        itself: list[weakref.ref[Generation]] = []
+        turn = self._turn(said, self._changes, self._start(prompt, chosen), itself)
+        itself.append(weakref.ref(turn))  # weak, so that a stream that is dropped is closed at once
+        return Stream(turn)
 
     def reset(self) -> None:
         """Begin anew: nothing was said, but for the system message."""
@@ -86,11 +90,13 @@ class Chat:
         self._changes += 1
         self._forget()
 
-    def _turn(self, said: dict[str, str], at: int, run: Generation) -> Generation:
+    def _turn(
+        self, said: dict[str, str], at: int, run: Generation, itself: Sequence[weakref.ref[Generation]]
+    ) -> Generation:
         self._expect_idle()
         if self._changes != at:
             raise InputError("another turn was taken since this one was sent, or the talk was reset; send it again")
-        self._under_way = True
+        self._begun = itself[0]
         reply = ""
         try:
             while True:
@@ -108,14 +114,15 @@ class Chat:
             raise
         finally:
             run.close()
-            self._under_way = False
 
     def _add(self, said: dict[str, str], reply: str) -> None:
         self._messages += [said, _message("assistant", reply)]
         self._changes += 1
 
     def _expect_idle(self) -> None:
-        if self._under_way:
+        # asked of the turn itself: a note that somebody must take back stays where an interruption skips that
+        turn = None if self._begun is None else self._begun()
+        if turn is not None and getgeneratorstate(turn) != GEN_CLOSED:
             raise InputError("the last turn has not ended; iterate its stream to the end, or close it")
 
 

@@ -41,8 +41,8 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def place_in_poison(cache: Cache, parents: Sequence[int]) -> range:
         used = cache.length - cache.base + cache.scratch
         slots = place(cache, parents)
-        cache._keys[:, used:] = torch.nan
-        cache._values[:, used:] = torch.nan
+        cache._memory.keys[:, used:] = torch.nan
+        cache._memory.values[:, used:] = torch.nan
         return slots
 
     monkeypatch.setattr(Cache, "place", place_in_poison)

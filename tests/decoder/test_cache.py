@@ -128,9 +128,9 @@ def test_growing_keeps_prefix_scratch_and_tags(dtype: torch.dtype) -> None:
     before = cache.digest()
     writer = fill(cache, [200, 201])
     held = [tensor.clone() for layer in cache.layers for tensor in cache.read(layer)]
-    capacity = cache._keys.shape[1]
+    capacity = cache._memory.keys.shape[1]
     cache.place([-1] * 1000)
-    assert cache._keys.shape[1] > capacity
+    assert cache._memory.keys.shape[1] > capacity
     assert cache.digest() == before
     now = [tensor[:202] for layer in cache.layers for tensor in cache.read(layer)]
     assert all(torch.equal(a, b) for a, b in zip(now, held, strict=True))
@@ -190,7 +190,7 @@ def test_a_digest_does_not_see_scratch_or_what_lies_beyond() -> None:
     before = cache.digest()
     fill(cache, [9, 8])
     assert cache.digest() == before
-    cache._keys[:, 2:] = torch.nan
+    cache._memory.keys[:, 2:] = torch.nan
     assert cache.digest() == before
 
 

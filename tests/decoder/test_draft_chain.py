@@ -39,7 +39,7 @@ def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 def writers(cache: Cache) -> list[list[int]]:
     """The tags of all slots, layer by layer."""
     start = cache.length - cache.base
-    tags: list[list[int]] = cache._tags[:, start : start + cache.scratch].tolist()
+    tags: list[list[int]] = cache._memory.tags[:, start : start + cache.scratch].tolist()
     return tags
 
 
@@ -137,9 +137,9 @@ def test_a_chain_in_a_view(make: Make, dtype: torch.dtype) -> None:
 def test_a_chain_makes_the_cache_grow(make: Make) -> None:
     decoder, prefix = make("plain"), random_tokens(250, seed=1, vocab=97)
     one, other = after(decoder, prefix), after(decoder, prefix)
-    capacity = one._keys.shape[1]
+    capacity = one._memory.keys.shape[1]
     assert decoder.draft_chain(one, 42, 20) == single_steps(decoder, other, 42, 20)
-    assert one._keys.shape[1] > capacity
+    assert one._memory.keys.shape[1] > capacity
     assert equal(scratch(one, 20), scratch(other, 20))
 
 

@@ -163,7 +163,7 @@ def test_poison_is_what_lies_in_unwritten_slots(make: Make) -> None:
     keys, values = cache.read(1)
     assert keys[20:].isnan().all()
     assert values[20:].isnan().all()
-    assert cache._keys[:, 22:].isnan().all()
+    assert cache._memory.keys[:, 22:].isnan().all()
     assert not keys[:20].isnan().any()
 
 
@@ -212,12 +212,12 @@ def test_what_a_cache_went_through_does_not_matter(make: Make, shape: str, dtype
     fresh = read_committed(decoder, tokens, [40], fresh_cache)
 
     cache = decoder.new_cache()
-    first = cache._keys.data_ptr()
+    first = cache._memory.keys.data_ptr()
     read_committed(decoder, tokens[:20], [20], cache)
     run(decoder, Rows([(cache, random_tokens(9, seed=16, vocab=97), random_tree(9, seed=17))]))
     read_committed(decoder, random_tokens(250, seed=18, vocab=97), [250], discarded(cache))  # it grows
-    assert cache._keys.data_ptr() != first
-    assert cache._keys.shape[1] > 256
+    assert cache._memory.keys.data_ptr() != first
+    assert cache._memory.keys.shape[1] > 256
     cache.truncate(20)
     rows = Rows([(cache, [*tokens[20:23], 5, 6], [-1, 0, 1, 0, 1])])
     run(decoder, rows)

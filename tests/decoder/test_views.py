@@ -36,7 +36,7 @@ def test_a_view_reads_its_parent_s_prefix_and_not_its_scratch() -> None:
 def test_a_view_writes_and_commits_in_itself_and_never_changes_its_parent() -> None:
     cache = plain([1, 2, 3])
     writer = fill(cache, [90, 91])
-    before, storage = cache.digest(), cache._keys.clone()
+    before, storage = cache.digest(), cache._memory.keys.clone()
     view = cache.view()
     view.commit([0, 2], fill(view, [10, 11, 12], [-1, 0, 0]))
     fill(view, [20, 21])
@@ -48,7 +48,7 @@ def test_a_view_writes_and_commits_in_itself_and_never_changes_its_parent() -> N
     assert view.digest() == plain([1, 2, 3, 10]).digest()
 
     assert cache.digest() == before
-    assert torch.equal(cache._keys[:, :5], storage[:, :5])
+    assert torch.equal(cache._memory.keys[:, :5], storage[:, :5])
     assert holds(cache, [1, 2, 3], [90, 91])
     cache.commit([0, 1], writer)  # its scratch is still its own
     assert holds(cache, [1, 2, 3, 90, 91])

@@ -45,8 +45,8 @@ def test_what_lies_before_a_window_does_not_matter(make: Make, dtype: torch.dtyp
         rows = ([42, 43, 44], [-1, 0, -1])
         clean = run(decoder, Rows([(cache, *rows)]))
         cache.discard()
-        cache._keys[:, : length - 19] = torch.nan  # the first row sees itself and 19 before it
-        cache._values[:, : length - 19] = torch.nan
+        cache._memory.keys[:, : length - 19] = torch.nan  # the first row sees itself and 19 before it
+        cache._memory.values[:, : length - 19] = torch.nan
         assert run(decoder, Rows([(cache, *rows)])) == clean, length
 
 

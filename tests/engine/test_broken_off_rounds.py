@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 
+from foretoken.decoder import cache as memory
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.rows import Rows
@@ -113,29 +115,25 @@ def test_wherever_a_round_breaks_off_the_next_draft_is_judged_rightly_or_refused
 
 
 @both
-def test_a_commit_that_broke_off_half_way_is_not_tried_again(arithmetic: str) -> None:
+def test_a_commit_that_broke_off_half_way_is_not_tried_again(arithmetic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its keys have been moved, its values have not."""
     target = tiny_decoder(arithmetic=arithmetic)
     cache = target.new_cache()
     rows = Rows([(cache, [5, 6, 7], [-1, -1, 1])])
     target.forward(rows)
+    move, moved = memory._move, []
 
-    class Breaks:
-        """Values that can be read and not written."""
-
-        def __init__(self, values: torch.Tensor) -> None:
-            self._values = values
-
-        def __getitem__(self, index: Any) -> torch.Tensor:
-            return self._values[index]
-
-        def __setitem__(self, index: Any, value: Any) -> None:
+    def breaks(tensor: torch.Tensor, path: Sequence[int], start: int) -> None:
+        if moved:
             raise BrokenOffError
+        moved.append(tensor)
+        move(tensor, path, start)
 
-    values = cache._values
-    cache._values = Breaks(values)  # type: ignore[assignment]
-    with pytest.raises(BrokenOffError):
-        cache.commit([1, 2], rows.writer)
-    cache._values = values
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "_move", breaks)
+        with pytest.raises(BrokenOffError):
+            cache.commit([1, 2], rows.writer)
+    assert len(moved) == 1
     assert cache.length == 0
     with pytest.raises(ContractError, match="was not written by the pass that commits it"):
         cache.commit([1, 2], rows.writer)

@@ -47,8 +47,8 @@ def test_features_own_their_memory() -> None:
     (verdict,) = verifier.begin([request()])
     assert verdict.features is not None
     before = {name: tensor.clone() for name, tensor in verdict.features.tensors.items()}
-    caches[0]._keys.fill_(7)
-    caches[0]._values.fill_(7)
+    caches[0]._memory.keys.fill_(7)
+    caches[0]._memory.values.fill_(7)
     assert before.keys() == {"keys", "values", "hidden"}
     for name, tensor in verdict.features.tensors.items():
         assert torch.equal(tensor, before[name]), name

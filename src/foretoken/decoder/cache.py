@@ -16,7 +16,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from foretoken.errors import ContractError
@@ -29,6 +32,24 @@ _FIRST_CAPACITY = 256  # positions
 def new_writer() -> int:
     """A tag that no pass had before: what a pass wrote can be told from everything else that lies in scratch."""
     return next(_writers)
+
+
+class _Memory(NamedTuple):
+    """What a cache lies in: keys and values [layers, capacity, kv_heads, head_dim], tags [layers, capacity].
+
+    A cache replaces the three at once, in one assignment. An interruption while it grows thus leaves the old memory
+    whole, never keys of one size beside values of another, into which native code would write past the end.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    tags: npt.NDArray[np.int64]
+
+    def grown(self, capacity: int) -> _Memory:
+        """The same contents, in room for `capacity` positions."""
+        tags = np.full((len(self.tags), capacity), _UNWRITTEN)
+        tags[:, : self.tags.shape[1]] = self.tags
+        return _Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags)
 
 
 class Cache:
@@ -55,9 +76,8 @@ class Cache:
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
         shape = (len(layers), 0, kv_heads, head_dim)
-        self._keys = torch.empty(shape, dtype=dtype, device=device)
-        self._values = torch.empty(shape, dtype=dtype, device=device)
-        self._tags = torch.empty((len(layers), 0), dtype=torch.int64)
+        keys, values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+        self._memory = _Memory(keys, values, np.empty((len(layers), 0), dtype=np.int64))
         self.device = device
 
     # -- scratch ----------------------------------------------------------------------------------------------------
@@ -74,13 +94,13 @@ class Cache:
         for slot, parent in enumerate(parents, first):
             if not -1 <= parent < slot:
                 raise ContractError(f"slot {slot} was given parent {parent}; expected an earlier slot, or -1")
-        self._reserve(self.length - self.base + first + len(parents))
+        self._reserve(self._used + len(parents))
         self.linear = self.linear and all(parent == slot - 1 for slot, parent in enumerate(parents, first))
         for parent in parents:
             self._parents.append(parent)
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
         start = self.length - self.base
-        self._tags[:, start + first : start + self.scratch] = _UNWRITTEN
+        self._memory.tags[:, start + first : start + self.scratch] = _UNWRITTEN
         return range(first, self.scratch)
 
     def position(self, slot: int) -> int:
@@ -100,15 +120,17 @@ class Cache:
         at = self._layer(layer)
         start = self.length - self.base
         span = slice(start + slots.start, start + slots.stop)
-        self._keys[at, span] = keys.to(self._keys.dtype)
-        self._values[at, span] = values.to(self._values.dtype)
-        self._tags[at, span] = writer
+        memory = self._memory
+        memory.keys[at, span] = keys.to(memory.keys.dtype)
+        memory.values[at, span] = values.to(memory.values.dtype)
+        memory.tags[at, span] = writer
 
     def tag(self, layers: range, slots: range, writer: int) -> None:
         """Note who wrote some slots in some layers, where the writing itself went by address."""
         start = self.length - self.base
         first = self.layers.start
-        self._tags[layers.start - first : layers.stop - first, start + slots.start : start + slots.stop] = writer
+        rows = slice(start + slots.start, start + slots.stop)
+        self._memory.tags[layers.start - first : layers.stop - first, rows] = writer
 
     def addresses(self) -> tuple[tuple[int, int, int, int], list[tuple[int, int, int, int, int, int]]]:
         """Where keys and values lie, for native code.
@@ -118,28 +140,32 @@ class Cache:
         the first position. Good until a row is placed.
         """
         prefix: list[tuple[int, int, int, int, int, int]] = []
-        at: Cache | None = self
         end = self.length
-        while at is not None:
+        for at in self.lineage():
             at._expect_ground()
-            keys, values, layer_bytes = (
-                at._keys.data_ptr(),
-                at._values.data_ptr(),
-                at._keys.stride(0) * at._keys.itemsize,
-            )
+            at._expect_room()
             if at.base < end:
-                prefix.append((at.base, end, keys, values, layer_bytes, at.layers.start))
+                prefix.append((at.base, end, *at._address(0)))
             end = min(end, at.base)
-            at = at.parent
-        row_bytes = self._keys.stride(1) * self._keys.itemsize
-        offset = (self.length - self.base) * row_bytes
-        own = (
-            self._keys.data_ptr() + offset,
-            self._values.data_ptr() + offset,
-            self._keys.stride(0) * self._keys.itemsize,
-            self.layers.start,
-        )
-        return own, prefix[::-1]
+        return self._address(self.length - self.base), prefix[::-1]
+
+    def _address(self, row: int) -> tuple[int, int, int, int]:
+        """Of a row of this cache's own memory: its key and its value in the first layer, bytes from one layer to the
+        next, that first layer."""
+        keys, values, _ = self._memory
+        offset = row * keys.stride(1) * keys.itemsize
+        layer_bytes = keys.stride(0) * keys.itemsize
+        return keys.data_ptr() + offset, values.data_ptr() + offset, layer_bytes, self.layers.start
+
+    def _expect_room(self) -> None:
+        """What is handed over by address is written to without another look at its size."""
+        keys, values, tags = self._memory
+        capacity = keys.shape[1]
+        if values.shape != keys.shape or tags.shape != keys.shape[:2] or self._used > capacity:
+            raise ContractError(
+                f"a cache has room for {capacity} keys, {values.shape[1]} values and {tags.shape[1]} tags, expected "
+                f"the same for each, and {self._used} at least; end its sequence"
+            )
 
     def lineage(self) -> Iterator[Cache]:
         """This cache, and those under it, if it is a view."""
@@ -151,8 +177,8 @@ class Cache:
     @property
     def kind(self) -> str:
         """What it holds for each position, in words: only caches of one kind may take each other's place."""
-        _, _, kv_heads, head_dim = self._keys.shape
-        return f"{kv_heads} heads of {head_dim}, {str(self._keys.dtype).removeprefix('torch.')}"
+        _, _, kv_heads, head_dim = self._memory.keys.shape
+        return f"{kv_heads} heads of {head_dim}, {str(self._memory.keys.dtype).removeprefix('torch.')}"
 
     def discard(self) -> None:
         """Forget all scratch."""
@@ -177,22 +203,19 @@ class Cache:
             previous = slot
         start = self.length - self.base
         in_order = list(path) == list(range(len(path)))
-        where = slice(start, start + len(path)) if in_order else torch.tensor(path, dtype=torch.int64) + start
-        right = self._tags[:, where] == writer
-        if not bool(right.all()):
-            layer, row = (~right).nonzero()[0].tolist()
+        where = slice(start, start + len(path)) if in_order else np.asarray(path) + start
+        keys, values, tags = self._memory
+        right = tags[:, where] == writer
+        if not right.all():
+            layer, row = np.argwhere(~right)[0].tolist()
             raise ContractError(
                 f"slot {path[row]} of layer {self.layers[layer]} was not written by the pass that commits it"
             )
         if not in_order:
             # a commit that is broken off between the moves must not be tried again: these slots are nobody's now
-            self._tags[:, start : start + self.scratch] = _UNWRITTEN
-            for to, slot in enumerate(path, start):  # a path only moves down: nothing is written over before it moved
-                if to == start + slot:
-                    continue
-                for layer in range(len(self.layers)):  # a piece that is too small for PyTorch to wake its threads for
-                    self._keys[layer, to] = self._keys[layer, start + slot]
-                    self._values[layer, to] = self._values[layer, start + slot]
+            tags[:, start : start + self.scratch] = _UNWRITTEN
+            for tensor in (keys, values):
+                _move(tensor, path, start)
         self.discard()
         self.length += len(path)
 
@@ -214,7 +237,7 @@ class Cache:
         """
         at = self._layer(layer)
         stop = self.length - self.base + self.scratch
-        keys, values = self._keys[at, :stop], self._values[at, :stop]
+        keys, values = self._memory.keys[at, :stop], self._memory.values[at, :stop]
         if self.parent is None:
             return keys, values
         self._expect_ground()
@@ -226,20 +249,34 @@ class Cache:
         layers = self.layers if layers is None else layers
         for layer in layers:
             self._layer(layer)
-        _, _, kv_heads, head_dim = self._keys.shape
-        return Cache(layers, kv_heads, head_dim, self._keys.dtype, self.device, parent=self)
+        return self._like(layers, parent=self)
 
     def copy(self, length: int) -> Cache:
         """A cache of its own with the first `length` positions of this one."""
-        if self.parent is not None or not 0 <= length <= self.length:
-            raise ContractError(f"cannot copy {length} positions; expected up to {self.length}, and no view")
-        _, _, kv_heads, head_dim = self._keys.shape
-        other = Cache(self.layers, kv_heads, head_dim, self._keys.dtype, self.device)
+        self._expect_root("copy", length)
+        other = self._like(self.layers)
         other._reserve(length)
-        other._keys[:, :length] = self._keys[:, :length]
-        other._values[:, :length] = self._values[:, :length]
+        for ours, theirs in zip(self._memory[:2], other._memory[:2], strict=True):
+            _copy(theirs, ours, length)
         other.length = length
         return other
+
+    def handed_over(self, length: int) -> Cache:
+        """A cache with the memory of this one and its first `length` positions, and nothing else of it: whatever a
+        sequence that was broken off has left (scratch, counts of readers) stays behind. This one is used no more."""
+        self._expect_root("hand over", length)
+        other = self._like(self.layers)
+        other._memory = self._memory
+        other.length = length
+        return other
+
+    def _like(self, layers: range, parent: Cache | None = None) -> Cache:
+        _, _, kv_heads, head_dim = self._memory.keys.shape
+        return Cache(layers, kv_heads, head_dim, self._memory.keys.dtype, self.device, parent=parent)
+
+    def _expect_root(self, what: str, length: int) -> None:
+        if self.parent is not None or not 0 <= length <= self.length:
+            raise ContractError(f"cannot {what} {length} positions; expected up to {self.length}, and no view")
 
     def digest(self) -> str:
         """SHA-256 of the committed keys and values: equal digests are equal bits."""
@@ -258,8 +295,13 @@ class Cache:
             raise ContractError(f"layer {layer} is not in this view, which covers {self.layers}")
         return layer - self.layers.start
 
+    @property
+    def _used(self) -> int:
+        """Positions of its own memory that hold something, or are to."""
+        return self.length - self.base + self.scratch
+
     def _reserve(self, rows: int) -> None:
-        capacity = self._keys.shape[1]
+        capacity = self._memory.keys.shape[1]
         if rows <= capacity:
             return
         if self.readers:
@@ -267,8 +309,38 @@ class Cache:
         capacity = max(_FIRST_CAPACITY, capacity)
         while capacity < rows:
             capacity *= 2
-        for name in ("_keys", "_values", "_tags"):
-            old = getattr(self, name)
-            new = old.new_empty((old.shape[0], capacity, *old.shape[2:]))
-            new[:, : old.shape[1]] = old
-            setattr(self, name, new)
+        self._memory = self._memory.grown(capacity)
+
+
+# Keys and values in the CPU's memory are moved by numpy, in one call and on one thread: PyTorch would wake its own
+# threads, which then spin on the cores that the next pass wants, and which a forked process does not have.
+
+
+def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The same memory, as bytes: numpy knows no bfloat16."""
+    array: npt.NDArray[np.uint8] = tensor.view(torch.uint8).numpy()
+    return array
+
+
+def _copy(to: torch.Tensor, tensor: torch.Tensor, length: int) -> None:
+    """The first `length` positions, into another tensor."""
+    if tensor.device.type == "cpu":
+        _bytes(to)[:, :length] = _bytes(tensor)[:, :length]
+    else:
+        to[:, :length] = tensor[:, :length]
+
+
+def _grown(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
+    grown = tensor.new_empty((tensor.shape[0], capacity, *tensor.shape[2:]))
+    _copy(grown, tensor, tensor.shape[1])
+    return grown
+
+
+def _move(tensor: torch.Tensor, path: Sequence[int], start: int) -> None:
+    """The rows of a path of slots, to the first slots: [layers, capacity, ...], slot 0 at `start`. They are gathered
+    before the first one is written over."""
+    to, where = slice(start, start + len(path)), [start + slot for slot in path]
+    if tensor.device.type == "cpu":
+        _bytes(tensor)[:, to] = _bytes(tensor)[:, where]
+    else:
+        tensor[:, to] = tensor[:, where]

@@ -18,9 +18,13 @@ class Caches:
 
     def open(self, sequence: int, cache: Cache) -> None:
         """Keep a new sequence's cache."""
+        self.expect_new(sequence)
+        self._caches[sequence] = cache
+
+    def expect_new(self, sequence: int) -> None:
+        """Refuse a sequence that is there."""
         if sequence in self._caches:
             raise ContractError(f"sequence {sequence} has begun already")
-        self._caches[sequence] = cache
 
     def close(self, sequence: int) -> None:
         """Forget a sequence; one that is not there is forgotten already."""
@@ -54,8 +58,7 @@ class KeptCaches:
     def put(self, conversation: int, cache: Cache, tokens: Sequence[int]) -> None:
         """Keep a cache, of which `tokens` are known to be what it holds from the beginning: no more of it is kept."""
         length = min(cache.length, len(tokens))
-        cache.truncate(length)
-        self._kept[conversation] = _Kept(cache, tuple(tokens[:length]))
+        self._kept[conversation] = _Kept(cache.handed_over(length), tuple(tokens[:length]))
 
     def take(self, conversation: int, prompt: Sequence[int]) -> Cache | None:
         """The cache that was kept, cut to what it has in common with a prompt, but for the prompt's last token.

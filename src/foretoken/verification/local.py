@@ -100,9 +100,10 @@ class LocalVerifier:
             read: dict[tuple[int, ...], Cache] = {}
             for request, sampler in zip(requests, samplers, strict=True):
                 cache = self._new_cache(request, read.get(request.prompt))
+                self.caches.expect_new(request.sequence)
+                begun.append(request.sequence)  # before it is there, so that an interruption leaves nothing behind
                 self.caches.open(request.sequence, cache)
                 read[request.prompt] = cache
-                begun.append(request.sequence)
                 # else all is read anew each turn
                 if request.conversation is not None and self._cached and not self._needs.hidden:
                     self._talks[request.sequence] = _Talk(request.conversation, list(request.prompt))
