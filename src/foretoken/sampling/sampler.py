@@ -36,7 +36,7 @@ class Constraint(Protocol):
         ...
 
     def allowed(self, size: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """bool [size]: which tokens may come next."""
+        """bool [size]: which tokens may come next. GrammarError if the grammar cannot be followed any further."""
         ...
 
     def advance(self, token: int) -> None:
@@ -102,8 +102,9 @@ class Sampler:
                 self._history.remove(token)
 
     def choose(self, logits: torch.Tensor) -> int | None:
-        """The next token, from its row of logits, float32 [V]. None if one of them is NaN or +inf."""
-        ranked = self.rank(logits, 1)
+        """The next token, from its row of logits, float32 [V]. None if one of them is NaN or +inf. GrammarError if no
+        token may come next."""
+        ranked = self._rank(logits, 1)
         if ranked is not None and not ranked[0]:
             raise _nothing_left()
         return None if ranked is None else ranked[0][0]
@@ -112,8 +113,15 @@ class Sampler:
         """The likeliest next tokens and their scores, best first: the first is the choice. None if a logit is NaN
         or +inf.
 
-        Sampling, the scores hold the dice, and `count` tokens are a sample without replacement.
+        Sampling, the scores hold the dice, and `count` tokens are a sample without replacement. This is for whoever
+        guesses: there is no token where the grammar cannot be followed any further, and no error.
         """
+        try:
+            return self._rank(logits, count)
+        except GrammarError:
+            return [], []
+
+    def _rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
         edited = self._edited(logits)
         noise = None if self.greedy else self._dice(self._stream)
         return kernels.rank(edited, self._warp, noise, count)
