@@ -178,7 +178,7 @@ class Features:
 
     def first(self, rows: int) -> Features:
         """The features of the first `rows` rows, in memory of their own: what was cut is not sent along."""
-        return Features(self.start, {name: tensor[:rows].clone() for name, tensor in self.tensors.items()})
+        return Features(self.start, {name: _owned(tensor[:rows]) for name, tensor in self.tensors.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +216,18 @@ class Verdict:
             tokens=self.tokens[:count],
             origins=self.origins[:count],
             features=features,
-            logits=None if self.logits is None else self.logits[:count].clone(),
+            logits=None if self.logits is None else _owned(self.logits[:count]),
             finish_reason=finish_reason,
         )
+
+
+def _owned(tensor: torch.Tensor) -> torch.Tensor:
+    """The same in memory of its own, copied by one thread: PyTorch's others are not there after a fork."""
+    if tensor.device.type != "cpu":
+        return tensor.clone()
+    import torch
+
+    return torch.from_numpy(tensor.detach().view(torch.uint8).numpy().copy()).view(tensor.dtype)
 
 
 class Extractor(Protocol):

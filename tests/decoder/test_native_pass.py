@@ -149,7 +149,7 @@ def test_an_embedding_of_another_type_than_the_layers_decides_the_cache_s(
         for name, tensor in random_tensors(config, 3).items()
     }
     reference = ReferenceDecoder(config, assemble(tensors, config))
-    assert decoders(reference)[0].new_cache()._keys.dtype == embedding
+    assert decoders(reference)[0].new_cache()._memory.keys.dtype == embedding
     expect_chain_and_tree(reference)
 
 

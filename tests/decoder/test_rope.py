@@ -28,6 +28,16 @@ def test_a_rotation_does_not_depend_on_which_positions_were_asked_for_before(kin
             assert torch.equal(both[1], both[2])
 
 
+@pytest.mark.parametrize("head_dim", [10, 256, 258, 1024])
+def test_frequencies_that_follow_the_position_do_not_depend_on_how_many_are_asked_for(head_dim: int) -> None:
+    # they are computed in pieces, so that PyTorch does not share them out
+    config, positions = RopeConfig(type="dynamic", factor=4.0, original=100), torch.arange(256)
+    at_once = rope.inverse_frequencies(config, head_dim, positions)
+    for position in (0, 99, 100, 126, 127, 128, 254, 255):
+        alone = rope.inverse_frequencies(config, head_dim, positions[position : position + 1])
+        assert torch.equal(at_once[position], alone[0])
+
+
 @pytest.mark.parametrize("head_dim", [6, 10, 128])
 def test_addresses_lead_to_what_the_table_says(head_dim: int) -> None:
     table = RopeTable(RopeConfig(), head_dim, torch.device("cpu"))

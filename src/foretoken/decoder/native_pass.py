@@ -2,6 +2,9 @@
 
 The plan holds the addresses of the weights as they lie (mapped from the file, or copied), so it must not outlive them;
 `NativePass` holds both.
+
+Nothing here is PyTorch's arithmetic, only its memory: PyTorch shares large operations out to threads that a forked
+child does not have, and would wait for them for ever. The native threads are made anew in a child.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 from foretoken.decoder.cache import Cache
@@ -77,11 +81,15 @@ class NativePass:
 
     def embed(self, tokens: list[int]) -> torch.Tensor:
         """float32 [N, hidden]."""
-        return self._weights.embedding[torch.tensor(tokens)].float()
+        table = self._weights.embedding
+        as_bits = table.view(torch.int32 if table.dtype == torch.float32 else torch.int16)  # numpy knows no bf16
+        rows = torch.from_numpy(as_bits.numpy()[tokens]).view(table.dtype)
+        return native.widen(rows.flatten(), self.level).view(rows.shape)
 
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
         """Layers lo to hi over hidden states, which are left as they are."""
-        out = hidden.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        out = torch.empty(hidden.shape)
+        np.copyto(out.numpy(), hidden.detach().float().numpy())
         self._run(rows, False, lo, hi, out, None, None)
         return out
 
@@ -93,7 +101,7 @@ class NativePass:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and output layer: float32 [N, valid_vocab_size]."""
-        hidden = hidden.detach().float().contiguous()
+        hidden = hidden.detach().float().contiguous()  # as it is, mostly
         logits = torch.empty((len(hidden), self._config.valid_vocab_size))
         if len(hidden):
             self._plan.head(len(hidden), hidden.data_ptr(), logits.data_ptr(), 0)

@@ -4,6 +4,9 @@ A row's entry depends on its position alone. The table is computed in pages of f
 changes a bit of what it already said (a vectorised cosine may differ from a scalar one in the last place, and which
 of the two an element gets depends on the size of the tensor that it is in).
 
+Pages are computed in numpy. PyTorch would share a large one out to threads that a forked child does not have, and wait
+for them for ever.
+
 Sources: linear, Chen et al. 2023; dynamic NTK and YaRN, Peng et al. 2023 (arXiv 2309.00071); llama3, Llama 3.1.
 """
 
@@ -12,11 +15,16 @@ from __future__ import annotations
 import math
 from decimal import Decimal, localcontext
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from foretoken.decoder.config import RopeConfig
 
 PAGE = 256  # positions
+_ALONE = 32_767  # numbers: PyTorch shares an operation on more of them out to its threads
+
+Doubles = npt.NDArray[np.float64]
 
 
 class RopeTable:
@@ -55,12 +63,18 @@ class RopeTable:
     def _page(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         page = self._pages.get(number)
         if page is None:
-            positions = torch.arange(number * PAGE, (number + 1) * PAGE)
-            angles = positions[:, None].float() * inverse_frequencies(self._config, self._head_dim, positions)
-            cos, sin = ((x * self._scale).float().contiguous() for x in cosine_and_sine(angles.double()))
+            cos, sin = (torch.from_numpy(table) for table in self._computed(number))
             # the first one stays: another thread's pass may hold its address
             page = self._pages.setdefault(number, (cos.to(self._device), sin.to(self._device)))
         return page
+
+    def _computed(self, number: int) -> list[npt.NDArray[np.float32]]:
+        """Cosines and sines of a page: float32 [PAGE, head_dim / 2] each."""
+        positions = torch.arange(number * PAGE, (number + 1) * PAGE)
+        frequencies = inverse_frequencies(self._config, self._head_dim, positions).numpy()
+        with np.errstate(all="ignore"):  # of a configuration that makes no sense nobody wants to hear in numpy's words
+            angles = positions.numpy().astype(np.float32)[:, None] * frequencies
+            return [(table * self._scale).astype(np.float32) for table in cosine_and_sine(angles.astype(np.float64))]
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -70,25 +84,25 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
-def cosine_and_sine(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def cosine_and_sine(x: Doubles) -> tuple[Doubles, Doubles]:
     """Of float64 angles up to a million or so, to within 1e-15, by sums and products alone.
 
     Libraries' own differ in the last place from machine to machine, and then so would every bit of a model's output.
     """
-    quarters = (x * (2 / math.pi)).round()
+    quarters = np.rint(x * (2 / math.pi))
     # pi / 2 in three parts; those of 33 bits are taken off exactly
     r = x - quarters * 1.5707963267341256 - quarters * 6.077100506303966e-11 - quarters * 2.0222662487959506e-21
     square = r * r
-    sine, cosine = torch.zeros_like(r), torch.zeros_like(r)
+    sine, cosine = np.zeros_like(r), np.zeros_like(r)
     for n in range(9, -1, -1):  # Taylor's series, |r| <= pi / 4
         sine = sine * square + (-1) ** n / math.factorial(2 * n + 1)
         cosine = cosine * square + (-1) ** n / math.factorial(2 * n)
     sine = sine * r
-    turn = quarters.long() % 4
+    turn = quarters.astype(np.int64) % 4
     across = turn % 2 == 1
     return (
-        torch.where(across, sine, cosine) * torch.where((turn == 1) | (turn == 2), -1.0, 1.0),
-        torch.where(across, cosine, sine) * torch.where(turn >= 2, -1.0, 1.0),
+        np.where(across, sine, cosine) * np.where((turn == 1) | (turn == 2), -1.0, 1.0),
+        np.where(across, cosine, sine) * np.where(turn >= 2, -1.0, 1.0),
     )
 
 
@@ -110,7 +124,10 @@ def inverse_frequencies(config: RopeConfig, head_dim: int, positions: torch.Tens
         # the base grows with the row's own position, not with the longest row in the pass: rows stay independent
         length = (positions + 1).clamp(min=config.original).double()
         stretch = (config.factor * length / config.original - (config.factor - 1)) ** (head_dim / (head_dim - 2))
-        return (1.0 / ((config.theta * stretch)[:, None] ** exponents)).float()
+        few = max(1, _ALONE // len(exponents))  # rows; each is computed for itself, however many there are
+        bases = (config.theta * stretch)[:, None]
+        rows = [1.0 / (bases[at : at + few] ** exponents) for at in range(0, len(bases), few)]
+        return torch.from_numpy(np.concatenate(rows, dtype=np.float32, casting="same_kind"))
     plain = _powers(config.theta, head_dim)
     if config.type == "linear":
         plain = plain / config.factor

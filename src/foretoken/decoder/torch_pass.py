@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from foretoken import kernels
@@ -12,6 +14,7 @@ from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rope import RopeTable, rotate
 from foretoken.decoder.rows import Rows, Segment
 from foretoken.decoder.weights import LayerWeights, Weights
+from foretoken.errors import ContractError
 from foretoken.kernels import rowwise
 
 
@@ -27,6 +30,7 @@ class TorchPass:
         self._weights = dequantised(weights, threads=threads)  # here low-bit weights save no memory
         self._rope = rope
         self._threads = threads
+        self._process = os.getpid()
         self._linear = rowwise.linear_batched if batched else rowwise.linear
 
     @property
@@ -36,10 +40,12 @@ class TorchPass:
 
     def embed(self, tokens: list[int]) -> torch.Tensor:
         """float32 [N, hidden]."""
+        self._expect_threads()
         return self._weights.embedding[torch.tensor(tokens, device=self._weights.embedding.device)].float()
 
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
         """Layers lo to hi over hidden states, which are left as they are."""
+        self._expect_threads()
         rows.expect_placed()
         cos, sin = self._rope(rows.positions)
         with rowwise.pinned_threads(self._threads):
@@ -53,6 +59,7 @@ class TorchPass:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and output layer: float32 [N, valid_vocab_size], of the weights' precision."""
+        self._expect_threads()
         with rowwise.pinned_threads(self._threads):
             normed = rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
             head = self._weights.head
@@ -75,6 +82,23 @@ class TorchPass:
             token = choice
             tokens.append(token)
         return tokens
+
+    def _expect_threads(self) -> None:
+        """Refuse to run in a forked child where PyTorch would wait for ever: for threads that only its parent has."""
+        if os.getpid() == self._process:
+            return
+        device, threads = self._weights.embedding.device, max(self._threads, torch.get_num_threads())
+        if device.type != "cpu":
+            raise ContractError(
+                f"the model was loaded on {device} before this process was forked, and a GPU cannot be used after a "
+                "fork; load it in the new process, and begin that with 'spawn'"
+            )
+        if threads > 1:
+            raise ContractError(
+                f"the model was loaded before this process was forked, and PyTorch would wait for {threads} threads "
+                "that only the first process has; begin the new one with 'spawn', or before the model is loaded call "
+                "torch.set_num_threads(1) and give threads=1"
+            )
 
     def _layer(
         self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor

@@ -38,7 +38,7 @@ import torch
 
 from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.outputs import Outputs, joined
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.reading import DecoderDrafter, Reading, choose
@@ -236,7 +236,7 @@ class FractalDrafter(DecoderDrafter):
         first = kept if made.known or not made.root else 0
         rows = made.rows(first)
         guessed = self.model.layers(self.model.embed(rows.tokens), rows, 0, hi)
-        return torch.cat((hidden[:kept], guessed[kept - first :]))
+        return joined((hidden[:kept], guessed[kept - first :]))
 
     def _choose(self, made: _Pass, reading: Reading, outputs: Outputs, most: int) -> None:
         """What each row chooses behind the known tokens, given what the rows before it have just chosen; it ends at a

@@ -20,7 +20,7 @@ from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.outputs import Outputs, joined, picked
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
 from foretoken.sampling.sampler import MakeSampler, Sampler
@@ -211,7 +211,7 @@ class LocalVerifier:
             kept.append(hidden[segment.span.start + len(text) - 1 : segment.span.stop])
             first = spans[-1].stop if spans else 0
             spans.append(slice(first, first + len(kept[-1])))
-        hidden = torch.cat(kept)
+        hidden = joined(kept)
         return self._target.choices(hidden), spans
 
     def _new_cache(self, request: Request, read: Cache | None) -> Cache:
@@ -253,7 +253,7 @@ class LocalVerifier:
             tokens=(token,),
             origins=(TARGET,),
             start=0,
-            hidden=torch.cat(kept) if self._needs.hidden else hidden,
+            hidden=joined(kept) if self._needs.hidden else hidden,
             logits=logits,
             cached_tokens=cached,
         )
@@ -277,7 +277,7 @@ class LocalVerifier:
         state = self._sequences[sequence]
         features: dict[str, torch.Tensor] = {}
         if self._needs.hidden:
-            features["hidden"] = hidden.clone() if path is None else _rows(hidden, path)
+            features["hidden"] = picked(hidden, range(len(hidden)) if path is None else path)
         if self._needs.extractor is not None:
             features.update(self._needs.extractor(self.caches[sequence], start, state.length))
         return Verdict(
@@ -288,7 +288,7 @@ class LocalVerifier:
             tokens=tokens,
             origins=origins,
             features=Features(start, features) if features else None,
-            logits=(logits.clone() if path is None else _rows(logits, path)) if state.keep_logits else None,
+            logits=picked(logits, range(len(logits)) if path is None else path) if state.keep_logits else None,
             finish_reason="stop" if state.sampler.complete else None,
             cached_tokens=cached_tokens,
         )
@@ -366,11 +366,3 @@ class LocalVerifier:
                 f"the cache of sequence {draft.sequence} holds {held} positions, expected {expected}: "
                 "it was cut, or a pass was broken off while it committed; end the sequence"
             )
-
-
-def _rows(tensor: torch.Tensor, path: list[int]) -> torch.Tensor:
-    """Some rows, in memory of their own. PyTorch would share the copying out to its threads, which then spin on the
-    cores that the next pass wants; numpy does not."""
-    if tensor.device.type != "cpu":
-        return tensor[path]
-    return torch.from_numpy(tensor.numpy()[path])
