@@ -102,7 +102,7 @@ def test_what_cannot_be_json_touches_no_file(tmp_path: Path) -> None:
         (".", "{folder} is a folder; expected the name of a file for the record"),
         ("/dev/null", "/dev/null is no ordinary file; expected the name of a file for the record"),
         ("x" * 300, "{folder}/" + "x" * 300 + " cannot hold the record (File name too long); name another file"),
-        ("a\0b", "{folder}/a\0b cannot hold the record (embedded null byte); name another file"),
+        ("a\0b", "{folder}/a\\x00b cannot hold the record (embedded null byte); name another file"),
         ("file/record.json", "{folder}/file/record.json cannot hold the record (Not a directory); name another file"),
         ("loop", "{folder}/loop cannot hold the record (Too many levels of symbolic links); name another file"),
         ("dangling", "there is no folder {folder}/gone for the record; make it first"),

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -145,6 +148,77 @@ def test_what_is_cut_in_a_message_ends_within_its_quotes() -> None:
     with pytest.raises(SettingError) as error:
         GenerateSettings.of({"json_schema": b"{" * 80})
     assert str(error.value) == f"json_schema is b'{'{' * 56}…', expected text"
+
+
+ARRAYS = [
+    np.array([1, 2]),
+    np.array([[1.5, 2.5]] * 40),
+    np.array(["auto", "x"]),
+    np.array([]),
+    torch.tensor([3, 4]),
+    torch.ones(9, 9),
+    [np.array([1, 2])],
+]
+
+
+@pytest.mark.parametrize("value", ARRAYS, ids=range(len(ARRAYS)))
+@pytest.mark.parametrize("kind", [GenerateSettings, LoadSettings])
+def test_an_array_is_no_setting(kind: type[GenerateSettings] | type[LoadSettings], value: Any) -> None:
+    for field in dataclasses.fields(kind):
+        with pytest.raises(SettingError) as error:
+            kind.of({field.name: value})
+        assert str(error.value).startswith(f"{field.name} is ")
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 300
+    for bias in ({5: value}, value):
+        with pytest.raises(SettingError, match="logit_bias"):
+            GenerateSettings(logit_bias=bias)
+
+
+def test_what_cannot_even_be_written_is_refused() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    with pytest.raises(SettingError, match=r"^temperature is Fraction\(10+…, expected"):
+        GenerateSettings(temperature=Fraction(10**40 * 10**300))  # type: ignore[arg-type]
+    for value in (Odd(), 10**5000):
+        for name in ("temperature", "n", "stop", "json_schema"):
+            with pytest.raises(SettingError, match=f"{name} is <(Odd|int)>, expected"):
+                GenerateSettings.of({name: value})
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    given = {
+        "max_new_tokens": np.int64(3),
+        "temperature": np.float32(0.5),
+        "top_p": np.float64(0.25),
+        "top_k": np.uint8(4),
+        "seed": np.uint64(2**64 - 1),
+        "presence_penalty": np.int32(1),
+        "logit_bias": {np.int64(5): np.float16(0.5), 6: 1},
+    }
+    chosen = GenerateSettings.of(given)
+    assert chosen == GenerateSettings(
+        max_new_tokens=3,
+        temperature=0.5,
+        top_p=0.25,
+        top_k=4,
+        seed=2**64 - 1,
+        presence_penalty=1,
+        logit_bias={5: 0.5, 6: 1},
+    )
+    assert json.loads(json.dumps(dataclasses.asdict(chosen)))["temperature"] == 0.5  # plain ones, as a record needs
+    assert type(LoadSettings(threads=np.int64(1)).threads) is int  # type: ignore[arg-type]
+    for name, value in {"n": np.float64(2), "temperature": np.float32("nan"), "cache": np.True_}.items():
+        with pytest.raises(SettingError, match=f"{name} is "):
+            (LoadSettings if name == "cache" else GenerateSettings).of({name: value})
+
+
+@pytest.mark.parametrize("value", [3, "", ["main"], b"main", "a\nb\ud800"])
+def test_a_revision_is_text(value: Any) -> None:
+    with pytest.raises(SettingError, match=r"^revision is .*, expected text: a branch, tag or commit$"):
+        LoadSettings(revision=value)
 
 
 # -- what drafts ------------------------------------------------------------------------------------------------------

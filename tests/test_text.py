@@ -107,7 +107,7 @@ def test_a_broken_tokenizer_is_an_error_of_one_line_that_names_the_folder(tmp_pa
             "config.json: Validation error for field 'x': Field 'x' expected int, got float",
         ),
         (ValueError("got: <class 'dict'>, no NoneType"), "got: dict, no null"),
-        (ValueError("x" * 5000), "x" * 300),
+        (ValueError("x" * 5000), "x" * 199 + "…"),
     ],
 )
 def test_of_what_transformers_says_the_first_line_is_told(

@@ -15,9 +15,10 @@ from foretoken.decoder.config import DecoderConfig, read_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import copy_of, quantised, with_inputs
 from foretoken.decoder.native_pass import why_not
-from foretoken.decoder.weights import DTYPES, Weights, load_weights
+from foretoken.decoder.weights import DTYPES, Weights, deciding_files, load_weights
 from foretoken.drafters import FRACTAL
 from foretoken.errors import CheckpointError, DraftSpecError, SettingError
+from foretoken.files import FilesAsRead
 from foretoken.ladder import (
     Level,
     LoadedLevel,
@@ -52,10 +53,12 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     _expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=read_config)
     levels = find_levels(levels, folder)
+    read_config(folder)  # what is no checkpoint is refused as such, not for the files that it lacks
+    files = FilesAsRead.note(deciding_files(folder).values())
     target, tokenizer = _load_decoder(folder, chosen)
     if target.config.low_bit is not None:
         _warn_if_inflated(f"{model} ({target.config.low_bit.label})", target.weights)
-    return _drafting(levels, target, tokenizer, str(model), folder, chosen)
+    return _drafting(levels, target, tokenizer, str(model), folder, chosen, files=files)
 
 
 Loaded = dict[tuple[Any, ...], LoadedLevel]  # by what a level is loaded from
@@ -80,7 +83,9 @@ def with_draft(
     cache = model.settings.cache if cache is None else cache
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
     levels = find_levels(name_levels(chosen), model.folder)
-    return _drafting(levels, model.target, model.tokenizer, model.name, model.folder, chosen, samplers, loaded)
+    return _drafting(
+        levels, model.target, model.tokenizer, model.name, model.folder, chosen, samplers, loaded, model.files
+    )
 
 
 def _drafting(
@@ -92,6 +97,7 @@ def _drafting(
     settings: LoadSettings,
     guessing: Samplers | None = None,
     loaded: Loaded | None = None,
+    files: FilesAsRead | None = None,
 ) -> Model:
     """A model of a loaded target and the drafts that its levels name, which are loaded here."""
     caches = Caches()
@@ -138,6 +144,7 @@ def _drafting(
         name=name,
         folder=folder,
         settings=settings,
+        files=files,
     )
 
 

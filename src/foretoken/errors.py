@@ -15,19 +15,23 @@
     ├── ContractError (RuntimeError)        a part broke the rules between parts: a bug, ours or a plug-in's
     └── NativeError (RuntimeError)          the native module is required or forced, and cannot be had
 
-Messages are one line and say what came, what was expected, and what to do. Each class is also the standard exception
-that it refines, so that `except ValueError` keeps working. To add one: refine the nearest class here, and quote its
-message in a test.
+Messages are one line, whatever is quoted in them, and say what came, what was expected, and what to do. Each class is
+also the standard exception that it refines, so that `except ValueError` keeps working. To add one: refine the nearest
+class here, and quote its message in a test.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
 class ForetokenError(Exception):
-    """The root: catch it to catch everything that is not a bug in the calling code."""
+    """The root: catch it to catch everything that is not a bug in the calling code. Its message becomes one line."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(one_line(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class InputError(ForetokenError, ValueError):
@@ -82,13 +86,24 @@ class NativeError(ForetokenError, RuntimeError):
     """The native module is required or forced, and cannot be had."""
 
 
+def one_line(text: str) -> str:
+    """Text with what would end the line, or be obeyed by a terminal, written as Python writes it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def quoted(value: object, most: int = 60) -> str:
     """A value in a message, as Python writes it; one that is long is cut, and says so, within its quotes."""
-    text = repr(value)
-    if len(text) <= most:
-        return text
+    try:
+        text = re.sub(r"\s*\n\s*", " ", repr(value))  # arrays are written on several lines
+    except Exception:  # of numbers with thousands of digits, and of whatever else a caller may give
+        text = f"<{type(value).__name__}>"
     close = text[-1] if text[-1] in "'\"" else ""
-    return f"{text[: most - 1 - len(close)]}…{close}"
+    return text if len(text) <= most else f"{cut(text, most - len(close))}{close}"
+
+
+def cut(text: str, most: int = 60) -> str:
+    """Text in a message without quotes; one that is long is cut, and says so."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

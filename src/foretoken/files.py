@@ -1,4 +1,5 @@
-"""Files that are written whole or not at all, at places that are looked at before minutes of work."""
+"""Files that are written whole or not at all, at places that are looked at before minutes of work; and files that were
+read, as they were then."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
-from foretoken.errors import InputError
+from foretoken.errors import CheckpointError, ForetokenError, InputError, quoted
 
 MOST_READ = 1 << 28  # bytes of a text or a record: whoever gives more gives something else, or what never ends
 
@@ -31,6 +33,52 @@ def read_stream(stream: BinaryIO) -> bytes:
         if length > MOST_READ:
             raise OSError(errno.EFBIG, f"more than {MOST_READ >> 20} MB")
     return b"".join(blocks)
+
+
+def read_json(path: str | Path, advice: str) -> Any:
+    """What a file of JSON holds. Raises InputError, with an advice, for one that cannot be read, or is none."""
+    try:
+        return json.loads(read_bytes(path))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {advice}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({quoted(str(error), 80)}); {advice}") from None
+
+
+Mark = tuple[int, int, int]  # of a file: its size, the time of its last change in nanoseconds, its inode
+
+
+@dataclass(frozen=True)
+class FilesAsRead:
+    """Files as they were just before they were read: to see later, without reading them again, whether they still are.
+
+    `files` has the mark of each; None of one that was not there.
+    """
+
+    files: Mapping[Path, Mark | None]
+
+    @classmethod
+    def note(cls, files: Iterable[Path]) -> Self:
+        """Note files that are about to be read, so that a change on the way is one, too."""
+        return cls({file: _mark(file) for file in files})
+
+    def changed(self) -> Path | None:
+        """The first file that is another by now, has been written to, has come or has gone."""
+        return next((file for file, mark in self.files.items() if _mark(file) != mark), None)
+
+    def expect_unchanged(self, what: str, error: type[ForetokenError] = CheckpointError) -> None:
+        """Refuse, with an `error`, files of which one has changed. what: the message behind the file's name."""
+        file = self.changed()
+        if file is not None:
+            raise error(f"{file} {what}")
+
+
+def _mark(file: Path) -> Mark | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def expect_place(

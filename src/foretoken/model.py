@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from foretoken.audit import audit
 from foretoken.chat import Chat
 from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import joined
 from foretoken.engine import Engine
 from foretoken.errors import PromptError, SettingError
+from foretoken.files import FilesAsRead
 from foretoken.output import Generation, Output, Stream
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
@@ -29,7 +29,8 @@ from foretoken.types import TARGET, Completion, Drafter, Request, RoundRecord, S
 class Model:
     """A target and what drafts for it. Made by `foretoken.load`.
 
-    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `levels` are
+    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `files` are
+    those that decide what it says, as they were when they were read; None of a model that came from none. `levels` are
     the names of its draft's, nearest to the target first; `decoders` are those that stand behind them, by these names,
     and the `target`.
     """
@@ -48,6 +49,7 @@ class Model:
         name: str,
         folder: Path,
         settings: LoadSettings,
+        files: FilesAsRead | None = None,
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
@@ -58,6 +60,7 @@ class Model:
         self.name = name
         self.folder = folder
         self.settings = settings
+        self.files = files
         self._verifier = verifier
         self.drafter = drafter
         self.levels = tuple(levels)
@@ -212,7 +215,7 @@ class Model:
             prompt_tokens=len(request.prompt),
             cached_tokens=output.cached_tokens,
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),
-            logits=torch.cat(output.logits) if output.logits else None,
+            logits=joined(output.logits) if output.logits else None,
             logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
             audit=audit(self._verifier, again, tokens) if settings.audit else None,
             rounds=tuple(records) if settings.keep_rounds else None,

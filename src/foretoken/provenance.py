@@ -8,7 +8,9 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,9 +33,10 @@ def provenance() -> dict[str, Any]:
 def machine() -> dict[str, Any]:
     """What tells machines apart: hosts in a cloud often call different processors alike."""
     told = {"processor": processor(), "system": platform.system(), "architecture": platform.machine()}
-    model = [_of_processor(name) for name in ("cpu family", "model", "stepping")]
-    if all(model):
-        told["processor_model"] = "-".join(map(str, model))
+    its = _first_processor()
+    model = [its[name] for name in ("cpu family", "model", "stepping") if name in its]
+    if len(model) == 3:
+        told["processor_model"] = "-".join(model)
     cores, memory = os.cpu_count(), _memory_bytes()
     return {**told, "cores": cores, "memory_gib": None if memory is None else round(memory / (1 << 30), 1)}
 
@@ -81,19 +84,19 @@ def _git(folder: Path, *command: str) -> str:
 
 def processor() -> str:
     """What the machine calls its processor."""
-    if not Path("/proc/cpuinfo").exists():
-        return platform.processor()
-    return _of_processor("model name") or "unknown"
+    its = _first_processor()
+    return its.get("model name", "unknown") if its else platform.processor()
 
 
-def _of_processor(name: str) -> str | None:
-    """A line of what Linux says of the first processor."""
+@cache
+def _first_processor() -> Mapping[str, str]:
+    """What Linux says of the first processor, by name; elsewhere nothing."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
     except OSError:
-        return None
-    found = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in found if key.strip() == name), None)
+        return {}
+    found = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in found}
 
 
 def _version(package: str) -> str | None:

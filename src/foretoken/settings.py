@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import numbers
 import os
 import re
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from foretoken.errors import DraftSpecError, InputError, SettingError, nearest, quoted
+from foretoken.errors import DraftSpecError, InputError, SettingError, cut, nearest, quoted
 
 
 def _count(name: str, value: object, most: int | None = None, why: str = "") -> None:
@@ -35,16 +37,52 @@ def _number(name: str, value: object, least: float, most: float, also: str = "",
         raise SettingError(f"{name} is {quoted(value)}, expected {also}a number, {span}")
 
 
+def _plain(value: Any) -> Any:
+    """A number as Python's own, which others write down and compare; what is none stays what it is."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    try:
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    except OverflowError:  # a fraction beyond what floats hold, which is refused as what it is
+        return value
+
+
 def _is_text(value: object) -> bool:
     """Whether it is text, and none that could never be written down: half a character is."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def _json(name: str, value: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(dict(value))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise SettingError(f"{name} is {quoted(value)}, which JSON cannot hold ({error}); give plain dicts") from None
+    """As text. Parts that a dict shares are written out each time, which has no bound but this one."""
+    if _is_larger(value, _MOST_JSON):
+        wrong = f"which is more than {_MOST_JSON:,} characters of JSON; put what comes again under $defs, and point to "
+        wrong += "it with $ref"
+    else:
+        try:
+            return json.dumps(dict(value))
+        except (TypeError, ValueError) as error:
+            wrong = f"which JSON cannot hold ({error}); give plain dicts"
+        except RecursionError:
+            wrong = "which is nested too deeply; give it with fewer levels"
+    shown = reprlib.Repr()  # whose size has a bound, too
+    shown.maxlevel = shown.maxdict = shown.maxlist = 3
+    raise SettingError(f"{name} is {cut(shown.repr(value))}, {wrong}")
+
+
+def _is_larger(value: Mapping[str, Any], most: int) -> bool:
+    """Whether a dict has at least so many characters as JSON; one that holds itself has."""
+    pending: list[object] = [dict(value)]
+    while pending and most > 0:
+        part = pending.pop()
+        if isinstance(part, dict):
+            most -= sum(7 + len(key) if isinstance(key, str) else 7 for key in part)  # "key": 1, and a space
+            pending += part.values()
+        elif isinstance(part, list | tuple):
+            most -= 3 * len(part)
+            pending += part
+        elif isinstance(part, str):
+            most -= len(part)
+    return most <= 0
 
 
 def expect_threads(threads: object) -> None:
@@ -58,15 +96,21 @@ def expect_threads(threads: object) -> None:
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise SettingError(f"{name} is {quoted(value)}{nearest(str(value), known)}")
+    if not isinstance(value, str) or value not in known:
+        called = value if isinstance(value, str) else quoted(value)
+        raise SettingError(f"{name} is {quoted(value)}{nearest(called, known)}")
 
 
 MOST_DRAFT_TOKENS = 4096  # in a round
+_MOST_JSON = 4 * 1024**2  # characters: a larger grammar is beyond the library, too
 
 
 @dataclass(frozen=True)
 class _Settings:
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, _plain(getattr(self, field.name)))
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """Settings from keywords; an unknown one is refused with the nearest known."""
@@ -82,7 +126,7 @@ class _Settings:
         if ready is None:
             return cls.of(given)
         if given:
-            raise SettingError(f"settings came both ready-made and by name ({', '.join(given)}); give one of them")
+            raise SettingError(f"settings came both ready-made and by name ({cut(', '.join(given))}); give one of them")
         return ready
 
 
@@ -103,6 +147,7 @@ class LoadSettings(_Settings):
     prefill_chunk: int = 256  # rows of the prompt read in one pass
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _one_of("dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
         if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
             raise SettingError(f"device is {quoted(self.device)}, expected cpu, cuda or cuda:NUMBER")
@@ -121,6 +166,8 @@ class LoadSettings(_Settings):
             )
         if not isinstance(self.draft, str):
             raise SettingError(f"draft is {quoted(self.draft)}, expected text, such as 'lookup' or 'none'")
+        if self.revision is not None and not (_is_text(self.revision) and self.revision):
+            raise SettingError(f"revision is {quoted(self.revision)}, expected text: a branch, tag or commit")
         if not isinstance(self.cache, bool):
             raise SettingError(f"cache is {quoted(self.cache)}, expected True or False")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
@@ -155,12 +202,14 @@ class GenerateSettings(_Settings):
     audit: bool = False  # decode again plainly, and compare
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _count("max_new_tokens", self.max_new_tokens)
         _count("n", self.n, 256)
         for name in ("ignore_eos", "keep_logits", "hash_logits", "keep_rounds", "audit"):
             if not isinstance(getattr(self, name), bool):
-                raise SettingError(f"{name} is {getattr(self, name)!r}, expected True or False")
-        if self.temperature != 0.0:  # below a thousandth, logits overflow; greedy is what is meant
+                raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected True or False")
+        greedy = isinstance(self.temperature, int | float) and self.temperature == 0.0
+        if not greedy:  # below a thousandth, logits overflow; greedy is what is meant
             _number("temperature", self.temperature, 0.001, 100.0, "0 (greedy), or ")
         _number("top_p", self.top_p, 0.0, 1.0, open_below=True)
         _number("min_p", self.min_p, 0.0, 1.0)
@@ -202,6 +251,7 @@ class GenerateSettings(_Settings):
             return
         if not isinstance(self.logit_bias, Mapping):
             raise SettingError(f"logit_bias is {quoted(self.logit_bias)}, expected token ids with a number each")
+        object.__setattr__(self, "logit_bias", {_plain(token): _plain(bias) for token, bias in self.logit_bias.items()})
         for token, bias in self.logit_bias.items():
             _whole("a token of logit_bias", token, 0, 2**31)
             _number(f"the logit_bias of token {token}", bias, -1000.0, 1000.0)
@@ -232,39 +282,39 @@ class DraftLevel:
         values: dict[str, Any] = {}
         for key, text in self.options.items():
             if not known:
-                raise DraftSpecError(f"draft {self.name!r} takes no options; leave {quoted(key, 30)} out")
+                raise DraftSpecError(f"draft {quoted(self.name)} takes no options; leave {quoted(key, 30)} out")
             if key not in known:
-                raise DraftSpecError(f"draft {self.name!r} has no option {key!r}{nearest(key, known)}")
+                raise DraftSpecError(f"draft {quoted(self.name)} has no option {quoted(key, 30)}{nearest(key, known)}")
             values[key] = self._value(key, text, known[key])
         return values
 
     def _value(self, key: str, text: str, kind: OptionKind) -> int | float | str | tuple[int, ...]:
         if kind is bool:
             if text:
-                raise DraftSpecError(f"draft {self.name!r}: {key} takes no value; leave {quoted(text, 30)} out")
+                raise DraftSpecError(f"draft {quoted(self.name)}: {key} takes no value; leave {quoted(text, 30)} out")
             return True
         if not text:
-            raise DraftSpecError(f"draft {self.name!r}: {quoted(key, 30)} has no value; expected {key}=...")
+            raise DraftSpecError(f"draft {quoted(self.name)}: {quoted(key, 30)} has no value; expected {key}=...")
         if isinstance(kind, tuple):
             if text not in kind:
-                raise DraftSpecError(f"draft {self.name!r}: {key} is {quoted(text, 30)}{nearest(text, kind)}")
+                raise DraftSpecError(f"draft {quoted(self.name)}: {key} is {quoted(text, 30)}{nearest(text, kind)}")
             return text
         if kind is list:
             if not re.fullmatch(r"[0-9]{1,4}(\+[0-9]{1,4})*", text):
                 raise DraftSpecError(
-                    f"draft {self.name!r}: {key} is {quoted(text, 30)}, expected whole numbers with + between them, "
-                    "such as 2+4+6"
+                    f"draft {quoted(self.name)}: {key} is {quoted(text, 30)}, expected whole numbers with + between "
+                    "them, such as 2+4+6"
                 )
             return tuple(map(int, text.split("+")))
         if kind is int:
             if not re.fullmatch(r"[1-9][0-9]{0,3}", text):
                 raise DraftSpecError(
-                    f"draft {self.name!r}: {key} is {quoted(text, 30)}, expected a whole number, 1 to 9999"
+                    f"draft {quoted(self.name)}: {key} is {quoted(text, 30)}, expected a whole number, 1 to 9999"
                 )
             return int(text)
         if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,6})?", text) or not float(text) > 0:
             raise DraftSpecError(
-                f"draft {self.name!r}: {key} is {quoted(text, 30)}, expected a number above 0, such as 0.2"
+                f"draft {quoted(self.name)}: {key} is {quoted(text, 30)}, expected a number above 0, such as 0.2"
             )
         return float(text)
 
@@ -277,16 +327,17 @@ def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
         )
     levels = []
     for part in spec.split(","):
+        called = quoted(part.strip())
         name, *pairs = part.strip().split(":")
         options: dict[str, str] = {}
         for pair in pairs:
             key, equals, value = pair.partition("=")
             if not key or (equals and not value):
-                raise DraftSpecError(f"draft {part.strip()!r}: {pair!r} is not an option; expected name=value")
+                raise DraftSpecError(f"draft {called}: {quoted(pair, 30)} is not an option; expected name=value")
             if key in options:
-                raise DraftSpecError(f"draft {part.strip()!r} gives {key!r} twice; give it once")
+                raise DraftSpecError(f"draft {called} gives {quoted(key, 30)} twice; give it once")
             options[key] = value
         if not name:
-            raise DraftSpecError(f"draft {spec!r} has an empty level; expected names with commas between them")
+            raise DraftSpecError(f"draft {quoted(spec)} has an empty level; expected names with commas between them")
         levels.append(DraftLevel(name, options))
     return tuple(levels)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import ForetokenError, ModelNotFoundError, SettingError, nearest
+from foretoken.errors import ForetokenError, ModelNotFoundError, SettingError, cut, nearest, quoted
 
 EMBEDDED = {name: Path(__file__).parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
 DEFAULT_MODEL = "stdlib-7m"
@@ -23,20 +23,22 @@ def resolve(
     """
     if not isinstance(model, str | Path):
         raise SettingError(
-            f"the model is {model!r:.60}, expected a checkpoint's folder, a hub id (owner/name) or an embedded model "
+            f"the model is {quoted(model)}, expected a checkpoint's folder, a hub id (owner/name) or an embedded model "
             f"(known: {', '.join(sorted(EMBEDDED))})"
         )
     model = str(model)
     folder = EMBEDDED.get(model) or _folder(model)
     if folder is not None and folder.is_dir():
         if revision is not None:
-            raise SettingError(f"revision is {revision!r}, but {model!r} is on this machine; revisions are the hub's")
+            raise SettingError(
+                f"revision is {quoted(revision)}, but {quoted(model)} is on this machine; revisions are the hub's"
+            )
         return folder
     if folder is not None and folder.is_file():
         raise ModelNotFoundError(f"{model} is a file, expected the folder of a Hugging Face checkpoint")
     if folder is None or model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise ModelNotFoundError(
-            f"there is no folder {model!r:.80}; expected a checkpoint's folder, a hub id (owner/name) or "
+            f"there is no folder {quoted(model, 80)}; expected a checkpoint's folder, a hub id (owner/name) or "
             f"an embedded model{nearest(model, EMBEDDED)}"
         )
     accept(_download(model, revision, ["config.json"]))
@@ -58,12 +60,13 @@ def _folder(model: str) -> Path | None:
 
 
 def _download(model: str, revision: str | None, files: list[str]) -> Path:
+    called = quoted(model, 120)  # longer than those of the hub are
     explained = {
         "gated": f"{model} is gated; accept its terms on its page, then log in with `hf auth login`",
-        "revision": f"{model} has no revision {revision!r}; expected a branch, tag or commit",
-        "repository": f"the hub has no model {model!r}, or it is private; check the name, or log in",
-        "name": f"{model!r} is neither a folder nor a hub id (WHY)",
-        "hub": f"there is no folder {model!r}, and no hub could be reached to download it (WHY); connect, or give the "
+        "revision": f"{model} has no revision {quoted(revision)}; expected a branch, tag or commit",
+        "repository": f"the hub has no model {called}, or it is private; check the name, or log in",
+        "name": f"{called} is neither a folder nor a hub id (WHY)",
+        "hub": f"there is no folder {called}, and no hub could be reached to download it (WHY); connect, or give the "
         "folder of a checkpoint",
         "download": f"{model} could not be downloaded (WHY)",
     }
@@ -96,9 +99,9 @@ def snapshot(repository: str, error: type[ForetokenError], explained: Mapping[st
     except RepositoryNotFoundError:
         why, what = "", "repository"
     except HFValidationError as refused:
-        why, what = str(refused).partition("\n")[0], "name"
+        why, what = cut(str(refused).partition("\n")[0], 200), "name"
     except (LocalEntryNotFoundError, ConnectionError, TimeoutError) as refused:
         why, what = type(refused).__name__, "hub"
     except OSError as refused:
-        why, what = f"{type(refused).__name__}: {' '.join(str(refused).split()):.200}", "download"
+        why, what = f"{type(refused).__name__}: {cut(' '.join(str(refused).split()), 200)}", "download"
     raise error(explained[what].replace("WHY", why))

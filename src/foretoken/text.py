@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import CheckpointError, PromptError
+from foretoken.errors import CheckpointError, PromptError, cut, quoted
+from foretoken.files import read_bytes
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 _CONTEXT = 64  # of the prompt's tokens, how many are decoded along with the first new ones
@@ -24,13 +26,25 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
-        """The tokenizer in a folder; None if it has none."""
+        """The tokenizer in a folder; None if it has none. A program that lies there is never run, nor asked for."""
         if not any((folder / name).exists() for name in TOKENIZER_FILES):
             return None
         from transformers import AutoTokenizer
 
         with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"):
-            return cls(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+            _expect_sound_merges(folder / "tokenizer.json")
+            try:
+                # not to say anything of remote code would let it ask on standard input, and run it after a `y` there
+                tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            except ValueError as error:
+                if "trust_remote_code" not in str(error):
+                    raise
+                raise CheckpointError(
+                    f"the tokenizer in {folder} is a program of the checkpoint's own ({_program(folder)}), which "
+                    "Foretoken never runs; name a checkpoint with a tokenizer.json of a kind that transformers knows"
+                ) from error
+            _expect_sound_steps(getattr(tokenizer, "backend_tokenizer", None))
+            return cls(tokenizer)
 
     @property
     def size(self) -> int:
@@ -111,6 +125,8 @@ def _blaming_its_files(what: str) -> Iterator[None]:
     """Within it, whatever a tokenizer fails with becomes an error of one line about its files."""
     try:
         yield
+    except CheckpointError:
+        raise
     except BaseException as error:
         # transformers raises what its many tokenizers raise; a panic of the one in Rust is no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
@@ -130,7 +146,63 @@ def _reason(error: BaseException) -> str:
 
 def _first_line(error: BaseException, lines: Sequence[str] | None = None) -> str:
     lines = str(error).strip().splitlines() if lines is None else lines
-    return f"{lines[0]:.300}" if lines else type(error).__name__
+    return cut(lines[0], 200) if lines else type(error).__name__
+
+
+def _program(folder: Path) -> str:
+    """What tokenizer_config.json names instead of a kind of tokenizer."""
+    try:
+        named: Any = json.loads(read_bytes(folder / "tokenizer_config.json"))["auto_map"]
+        found: Any = named["AutoTokenizer"] if isinstance(named, dict) else named
+        return cut(str(next(name for name in found if name)))
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return "auto_map"
+
+
+# A panic of the tokenizer in Rust is printed before Python hears of it, and to print nothing would take standard error
+# away from every thread and child of the process. So what is known to make it panic is looked for beforehand; all else
+# becomes our error, too, below Rust's own words.
+
+
+def _expect_sound_merges(file: Path) -> None:
+    """Refuse, as a ValueError, merges that do not go on with the prefix of what goes on: the library cuts it off
+    unseen, which ends in a panic, and where it takes memory for it, ends the process."""
+    try:
+        data = read_bytes(file)
+        # a file of megabytes, which is read once more only for what hardly one has
+        model = json.loads(data)["model"] if re.search(rb'"continuing_subword_prefix"\s*:\s*"[^"]', data) else {}
+        prefix, merges = model["continuing_subword_prefix"], model["merges"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return  # what else is wrong with it is for the library to say
+    if not isinstance(prefix, str) or not isinstance(merges, list):
+        return
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(pair, list) and len(pair) == 2 and not str(pair[1]).startswith(prefix):
+            raise ValueError(f"continuing_subword_prefix is {quoted(prefix)}, and not every merge goes on with it")
+
+
+def _expect_sound_steps(rust: Any) -> None:
+    """Refuse, as a ValueError, what a tokenizer would do with a text before and after it is cut, and panic over it."""
+    for step in [*_steps(rust, "normalizer", "normalizers"), *_steps(rust, "post_processor", "processors")]:
+        kind = step.get("type")
+        if step.get("prepend") == "" or step.get("pattern") == {"String": ""}:
+            raise ValueError(f"its normalizer {kind} has nothing to look for or to put")
+        for piece in step.get("single", ()) if kind == "TemplateProcessing" else ():
+            if piece.get("Sequence", {}).get("id") == "B":
+                raise ValueError("its template for one text names a second")
+            token = piece.get("SpecialToken", {}).get("id")
+            if token is not None and token not in step["special_tokens"]:
+                raise ValueError(f"its template names the token {quoted(token)}, which is not among its special_tokens")
+
+
+def _steps(rust: Any, part: str, several: str) -> list[dict[str, Any]]:
+    """The steps of a part of a tokenizer, as its file holds them, one or several."""
+    found = getattr(rust, part, None)
+    steps = [] if found is None else [json.loads(found.__getstate__())]
+    for step in steps:  # which grows as it goes
+        steps += step.get(several, ())
+    return steps
 
 
 class StreamDecoder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import foretoken
 from foretoken import build
 from foretoken.cli import show
 from foretoken.model import Model
+from foretoken.source import EMBEDDED
 from foretoken.types import Audit
 from tests.cli.conftest import Cli
 from tests.test_audit import Flips
@@ -109,6 +111,28 @@ def test_a_record_is_verified(cli: Cli, tmp_path: Path) -> None:
     both = cli("generate", PROMPT, "--max-new-tokens", 30, "--record", path, "--json", "--draft", "none", "--audit")
     assert (both.code, both.err) == (0, "")
     assert cli("verify", path, "--draft", "lookup").out == proven
+
+
+def test_files_that_are_not_those_that_were_loaded_are_told_before_anything_is_generated(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(EMBEDDED["stdlib-1m"], folder)
+    load = build.load
+
+    def load_and_change(*args: object, **settings: object) -> Model:
+        loaded = load(*args, **settings)  # type: ignore[arg-type]
+        (folder / "generation_config.json").write_text("{}", encoding="utf-8")
+        return loaded
+
+    monkeypatch.setattr(build, "load", load_and_change)
+    ran = cli("generate", PROMPT, "--model", folder, "--max-new-tokens", 3, "--record", tmp_path / "record.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == (
+        f"foretoken: {folder}/generation_config.json is not the file that the model was loaded from; load the model "
+        "again to record it\n"
+    )
+    assert not (tmp_path / "record.json").exists()
 
 
 def test_a_record_that_was_tampered_with_ends_with_1(cli: Cli, tmp_path: Path) -> None:

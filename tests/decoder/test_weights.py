@@ -216,7 +216,7 @@ def test_an_absent_shard_is_named(tmp_path: Path) -> None:
     write_shards(tmp_path, tensors_of(), 3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
     assert refusal(tmp_path, ModelNotFoundError) == (
-        f"{INDEX} names 3 shards, of which 1 are absent, the first is model-00002-of-00003.safetensors; "
+        f"{INDEX} names 3 shards, of which 1 are absent, the first is 'model-00002-of-00003.safetensors'; "
         f"fetch it into {tmp_path}"
     )
 

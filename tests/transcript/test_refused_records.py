@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import foretoken
-from foretoken.errors import DraftSpecError, ModelNotFoundError, SettingError
+from foretoken.errors import DraftSpecError, ForetokenError, ModelNotFoundError, SettingError
 from foretoken.transcript.layout import _FIELDS
-from tests.transcript.records import Altered, Record, put, refusal
+from tests.transcript.records import ENGINE, Altered, Record, put, refusal
 
 
 def settings(**values: object) -> Callable[[Record], object]:
@@ -113,6 +113,46 @@ def test_a_field_that_makes_no_sense_is_refused_by_name(
     said = refusal(path)
     assert said.startswith(str(path))
     assert message in said
+
+
+_LINES = "a\nb\r" + "x" * 5000
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put(version=_LINES),
+        put(model=_LINES),
+        put(model=_LINES, revision=_LINES),
+        put(revision=_LINES),
+        put(files={_LINES: "0" * 64}),
+        put(arithmetic={"engine": ENGINE, "architecture": _LINES, "threads": 1}),
+        put(arithmetic={"engine": ENGINE, "torch": _LINES, "processor": _LINES, "threads": 1}, tokens=[1]),
+        put(provenance={"versions": {"foretoken": _LINES}}, tokens=[1]),
+        put(finish_reason=_LINES),
+        settings(draft=_LINES),
+        settings(draft=f"lookup:{_LINES}=1"),
+        settings(draft=f"lookup:tokens={_LINES}"),
+        settings(device=_LINES),
+        settings(regex=f"({_LINES}"),
+        settings(json_schema=_LINES),
+        settings(json_schema=json.dumps({"type": _LINES})),
+        settings(stop=[_LINES, 1]),
+        settings(logit_bias={_LINES: 1}),
+        settings(logit_bias={"1": _LINES}),
+    ],
+    ids=range(19),
+)
+def test_what_a_record_holds_is_told_on_one_line_and_cut(altered: Altered, change: Callable[[Record], object]) -> None:
+    path = altered(change)
+    try:
+        said = foretoken.verify(path).difference
+    except ForetokenError as error:
+        said = str(error)
+    assert said is not None
+    assert len(said.splitlines()) == 1
+    assert said.isprintable()
+    assert len(said) < 450 + 2 * len(str(path))
 
 
 def test_a_draft_that_is_not_here_is_named_with_what_to_do(altered: Altered) -> None:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeGuard
 
 from foretoken.errors import InputError, quoted
 
@@ -48,7 +48,7 @@ def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) ->
             raise InputError(f"{where}: {name} is {came}, expected {called}{' or null' * may_be_null}; measure again")
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: Any) -> TypeGuard[float]:
     """Whether it is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from foretoken.bench.fields import expect, expect_fields, is_number
 from foretoken.bench.runs import KIND, Run
 from foretoken.bench.side_by_side.rows import Row
 from foretoken.errors import InputError, quoted
-from foretoken.files import read_bytes
+from foretoken.files import read_json
 
 KINDS = (KIND, "peers")
 _COMMON: dict[str, str] = {"kind": "str", "model": "str", "machine": "dict[str, Any]", "commit": "str | None"}
@@ -42,12 +41,7 @@ _LATER = tuple(field.name for field in fields(Run) if field.default is None)
 
 def read(path: Path) -> dict[str, Any]:
     """A record of `bench decode` or `bench peers`, with what a report reads in place. Raises InputError."""
-    try:
-        record = json.loads(read_bytes(path))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a record of a measurement") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({quoted(str(error), 80)}); name a record of a measurement") from None
+    record = read_json(path, "name a record of a measurement")
     if not isinstance(record, dict) or record.get("kind") not in KINDS:
         kind = record.get("kind") if isinstance(record, dict) else type(record).__name__
         raise InputError(

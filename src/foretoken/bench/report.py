@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from foretoken.bench.fields import is_number
 from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, shown, times, where
 from foretoken.bench.runs import KIND
 from foretoken.bench.side_by_side.tables import table as peers
@@ -135,7 +136,7 @@ def _disturbed(record: dict[str, Any]) -> list[str]:
     """A warning where something else ran meanwhile: memory was slow, or slower when it was measured than in between."""
     shares = [run["share_of_ceiling"] for run in record["runs"] if run["share_of_ceiling"] is not None]
     slow = record.get("slow_memory_percent")
-    if max(shares, default=0) <= _MOST and not (isinstance(slow, int | float) and slow > _OFTEN):
+    if max(shares, default=0) <= _MOST and not (is_number(slow) and slow > _OFTEN):
         return []
     return [
         "**Something else ran meanwhile**: speeds and ratios here say little; measure again on an idle machine.",

@@ -11,9 +11,9 @@ import typer
 
 from foretoken import __version__
 from foretoken.cli import bench, chat, demo, doctor, generate, quantize, rehearse, reproduce, tune, verify
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line
 
-_LONGEST = 1200  # characters of a message; its end says what to do
+_LONGEST = 400  # characters of a message; its end says what to do
 
 
 def _version(asked: bool) -> None:
@@ -85,8 +85,8 @@ def main() -> None:
 
 
 def _refuse(message: str) -> NoReturn:
-    # what a file or an option holds may be in it: no terminal should obey that, and nobody reads pages of it
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    # what a file or an option holds may be in it, and nobody reads pages of that
+    line = one_line(" ".join(message.split()))
     if len(line) > _LONGEST:
         line = f"{line[: _LONGEST * 2 // 3]} … {line[-_LONGEST // 3 :]}"
     print(f"foretoken: {line}", file=sys.stderr)

@@ -89,6 +89,8 @@ def generate(
     if plot is not None:
         expect_drawable(plot)
     loaded = load(model, **asdict(loading))
+    if record is not None:
+        transcript.expect_as_loaded(loaded)
     completions = []
     for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):
         completions.append(done)

@@ -6,22 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from foretoken.decoder.weights import INDEX, weight_files
-from foretoken.errors import CheckpointError, TranscriptError
+from foretoken.errors import CheckpointError, TranscriptError, quoted
 from foretoken.progress import progress
-from foretoken.text import TOKENIZER_FILES
 
 _BLOCK = 1 << 24  # bytes read at once
-
-
-def deciding_files(folder: Path) -> dict[str, Path]:
-    """Configuration, tokenizer and weights, by their names in the folder; the small ones come first."""
-    tokenizer = [*TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json"]
-    if not (folder / "tokenizer.json").exists():
-        tokenizer.append("merges.txt")  # the other half of vocab.json
-    names = ["config.json", "generation_config.json", *sorted(tokenizer), INDEX]
-    files = [*(folder / name for name in names if (folder / name).is_file()), *weight_files(folder)]
-    return {file.relative_to(folder).as_posix(): file for file in files}
 
 
 def sha256(file: Path) -> str:
@@ -53,5 +41,5 @@ def expect_same(record: str, expected: Mapping[str, str], files: Mapping[str, Pa
     absent = next((name for name in expected if name not in files), None)
     if absent is not None:
         raise TranscriptError(
-            f"the model of {record} had a file {absent!r:.80}, which is not here; give that model with --model"
+            f"the model of {record} had a file {quoted(absent, 80)}, which is not here; give that model with --model"
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretoken.errors import TranscriptError
+from foretoken.errors import TranscriptError, cut, quoted
 from foretoken.files import read_bytes
 from foretoken.settings import GenerateSettings
 
@@ -46,14 +46,16 @@ def read(path: Path) -> dict[str, Any]:
         raise TranscriptError(f"{path} cannot be read ({error.strerror}); name the file of a record") from None
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
-        raise TranscriptError(f"{path} is not JSON ({reason:.80}); it may be cut short: expected a record") from None
+        raise TranscriptError(
+            f"{path} is not JSON ({cut(reason, 80)}); it may be cut short: expected a record"
+        ) from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise TranscriptError(f"{path} is not a record of a generation; expected one that `generate --record` wrote")
     version = content.get("version")
     if not _is_whole(version) or version != VERSION:
         raise TranscriptError(
-            f"{path} is a record of version {version!r:.20}, expected {VERSION}; verify it with the Foretoken that "
-            "wrote it, or record it again"
+            f"{path} is a record of version {quoted(version, 20)}, expected {VERSION}; verify it with the Foretoken "
+            "that wrote it, or record it again"
         )
     for name, (fits, expected) in _FIELDS.items():
         value: Any = content
@@ -62,7 +64,7 @@ def read(path: Path) -> dict[str, Any]:
                 raise TranscriptError(f"{path} lacks {name}; it is no whole record: record it again")
             value = value[key]
         if not fits(value):
-            raise TranscriptError(f"{path}: {name} is {value!r:.60}, expected {expected}; record it again")
+            raise TranscriptError(f"{path}: {name} is {quoted(value)}, expected {expected}; record it again")
     _expect_dice(path, content["settings"])
     return content
 
@@ -87,7 +89,7 @@ def _expect_dice(path: Path, settings: Mapping[str, Any]) -> None:
     seed, sampled = settings["seed"], settings["temperature"] != 0
     if sampled == (seed is None):
         why = "a whole number, because tokens were sampled" if sampled else "null, because decoding is greedy"
-        raise TranscriptError(f"{path}: settings.seed is {seed!r:.60}, expected {why}; record it again")
+        raise TranscriptError(f"{path}: settings.seed is {quoted(seed)}, expected {why}; record it again")
 
 
 def _is_text(value: object) -> bool:

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from foretoken import files
+from foretoken.decoder.weights import deciding_files
 from foretoken.drafters import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
 from foretoken.model import Model
-from foretoken.provenance import provenance
+from foretoken.provenance import processor, provenance
 from foretoken.settings import GenerateSettings, expect_repeatable
 from foretoken.source import EMBEDDED
-from foretoken.transcript.files import deciding_files, sha256
+from foretoken.transcript.files import sha256
 from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
 from foretoken.types import Completion
 
@@ -24,12 +25,14 @@ from foretoken.types import Completion
 def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settings: Any) -> Completion:
     """Generate, and write the record of it to a file. Settings: the fields of `GenerateSettings`.
 
-    Raises TranscriptError, before anything is generated, where no file can be written, and where what is sampled could
-    not be proven. A file that is there already is replaced when the record is complete, and not before.
+    Raises TranscriptError, before anything is generated, where no file can be written, where what is sampled could not
+    be proven, and where a file of the model's is not the one that was loaded; afterwards, where one changes on the way.
+    A file that is there already is replaced when the record is complete, and not before.
     """
     expect_place(path)
     chosen = GenerateSettings.of({**settings, "hash_logits": True})
     expect_provable(model.settings.rule, chosen)
+    expect_as_loaded(model)
     completion = model.generate(prompt, chosen)
     write(path, model, prompt, chosen, completion)
     return completion
@@ -40,6 +43,19 @@ def expect_provable(rule: str, settings: GenerateSettings) -> None:
     expect_repeatable(rule, settings, "a record", TranscriptError)
     if settings.n != 1:
         raise TranscriptError(f"n is {settings.n}, and a record holds one completion; leave n out")
+
+
+def expect_as_loaded(model: Model) -> dict[str, Path]:
+    """The files that decide what a model says, by their names; refuse those that are not what it was loaded from."""
+    files, what = model.files, "is not the file that the model was loaded from; load the model again to record it"
+    if files is None:
+        return deciding_files(model.folder)
+    files.expect_unchanged(what, TranscriptError)
+    found = deciding_files(model.folder)
+    for file in found.values():
+        if file not in files.files:
+            raise TranscriptError(f"{file} {what}")
+    return found
 
 
 def expect_place(path: str | Path) -> None:
@@ -74,9 +90,10 @@ def write(
         "finish_reason": completion.finish_reason,
         "stop_string": completion.stop_string,
         "logits_sha256": completion.logits_sha256,
-        "files": {name: sha256(file) for name, file in deciding_files(model.folder).items()},
+        "files": {name: sha256(file) for name, file in expect_as_loaded(model).items()},
         "provenance": provenance(),
     }
+    expect_as_loaded(model)  # what was hashed is what was read
     files.write_json(path, content, TranscriptError)
 
 
@@ -102,5 +119,5 @@ def arithmetic(model: Model) -> dict[str, Any]:
     if target.arithmetic.startswith("native"):
         return {"engine": "native", "architecture": platform.machine()}
     on_gpu = target.device.type == "cuda"
-    processor = torch.cuda.get_device_name(target.device) if on_gpu else provenance()["machine"]["processor"]
-    return {"engine": "pytorch", "torch": str(torch.__version__), "threads": target.threads, "processor": processor}
+    called = torch.cuda.get_device_name(target.device) if on_gpu else processor()
+    return {"engine": "pytorch", "torch": str(torch.__version__), "threads": target.threads, "processor": called}

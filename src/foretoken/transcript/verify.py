@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foretoken.build import load
-from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError
+from foretoken.decoder.weights import deciding_files
+from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError, cut, one_line, quoted
+from foretoken.files import FilesAsRead
 from foretoken.kernels import native
 from foretoken.ladder import name_levels
 from foretoken.model import Model
 from foretoken.provenance import provenance
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import resolve
-from foretoken.transcript.files import deciding_files, expect_same
+from foretoken.transcript.files import expect_same
 from foretoken.transcript.layout import LATER_LOAD_SETTINGS, LOAD_SETTINGS, read, settings_from_json
 from foretoken.transcript.record import arithmetic
 
@@ -55,16 +57,19 @@ def verify(
     if native.module() is None:
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
     folder = _find(path, content, model)
-    expect_same(str(path), content["files"], deciding_files(folder))
+    files = deciding_files(folder)
+    noted = FilesAsRead.note(files.values())
+    expect_same(str(path), content["files"], files)
     with _blaming_the_draft(path, recorded=draft is None):  # the target's files are there
         here = load(folder, **asdict(replace(chosen, revision=None)))
+    noted.expect_unchanged("was changed while the record was verified; verify it again", TranscriptError)
     now = arithmetic(here)
     _expect_engine(path, content, now["engine"], here.target.because)
     was = content["arithmetic"].get("architecture")
     if now["engine"] == "native" and was != now["architecture"]:
         raise TranscriptError(
-            f"{path} was made on {was!s:.30}, and this machine is {now['architecture']}: their bits may differ; verify "
-            "it on a machine like its own"
+            f"{path} was made on {cut(str(was), 30)}, and this machine is {now['architecture']}: their bits may "
+            "differ; verify it on a machine like its own"
         )
     return _compare(path, content, here, generate)
 
@@ -118,7 +123,11 @@ def _other_circumstances(content: dict[str, Any], here: Model) -> str:
     """The end of a message about a difference: what the bits may depend on, where it is not as it was."""
     was = {**content["arithmetic"], "foretoken": content["provenance"]["versions"]["foretoken"]}
     now = {**arithmetic(here), "foretoken": provenance()["versions"]["foretoken"]}
-    others = [f"{name} {was.get(name)!s:.40}, here {value}" for name, value in now.items() if was.get(name) != value]
+    others = [
+        f"{name} {one_line(cut(str(was.get(name)), 40))}, here {value}"
+        for name, value in now.items()
+        if was.get(name) != value
+    ]
     return f" (recorded with {'; '.join(others)})" if others else ""
 
 
@@ -135,7 +144,7 @@ def _find(path: str | Path, content: dict[str, Any], model: str | Path | None) -
         return resolve(content["model"], content["revision"], accept=is_it)
     except ModelNotFoundError as error:
         raise ModelNotFoundError(
-            f"{path} names the model {content['model']!r:.80}: {error}; say with --model (model=) where it is"
+            f"{path} names the model {quoted(content['model'], 80)}: {error}; say with --model (model=) where it is"
         ) from None
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,17 @@ def alter_json(document: Any, dice: random.Random) -> tuple[Any, str]:
     else:
         node[key] = dice.choice(ODD)
     return document, f"{where} is {str(node[key])[:30]!a}"
+
+
+def alter_line(path: Path, dice: random.Random, more: Callable[[Any, str], str] = lambda _, what: what) -> str:
+    """A line of a file of JSON lines changed, and what. more: changes the object of it further."""
+    lines = path.read_bytes().splitlines()
+    at = dice.randrange(len(lines))
+    changed, what = alter_json(json.loads(lines[at]), dice)
+    what = more(changed, what)
+    lines[at] = written(changed)
+    path.write_bytes(b"\n".join(lines))
+    return what
 
 
 def alter_bytes(data: bytes, dice: random.Random) -> tuple[bytes, str]:

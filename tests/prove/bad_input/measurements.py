@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
-from tests.prove.bad_input.alter import ODD, alter_bytes, alter_json, spoil, written
+from tests.prove.bad_input.alter import ODD, alter_bytes, alter_json, alter_line, spoil, written
 from tests.prove.bad_input.case import Case
 from tests.prove.bad_input.sandbox import Command
 from tests.prove.bad_input.stage import BENCH, SHAPE, lend
@@ -63,15 +64,15 @@ def suites(dice: random.Random, folder: Path, stage: Path) -> Case:
     words, path = list(BENCH), folder / "questions.jsonl"
     way = dice.random()
     if way < 0.45:
-        lines = path.read_bytes().splitlines()
-        at = dice.randrange(len(lines))
-        changed, what = alter_json(json.loads(lines[at]), dice)
-        if dice.random() < 0.4:
+
+        def odder(changed: Any, what: str) -> str:
+            if dice.random() >= 0.4:
+                return what
             key = dice.choice(("turns", "prompt", "prompt_tokens", "question_id", "category", "id", "chat"))
             changed[key] = dice.choice((*ODD, [4096], [-1], ["x", 3], [[1], [2]], ["x"] * 200))
-            what = f"{key} is {str(changed[key])[:30]!a}"
-        lines[at] = written(changed)
-        path.write_bytes(b"\n".join(lines))
+            return f"{key} is {str(changed[key])[:30]!a}"
+
+        what = alter_line(path, dice, odder)
     elif way < 0.7:
         data, what = alter_bytes(path.read_bytes(), dice)
         path.write_bytes(data)

@@ -6,7 +6,7 @@ import json
 import random
 from pathlib import Path
 
-from tests.prove.bad_input.alter import alter_bytes, alter_json, spoil, written
+from tests.prove.bad_input.alter import alter_bytes, alter_json, alter_line, spoil, written
 from tests.prove.bad_input.case import Case
 from tests.prove.bad_input.sandbox import Command
 from tests.prove.bad_input.stage import REPRODUCE, TUNE, lend
@@ -47,11 +47,7 @@ def tuning(dice: random.Random, folder: Path, stage: Path) -> Case:
     words, path = list(TUNE), folder / "questions.jsonl"
     way = dice.random()
     if way < 0.2:
-        lines = path.read_bytes().splitlines()
-        at = dice.randrange(len(lines))
-        changed, what = alter_json(json.loads(lines[at]), dice)
-        lines[at] = written(changed)
-        path.write_bytes(b"\n".join(lines))
+        what = alter_line(path, dice)
     elif way < 0.3:
         path.write_bytes(written({"turns": [[5, 6], [7]]}))
         what = "turns that are token ids"

@@ -17,7 +17,8 @@ LOOKUP = 10  # tokens
 
 def loaded(checkpoint: Path) -> Any:
     """A model in the type of its weights, none of its own wishes for decoding left."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto").eval()
+    # a checkpoint's own program is never run, nor asked for: on standard input come the measurement's questions
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto", trust_remote_code=False).eval()
     for sampled in ("temperature", "top_p", "top_k", "min_p"):
         setattr(model.generation_config, sampled, None)
     model.generation_config.eos_token_id = None  # else the assistant stops at it

@@ -17,7 +17,7 @@ from foretoken.bench.reproduce.papers import paper
 from foretoken.bench.reproduce.report import report
 from foretoken.bench.reproduce.workbench import Progress, Workbench
 from foretoken.errors import InputError, SettingError, nearest, quoted
-from foretoken.files import expect_place, read_bytes, write_bytes, write_json
+from foretoken.files import expect_place, read_json, write_bytes, write_json
 from foretoken.pictures import expect_drawable
 from foretoken.provenance import provenance
 from foretoken.settings import LoadSettings
@@ -202,12 +202,7 @@ def _begin(asked: Asked, subjects: Sequence[Subject]) -> tuple[Path, dict[str, A
 
 def read(path: Path) -> dict[str, Any]:
     """A record of a reproduction. Raises InputError."""
-    try:
-        record = json.loads(read_bytes(path))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); move it away") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({quoted(str(error), 80)}); move it away") from None
+    record = read_json(path, "move it away")
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise InputError(f"{path} is no record of a reproduction; move it away, or name another folder")
     expect(record, _FIELDS, str(path))
