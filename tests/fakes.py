@@ -19,7 +19,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.types import Draft, Needs, Request, Turn, Verdict, Verifier, Work
+from foretoken.types import Draft, Needs, PromptChunk, Request, Turn, Verdict, Verifier, Work
 
 Shape = str  # "chain" or "tree"
 
@@ -174,7 +174,7 @@ class Ladder(Fake):
 
     def guess(self, turn: Turn) -> list[int]:
         view = self.caches.view(turn.sequence)
-        before = self.caches[turn.sequence].length
+        before = view.base
         last = self.texts[turn.sequence][-1]
         guess: list[int] = []
         while len(guess) < turn.depth:
@@ -186,8 +186,23 @@ class Ladder(Fake):
             self.inner_accepted += len(accepted)
             guess += [*(inner[i] for i in accepted), bonus]
             last = bonus
-        assert self.caches[turn.sequence].length == before, "a view never moves its parent"
+        assert view.base == before, "a view begins where it began"
         return guess[: turn.depth]
+
+
+class _Extract:
+    """Keys and values of some layers, as they are."""
+
+    def __init__(self, layers: range) -> None:
+        self.layers = layers
+        self.name = f"keys and values of layers {layers.start} to {layers.stop}"
+
+    def __call__(self, cache: Cache, start: int, stop: int) -> dict[str, torch.Tensor]:
+        read = [cache.read(layer) for layer in self.layers]
+        return {
+            "keys": torch.stack([keys[start:stop] for keys, _ in read], dim=1),
+            "values": torch.stack([values[start:stop] for _, values in read], dim=1),
+        }
 
 
 class KeysValues(Fake):
@@ -200,15 +215,9 @@ class KeysValues(Fake):
         super().__init__(shape)
         self.model = model
         self.layers = range(model.config.num_layers) if layers is None else layers
-        self.needs = Needs(extractor=self.extract)
+        self.extractors = [_Extract(self.layers)]
+        self.needs = Needs(extractors=tuple(each.name for each in self.extractors))
         self.replicas: dict[int, Cache] = {}
-
-    def extract(self, cache: Cache, start: int, stop: int) -> dict[str, torch.Tensor]:
-        read = [cache.read(layer) for layer in self.layers]
-        return {
-            "keys": torch.stack([keys[start:stop] for keys, _ in read], dim=1),
-            "values": torch.stack([values[start:stop] for _, values in read], dim=1),
-        }
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         super().observe(verdicts)
@@ -242,15 +251,17 @@ class LastLayer(KeysValues):
         super().__init__(target, shape, range(last, last + 1))
         self.make_sampler = samplers
         self.samplers: dict[int, Sampler] = {}
-        self.needs = Needs(hidden=True, extractor=self.extract)
+        self.needs = Needs(hidden=(target.config.num_layers,), extractors=self.needs.extractors)
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         super().observe(verdicts)
         for verdict in verdicts:
             assert verdict.features is not None
-            hidden = verdict.features.tensors["hidden"]
+            hidden = verdict.features.tensors[f"hidden.{self.layers.stop}"]
             assert len(hidden) == len(verdict.features.tensors["keys"]), "one hidden state a committed row"
-            if verdict.finish_reason is None:  # the last row's hidden state is what the bonus token came from
+            if (
+                verdict.tokens and verdict.finish_reason is None
+            ):  # the last row's hidden state is what the bonus token came from
                 sampler = self.samplers[verdict.sequence]
                 sampler.advance(verdict.tokens[:-1])
                 assert sampler.choose(self.model.head(hidden[-1:])[0]) == verdict.tokens[-1]
@@ -259,6 +270,10 @@ class LastLayer(KeysValues):
     def begin(self, requests: Sequence[Request]) -> None:
         super().begin(requests)
         self.samplers.update((request.sequence, self.make_sampler(request)) for request in requests)
+
+    def end(self, sequence: int) -> None:
+        super().end(sequence)
+        self.samplers.pop(sequence, None)
 
     def guess(self, turn: Turn) -> list[int]:
         view, token = self.replicas[turn.sequence].view(), self.texts[turn.sequence][-1]
@@ -344,20 +359,18 @@ class FarVerifier:
         self.context_length, self.vocab_size = near.context_length, near.vocab_size
         self._waiting: dict[int, bytes] = {}
 
-    def begin(self, requests: Sequence[Request]) -> list[Verdict]:
-        return self._wire(self._near.begin(self._wire(list(requests))))
+    def admit(self, request: Request) -> None:
+        (request,) = self._wire([request])
+        self._near.admit(request)
 
-    def submit(self, drafts: Sequence[Draft]) -> int:
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         ticket = len(self._waiting)
-        self._waiting[ticket] = pickle.dumps(list(drafts))
+        self._waiting[ticket] = pickle.dumps((list(drafts), list(chunks)))
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:
-        drafts = pickle.loads(self._waiting[ticket])
-        return self._wire(self._near.result(self._near.submit(drafts)))
-
-    def truncate(self, sequence: int, length: int) -> None:
-        self._near.truncate(sequence, length)
+        drafts, chunks = pickle.loads(self._waiting[ticket])
+        return self._wire(self._near.result(self._near.submit(drafts, chunks)))
 
     def end(self, sequence: int) -> None:
         self._near.end(sequence)

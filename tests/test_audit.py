@@ -13,8 +13,9 @@ from foretoken.decoder.caches import Caches
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.errors import ContractError, SettingError
 from foretoken.model import Model
+from foretoken.results import Audit
 from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.types import Audit, Request, Verdict
+from foretoken.types import Budget, Request, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.tiny import ARITHMETICS
 from tests.world import World, make_world
@@ -43,7 +44,7 @@ def model_of(world: World, verifier: LocalVerifier) -> Model:
         None,
         verifier,
         LookupDrafter(),
-        num_speculative_tokens=5,
+        budgets={"test": Budget(5, 5)},
         end_tokens=frozenset(),
         name="tiny",
         folder=Path(),

@@ -18,7 +18,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows
 from foretoken.errors import GrammarError, InputError, NumericsError, PromptError, SettingError
 from foretoken.model import Model
-from foretoken.types import Completion
+from foretoken.results import Completion
 from tests.interrupts import Interrupts
 from tests.talks import TEMPLATE, talking, written
 

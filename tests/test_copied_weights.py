@@ -22,8 +22,8 @@ from foretoken.decoder.copied import copied
 from foretoken.decoder.weights import expected_shapes
 from foretoken.errors import ModelError
 from foretoken.progress import progress
+from foretoken.results import Completion
 from foretoken.source import EMBEDDED
-from foretoken.types import Completion
 from tests.tiny import BASE, needs_native
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"

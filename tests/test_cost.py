@@ -11,6 +11,7 @@ import foretoken
 from foretoken.build import with_draft
 from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.rows import chain
 from foretoken.drafters import DRAFTERS
 from foretoken.drafters.fractal import FractalDrafter, Guesses
 from foretoken.model import Model
@@ -121,13 +122,31 @@ def test_a_fractal_draft_is_a_pass_of_the_model_and_one_of_the_copy_at_each_laye
 
 
 def test_a_pass_that_chooses_nothing_reads_no_output_layer() -> None:
-    """A level that checks what another drafts first reads what its cache lacks: after drafts that were all right."""
+    """A prompt is read in chunks, also by a copy with a cache of its own: only the last one of the target chooses."""
+    drafting = model("int8:own-cache,lookup")
+    prompt = tuple(range(2, 302))
+    done = drafting.generate(prompt, max_new_tokens=24, ignore_eos=True, keep_rounds=True)
+    assert done.rounds is not None
+    first, last, *others = done.rounds
+    assert [[*r.read.values()] for r in done.rounds] == [[256], [len(prompt) - 256], *([] for _ in others)]
+    for name in ("target", "int8"):
+        weights = drafting.decoders[name].weights
+        short = weights.nbytes - weights.head.nbytes - weights.norm.nbytes
+        assert first.cost[name].weight_bytes == short + embedded(drafting, name, 256)
+    whole = drafting.target.weights.nbytes
+    assert last.cost["target"].weight_bytes == whole + embedded(drafting, "target", len(prompt) - 256)
+    assert last.cost["int8"] == Cost(), "the rest it reads when it drafts"
+
+
+def test_what_a_level_s_cache_lacks_is_read_in_the_pass_that_checks() -> None:
+    """A level that checks what another drafts lacks the prompt, and a token after drafts that were all right."""
     drafting, done = model("int8:own-cache,lookup"), generate("int8:own-cache,lookup")
-    int8, weights = done.stats.levels[0], drafting.decoders["int8"].weights
+    int8, lookup = done.stats.levels
+    weights = drafting.decoders["int8"].weights
+    assert int8.passes > 1
+    assert int8.rows > int8.passes + lookup.draft_tokens + done.prompt_tokens, "more than roots and drafts"
     every = int8.passes * weights.nbytes + embedded(drafting, "int8", int8.rows)
-    short, rest = divmod(every - done.stats.cost["int8"].weight_bytes, weights.head.nbytes + weights.norm.nbytes)
-    assert rest == 0
-    assert 0 < short < int8.passes
+    assert done.stats.cost["int8"].weight_bytes == every, "each pass reads all weights once, the output layer's, too"
 
 
 def test_with_fewer_passes_more_is_computed_and_less_is_read() -> None:
@@ -148,11 +167,29 @@ def test_generations_in_turn_have_each_their_own_cost() -> None:
 
 
 def test_completions_that_share_passes_have_the_cost_of_all() -> None:
-    done = model("int4").completions(PROMPT, max_new_tokens=24, ignore_eos=True, n=2)
-    alone, (one, other) = generate("int4").stats.cost["target"], [each.stats.cost["target"] for each in done]
-    assert one == other
-    assert one.flops == 2 * alone.flops
-    assert one.weight_bytes < 1.01 * alone.weight_bytes, "the weights are read once for both"
+    drafting, alone = model("int4"), generate("int4")
+    one, other = drafting.completions(PROMPT, max_new_tokens=24, ignore_eos=True, n=2, keep_rounds=True)
+    assert one.tokens == other.tokens == alone.tokens
+    assert alone.rounds is not None
+    assert one.rounds is not None
+    assert other.rounds is not None
+    # the other copies the prompt but its last token, reads that a round later, and so ends a round later
+    assert one.rounds == other.rounds[:-1]
+    assert len(one.rounds) == len(alone.rounds)
+    prompt = alone.prompt_tokens
+    (first,), (second,) = one.rounds[0].read, one.rounds[1].read
+    assert [r.read for r in other.rounds] == [{first: prompt}, {second: 1}, *({} for _ in other.rounds[2:])]
+    assert one.stats.cost == together(r.cost for r in one.rounds[1:])
+    assert other.stats.cost == together(r.cost for r in other.rounds[2:])
+    # all that both compute, but for what was copied
+    whole, its = (together(r.cost for r in rounds)["target"] for rounds in (other.rounds, alone.rounds))
+    target = drafting.target
+    before = target.cost
+    target.forward(chain(target.new_cache(), drafting.tokens_of(PROMPT)[:-1]))
+    assert whole.flops == 2 * its.flops - (target.cost - before).flops
+    # the weights are read once for both
+    rows = prompt + 1 + sum(1 + drafted for r in other.rounds for drafted in r.drafted.values())
+    assert whole.weight_bytes == len(other.rounds) * target.weights.nbytes + embedded(drafting, "target", rows)
 
 
 def test_a_generation_that_ends_with_its_prompt_costs_nothing_more() -> None:

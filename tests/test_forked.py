@@ -31,7 +31,7 @@ import foretoken
 from foretoken.chat import Chat
 from foretoken.decoder.rows import chain
 from foretoken.model import Model
-from foretoken.types import Completion
+from foretoken.results import Completion
 from tests.tiny import BASE, needs_native, random_tensors, tiny_config, tiny_decoder
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -191,7 +191,19 @@ def test_pytorch_s_passes_are_refused_in_a_forked_child() -> None:
 # -- what would hang --------------------------------------------------------------------------------------------------
 
 # making and showing memory
-HARMLESS = ("empty", "new_empty", "view", "slice", "select", "unbind", "split", "detach", "alias", "lift_fresh")
+HARMLESS = (
+    "empty",
+    "new_empty",
+    "view",
+    "slice",
+    "select",
+    "unsqueeze",
+    "unbind",
+    "split",
+    "detach",
+    "alias",
+    "lift_fresh",
+)
 FEW = 1000  # numbers that PyTorch never shares out
 
 

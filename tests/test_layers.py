@@ -10,13 +10,13 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
-    {"types", "errors", "settings", "provenance", "progress", "files", "formats"},
-    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "pictures"},
+    {"types", "errors", "settings", "provenance", "progress", "files", "limits", "formats"},
+    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "pictures", "results"},
     {"decoder", "sampling", "output", "timeline"},
-    {"verification", "copies"},
-    {"drafters", "rehearsal"},
+    {"checking", "copies"},
+    {"verification", "drafters", "rehearsal"},
     {"engine", "training", "ladder"},
-    {"audit", "chat"},
+    {"audit", "chat", "generating"},
     {"model"},
     {"build"},
     {"transcript"},

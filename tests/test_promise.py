@@ -74,7 +74,7 @@ def test_exactness_on_a_gpu_is_refused_before_anything_is_looked_for() -> None:
     [
         ({"promise": "exactly"}, "promise is 'exactly'; did you mean 'exact'? (known: algorithmic, auto, exact)"),
         ({"promise": None}, "promise is None (known: algorithmic, auto, exact)"),
-        ({"weights": "copy"}, "weights is 'copy'; did you mean 'copied'? (known: copied, mapped)"),
+        ({"weights": "copy"}, "weights is 'copy'; did you mean 'copied'? (known: auto, copied, mapped)"),
     ],
 )
 def test_what_is_no_choice_is_refused(given: dict[str, Any], message: str) -> None:

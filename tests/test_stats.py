@@ -6,7 +6,7 @@ import foretoken
 from foretoken.stats import LevelStats, Stats, summarise
 from foretoken.types import RoundRecord, Work
 
-PROMPT = RoundRecord(round=0, drafted={}, accepted={0: 0}, new_tokens={0: 1}, propose_seconds=0.0, check_seconds=0.5)
+PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, propose_seconds=0.0, check_seconds=0.5, read={0: 5})
 
 
 def record(drafted: int, accepted: int, propose_seconds: float = 0.25, check_seconds: float = 0.75) -> RoundRecord:
@@ -64,12 +64,12 @@ def test_decoding_that_took_no_measurable_time_has_no_rate() -> None:
 
 
 def test_a_generation_that_took_no_measurable_time_has_no_rate() -> None:
-    prompt = RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 0.0)
+    prompt = RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 0.0, read={0: 5})
     assert summarise([prompt], 0).tokens_per_second_with_prefill == 0.0
 
 
 TWO = [
-    RoundRecord(0, {}, {0: 0, 1: 0}, {0: 1, 1: 1}, 0.0, 1.0),
+    RoundRecord(0, {}, {0: 0, 1: 0}, {0: 1, 1: 1}, 0.0, 1.0, read={0: 5, 1: 7}),
     RoundRecord(1, {0: 4, 1: 2}, {0: 4, 1: 0}, {0: 5, 1: 1}, 0.0, 1.0),
     RoundRecord(2, {1: 3}, {1: 1}, {1: 2}, 0.0, 1.0),  # sequence 0 has finished
     RoundRecord(3, {1: 0}, {1: 0}, {1: 1}, 0.0, 1.0),
@@ -91,6 +91,22 @@ def test_each_of_several_sequences_counts_its_own_tokens_and_passes() -> None:
 def test_a_sequence_is_not_charged_for_rounds_after_its_last() -> None:
     first = summarise(TWO, 0)
     assert (first.decode_seconds, first.tokens_per_second) == (1.0, 5.0)
+
+
+def test_a_prompt_that_is_read_in_several_rounds_is_no_decoding_of_its_own_and_of_others_it_is() -> None:
+    records = [
+        RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 1.0, read={0: 5}),
+        RoundRecord(1, {0: 3}, {0: 2}, {0: 3}, 0.5, 1.5, read={1: 256}),
+        RoundRecord(2, {0: 3}, {0: 0, 1: 0}, {0: 1, 1: 1}, 0.5, 2.5, read={1: 44}),
+        RoundRecord(3, {0: 1, 1: 2}, {0: 1, 1: 2}, {0: 2, 1: 3}, 0.5, 0.5),
+    ]
+    first, second = summarise(records, 0), summarise(records, 1)
+    assert (first.passes, first.draft_tokens, first.accepted_tokens) == (3, 7, 3)
+    assert (first.prefill_seconds, first.draft_seconds, first.check_seconds) == (1.0, 1.5, 4.5)
+    assert (first.tokens_per_second, first.tokens_per_second_with_prefill) == (1.0, 1.0)
+    assert (second.passes, second.draft_tokens, second.accepted_tokens) == (1, 2, 2)
+    assert (second.prefill_seconds, second.decode_seconds) == (5.0, 1.0)
+    assert (second.tokens_per_second, second.tokens_per_second_with_prefill) == (3.0, 4 / 6)
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
@@ -199,7 +215,7 @@ def test_each_of_several_sequences_counts_the_work_for_its_own_drafts() -> None:
         2.0,
         work={0: (drafting(2), check("small", 2, 2)), 1: (drafting(1), check("small", 1, 0, seconds=1.0))},
     )
-    records = [RoundRecord(0, {}, {0: 0, 1: 0}, {0: 1, 1: 1}, 0.0, 0.5), both]
+    records = [RoundRecord(0, {}, {0: 0, 1: 0}, {0: 1, 1: 1}, 0.0, 0.5, read={0: 5, 1: 5}), both]
     (small, lookup), (other_small, other_lookup) = (summarise(records, s, LADDER).levels for s in (0, 1))
     assert (small.accepted_tokens, lookup.accepted_tokens, small.seconds) == (3, 2, 0.25)
     assert (other_small.accepted_tokens, other_lookup.accepted_tokens, other_small.seconds) == (0, 0, 1.0)
@@ -211,7 +227,8 @@ def test_a_real_ladder_adds_up() -> None:
     done = model.generate("def add(", max_new_tokens=48, ignore_eos=True, keep_rounds=True)
     stats = done.stats
     assert done.rounds is not None
-    rounds = done.rounds[1:]
+    rounds = [r for r in done.rounds if not r.read]
+    assert len(rounds) == len(done.rounds) - 1
     assert [level.name for level in stats.levels] == ["stdlib-1m", "lookup"]
     small, lookup = stats.levels
     bonus = sum(r.new_tokens[s] - r.accepted[s] for r in rounds for s in r.accepted)

@@ -16,9 +16,10 @@ from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import SettingError
 from foretoken.model import Model
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.text import TextStream, Tokenizer
-from foretoken.types import Completion, Drafter
+from foretoken.text import TextStream, Tokenizer, watch_for_stops
+from foretoken.types import Budget, Drafter
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
 from tests.world import LONGEST, make_world
@@ -140,13 +141,13 @@ CHUNKS = [b"a", b"\xc3", b"\xa9", b"b ", b"\xf0\x9f", b"\x98\x80", "é".encode()
 
 def tiny_model(drafter: Drafter) -> Model:
     """A tiny target whose tokens are halves of characters."""
-    target = make_world().target
+    target, tokenizer = make_world().target, cast("Tokenizer", Bytes(CHUNKS))
     return Model(
         target,
-        cast("Tokenizer", Bytes(CHUNKS)),
-        LocalVerifier(target),
+        tokenizer,
+        LocalVerifier(target, stops=watch_for_stops(tokenizer)),
         drafter,
-        num_speculative_tokens=5,
+        budgets={"test": Budget(5, 5)},
         end_tokens=frozenset(),
         name="tiny",
         folder=Path(),

@@ -9,14 +9,15 @@ import pytest
 import torch
 
 from foretoken.errors import ContractError
+from foretoken.results import Audit, Completion
 from foretoken.stats import Stats
 from foretoken.types import (
     TARGET,
-    Audit,
-    Completion,
+    Budget,
     Draft,
     Features,
     Needs,
+    PromptChunk,
     Request,
     RoundRecord,
     Turn,
@@ -108,45 +109,26 @@ def test_a_turn_refuses_a_tree_that_is_none() -> None:
 # -- verdicts ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_first_tokens_of_a_verdict_bring_their_share_of_everything(count: int) -> None:
-    first = VERDICT.first(count, "stop")
-    assert first.tokens == (5, 8, 9)[:count]
-    assert first.accepted == (0, 2)[:count]
-    assert first.origins == ("lookup", "model", TARGET)[:count]
-    assert first.finish_reason == "stop"
-    assert (first.sequence, first.round, first.position) == (2, 7, 40)
-    assert first.features is not None
-    assert VERDICT.features is not None
-    assert first.features.start == 39
-    assert torch.equal(first.features.tensors["hidden"], VERDICT.features.tensors["hidden"][:count])
-    assert first.logits is not None
-    assert VERDICT.logits is not None
-    assert torch.equal(first.logits, VERDICT.logits[:count])
+def test_a_verdict_is_the_last_one_with_a_reason_or_an_error() -> None:
+    assert not VERDICT.last
+    assert dataclasses.replace(VERDICT, finish_reason="stop").last
+    assert dataclasses.replace(VERDICT, error=ContractError("x")).last
 
 
-def test_cutting_a_verdict_leaves_the_verdict_itself_whole() -> None:
-    VERDICT.first(1, "length")
-    assert (len(VERDICT.tokens), VERDICT.finish_reason) == (3, None)
-    assert VERDICT.logits is not None
-    assert len(VERDICT.logits) == 3
+def test_a_turn_hands_the_budgets_of_the_levels_below_down() -> None:
+    turn = Turn.of(2, 7, 40, [Budget(5, 5), Budget(8, 4, 2), Budget(3, 3)])
+    assert (turn.rows, turn.depth, turn.width) == (5, 5, 1)
+    inner = turn.inner(1, 42, 3)
+    assert inner == Turn(2, 1, 42, 8, 3, 2, (Budget(3, 3),))
+    assert inner.inner(9, 44, 1) == Turn(2, 9, 44, 3, 1)
+    assert turn.inner(1, 42, 0) is None, "no path is left to draft on"
+    assert Turn(0, 1, 2, 3, 3).inner(1, 2, 3) is None, "there is no level below"
 
 
-def test_features_lose_as_many_rows_as_tokens_are_lost() -> None:
-    # a verdict may have more rows than tokens, as that of a prompt has: the last ones go
-    features = Features(0, {"hidden": torch.arange(6.0), "keys": torch.arange(6)})
-    first = dataclasses.replace(VERDICT, features=features).first(1, "length")
-    assert first.features is not None
-    assert first.features.start == 0
-    assert {name: rows.tolist() for name, rows in first.features.tensors.items()} == {
-        "hidden": [0.0, 1.0, 2.0, 3.0],
-        "keys": [0, 1, 2, 3],
-    }
-
-
-def test_features_of_no_tensors_can_be_cut() -> None:
-    first = dataclasses.replace(VERDICT, features=Features(39, {})).first(1, "stop")
-    assert first.features == Features(39, {})
+def test_a_level_without_rows_is_left_out() -> None:
+    turn = Turn.of(2, 7, 40, [Budget(0, 0), Budget(8, 4, 2)])
+    assert turn.most == Budget(8, 4, 2)
+    assert Turn.of(2, 7, 40, [Budget(0, 0), Budget(0, 0)]).most.rows == 0
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
@@ -160,6 +142,8 @@ FROZEN: list[Any] = [
     VERDICT.features,
     Work("lookup"),
     Needs(),
+    Budget(1, 1),
+    PromptChunk(0, 5),
     Stats(),
     RoundRecord(0, {}, {}, {}, 0.0, 0.0),
     Completion((1,), "a", "stop", (TARGET,), "exact", "none", Stats(), "pytorch", 1),
@@ -194,10 +178,3 @@ def test_pickling_a_verdict_keeps_every_bit() -> None:
     assert torch.equal(came.view(torch.int32), sent.view(torch.int32))  # -0.0 and denormals too
     # a copy of its own, as from another machine
     assert came.data_ptr() != sent.data_ptr()
-
-
-def test_a_cut_verdict_can_be_pickled_and_cut_again() -> None:
-    back = round_trip(VERDICT.first(2, "length")).first(1, "stop")
-    assert (back.tokens, back.accepted, back.finish_reason) == ((5,), (0,), "stop")
-    assert back.features.tensors["hidden"].tolist() == [[1.0, -0.0]]
-    assert back.logits.tolist() == [[0.0, 1.0, 2.0, 3.0]]

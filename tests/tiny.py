@@ -10,6 +10,7 @@ import torch
 
 from foretoken.decoder.config import DecoderConfig, parse_config
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.weights import assemble, expected_shapes
 from foretoken.kernels import native
 
@@ -65,6 +66,11 @@ def tiny_decoder(
     config = tiny_config(**changes)
     tensors = {name: tensor.to(dtype) for name, tensor in random_tensors(config, seed).items()}
     return Decoder(config, assemble(tensors, config), threads=threads, arithmetic=arithmetic)
+
+
+def all_logits(outputs: Outputs) -> torch.Tensor:
+    """The logits of all rows of a pass: float32 [N, vocabulary]."""
+    return torch.stack([outputs.logits(row) for row in range(len(outputs.hidden))])
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,9 +7,9 @@ depends mostly (not only) on the last one. Earlier text therefore predicts later
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -19,10 +19,12 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.engine import Engine
+from foretoken.engine import Engine, Schedule
+from foretoken.errors import ForetokenError
 from foretoken.formats import format_of
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.types import Drafter, Request, RoundRecord, SamplingParams, Verdict, Verifier
+from foretoken.stopping import never
+from foretoken.types import Budget, Drafter, PromptChunk, Request, RoundRecord, SamplingParams, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
 from tests.tiny import random_tensors, tiny_config
 
@@ -105,6 +107,18 @@ class Snapshot:
         return digest.hexdigest()
 
 
+def chain_of(tokens: int, *below: int) -> list[Budget]:
+    """The budgets of a chain, and of the levels below it."""
+    return [Budget(count, count) for count in (tokens, *below)]
+
+
+def read(verifier: Verifier, requests: Sequence[Request]) -> list[Verdict]:
+    """Admit requests and read their prompts, in one pass; their first verdicts."""
+    for request in requests:
+        verifier.admit(request)
+    return verifier.result(verifier.submit([], [PromptChunk(r.sequence, len(r.prompt)) for r in requests]))
+
+
 @dataclass(frozen=True)
 class Generated:
     """What one sequence became."""
@@ -125,28 +139,47 @@ class Run:
         requests: list[Request],
         *,
         num_speculative_tokens: int = 5,
+        budgets: Sequence[Budget] = (),
         caches: Caches | None = None,
         prefill_chunk: int = 256,
-        wrap: type | None = None,
-        stops_after: Callable[[int, int], bool] = lambda sequence, token: False,
+        ahead: int = 0,
+        wrap: Callable[[Verifier], Verifier] | None = None,
+        stops_after: Callable[[int, int], bool] | None = None,
         samplers: MakeSampler = Sampler,
         cached: bool = True,
     ) -> None:
+        """budgets: if they are not those of one level that drafts a chain of num_speculative_tokens."""
         caches = Caches() if caches is None else caches
         verifier: Verifier = LocalVerifier(
-            target, caches, needs=drafter.needs, prefill_chunk=prefill_chunk, samplers=samplers, cached=cached
+            target,
+            caches,
+            extractors=getattr(drafter, "extractors", ()),
+            samplers=samplers,
+            stops=never if stops_after is None else lambda request: partial(stops_after, request.sequence),
+            cached=cached,
         )
         if wrap is not None:
             verifier = wrap(verifier)
         self.records: list[RoundRecord] = []
-        engine = Engine(verifier, drafter, num_speculative_tokens=num_speculative_tokens, recorder=self.records.append)
+        engine = Engine(
+            verifier,
+            drafter,
+            budgets=budgets or chain_of(num_speculative_tokens),
+            schedule=Schedule(prompt_rows=prefill_chunk, ahead=ahead),
+            recorder=self.records.append,
+        )
         self.verdicts: dict[int, list[Verdict]] = {r.sequence: [] for r in requests}
         self.final_caches: dict[int, Snapshot] = {}
-        for verdicts in engine.run(requests, stops_after):
+        self.errors: dict[int, ForetokenError] = {}
+        for verdicts in engine.run(requests):
             for verdict in verdicts:
                 self.verdicts[verdict.sequence].append(verdict)
-                if verdict.finish_reason is not None:
+                if verdict.error is not None:
+                    self.errors[verdict.sequence] = verdict.error
+                elif verdict.finish_reason is not None:
                     self.final_caches[verdict.sequence] = Snapshot(caches[verdict.sequence])
+        if len(requests) == 1 and self.errors:
+            raise self.errors[requests[0].sequence]
         self.sequences = {s: _joined(v) for s, v in self.verdicts.items()}
 
 

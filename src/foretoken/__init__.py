@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from foretoken.chat import Chat
     from foretoken.decoder.cost import Cost
     from foretoken.errors import (
+        BatchError,
         CheckpointError,
         ContractError,
         DraftSpecError,
@@ -35,11 +36,12 @@ if TYPE_CHECKING:
     from foretoken.kernels import explain
     from foretoken.model import Model
     from foretoken.output import Piece, Stream
+    from foretoken.results import Audit, Completion, TokenLogprobs
     from foretoken.settings import GenerateSettings, LoadSettings
     from foretoken.stats import LevelStats, Stats
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
-    from foretoken.types import Audit, Completion, RoundRecord, TokenLogprobs, Work
+    from foretoken.types import RoundRecord, Work
 
 __version__ = "0.1.0"
 
@@ -49,6 +51,7 @@ _HOMES = {
     "foretoken.chat": ("Chat",),
     "foretoken.decoder.cost": ("Cost",),
     "foretoken.errors": (
+        "BatchError",
         "CheckpointError",
         "ContractError",
         "DraftSpecError",
@@ -67,16 +70,18 @@ _HOMES = {
     "foretoken.kernels": ("explain",),
     "foretoken.model": ("Model",),
     "foretoken.output": ("Piece", "Stream"),
+    "foretoken.results": ("Audit", "Completion", "TokenLogprobs"),
     "foretoken.settings": ("GenerateSettings", "LoadSettings"),
     "foretoken.stats": ("LevelStats", "Stats"),
     "foretoken.transcript.record": ("record",),
     "foretoken.transcript.verify": ("Verification", "verify"),
-    "foretoken.types": ("Audit", "Completion", "RoundRecord", "TokenLogprobs", "Work"),
+    "foretoken.types": ("RoundRecord", "Work"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Audit",
+    "BatchError",
     "Chat",
     "CheckpointError",
     "Completion",

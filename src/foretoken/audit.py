@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import closing
 from dataclasses import replace
 
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.engine import Engine
-from foretoken.types import Audit, Request, Verifier
+from foretoken.results import Audit
+from foretoken.types import Budget, Request, Verifier
 
 
 def audit(verifier: Verifier, request: Request, tokens: tuple[int, ...]) -> Audit:
@@ -17,8 +19,12 @@ def audit(verifier: Verifier, request: Request, tokens: tuple[int, ...]) -> Audi
     """
     request = replace(request, max_new_tokens=len(tokens), keep_logits=True)
     position = 0
-    with closing(Engine(verifier, NothingDrafter(), num_speculative_tokens=1).run([request])) as rounds:
-        for (verdict,) in rounds:
+    with closing(Engine(verifier, NothingDrafter(), budgets=[Budget(0, 0)]).run([request])) as rounds:
+        for verdict in itertools.chain.from_iterable(rounds):
+            if verdict.error is not None:
+                raise verdict.error
+            if not verdict.tokens:
+                continue
             assert verdict.logits is not None
             for token, plain, row in zip(tokens[position:], verdict.tokens, verdict.logits, strict=False):
                 if token != plain:

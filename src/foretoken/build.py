@@ -13,9 +13,10 @@ from foretoken.copies import beside
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import DecoderConfig, read_config, read_json
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import copy_of, quantised, with_inputs
+from foretoken.decoder.low_bit import copy_of, quantised, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
-from foretoken.decoder.weights import DTYPES, Weights, deciding_files, load_weights
+from foretoken.decoder.shards import deciding_files
+from foretoken.decoder.weights import DTYPES, Weights, load_weights
 from foretoken.drafters import FRACTAL
 from foretoken.errors import CheckpointError, DraftSpecError, SettingError
 from foretoken.files import FilesAsRead
@@ -34,7 +35,7 @@ from foretoken.progress import size
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import LoadSettings
 from foretoken.source import DEFAULT_MODEL, resolve
-from foretoken.text import Tokenizer
+from foretoken.text import Tokenizer, watch_for_stops
 from foretoken.verification.local import LocalVerifier
 
 log = logging.getLogger(__name__)
@@ -53,12 +54,21 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     _expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=read_config)
     levels = find_levels(levels, folder)
-    read_config(folder)  # what is no checkpoint is refused as such, not for the files that it lacks
+    config = read_config(folder)  # what is no checkpoint is refused as such, not for the files that it lacks
     files = FilesAsRead.note(deciding_files(folder).values())
-    target, tokenizer = _load_decoder(folder, chosen)
+    target, tokenizer = _load_decoder(folder, chosen, besides=_copies_need(levels, config))
     if target.config.low_bit is not None:
         _warn_if_inflated(f"{model} ({target.config.low_bit.label})", target.weights)
     return _drafting(levels, target, tokenizer, str(model), folder, chosen, files=files)
+
+
+def _copies_need(levels: list[Level], config: DecoderConfig) -> int:
+    """Bytes of memory that low-bit copies will take, made or read. config: the target's."""
+    return sum(
+        size_in(level.format, config if level.is_copy or level.folder is None else read_config(level.folder))
+        for level in levels
+        if level.format is not None
+    )
 
 
 Loaded = dict[tuple[Any, ...], LoadedLevel]  # by what a level is loaded from
@@ -126,10 +136,9 @@ def _drafting(
     verifier = LocalVerifier(
         target,
         caches,
-        needs=drafter.needs,
-        prefill_chunk=settings.prefill_chunk,
         cached=settings.cache,
         samplers=samplers.target,
+        stops=watch_for_stops(tokenizer),
         rule=settings.rule,
     )
     return Model(
@@ -137,8 +146,7 @@ def _drafting(
         tokenizer,
         verifier,
         drafter,
-        num_speculative_tokens=levels[0].tokens,
-        levels=[level.called for level in levels if level.name != "none"],
+        budgets={level.called: level.budget for level in levels},
         decoders=dict(reversed(decoders.items())),  # the innermost is loaded first
         end_tokens=find_end_tokens(folder, target.config, tokenizer),
         name=name,
@@ -252,12 +260,14 @@ def _warn_if_inflated(called: str, weights: Weights) -> None:
         )
 
 
-def _load_decoder(folder: Path, settings: LoadSettings) -> tuple[Decoder, Tokenizer | None]:
-    config, weights, tokenizer = _load_checkpoint(folder, settings)
+def _load_decoder(folder: Path, settings: LoadSettings, besides: int) -> tuple[Decoder, Tokenizer | None]:
+    config, weights, tokenizer = _load_checkpoint(folder, settings, besides)
     return _decoder(config, weights, settings), tokenizer
 
 
-def _load_checkpoint(folder: Path, settings: LoadSettings) -> tuple[DecoderConfig, Weights, Tokenizer | None]:
+def _load_checkpoint(
+    folder: Path, settings: LoadSettings, besides: int = 0
+) -> tuple[DecoderConfig, Weights, Tokenizer | None]:
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
@@ -265,16 +275,18 @@ def _load_checkpoint(folder: Path, settings: LoadSettings) -> tuple[DecoderConfi
             f"the tokenizer in {folder} has {tokenizer.size} tokens and the model {config.vocab_size}; "
             "they do not belong together: fetch both from one place"
         )
-    return config, _load_weights(folder, config, settings), tokenizer
+    return config, _load_weights(folder, config, settings, besides), tokenizer
 
 
-def _load_weights(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Weights:
+def _load_weights(folder: Path, config: DecoderConfig, settings: LoadSettings, besides: int = 0) -> Weights:
+    """besides: bytes that will be taken for other things, before or while the weights are used."""
     return load_weights(
         folder,
         config,
         dtype=DTYPES.get(settings.dtype),
         device=settings.device,
-        copy=settings.weights == "copied",
+        copy={"mapped": False, "copied": True}.get(settings.weights),
+        besides=besides,
         threads=settings.threads,
     )
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from foretoken.errors import InputError, PromptError, SettingError
 from foretoken.output import Generation, Stream
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings
 from foretoken.text import Tokenizer, expect_whole
-from foretoken.types import Completion
 
 Start = Callable[[str | Sequence[int], GenerateSettings], Generation]
 

@@ -1,93 +1,240 @@
-"""The loop. A drafter proposes, the verifier judges, what is beyond a stop is cut off, the drafter hears what happened.
+"""The loop. A drafter proposes, the verifier judges, the drafter hears what happened; sequences join and leave between
+rounds.
 
-    begin    verifier.begin, drafter.begin: the prompts are read, each sequence has its first token
-    round    propose -> keep what is for this round and within the budget -> check -> cut -> observe -> record
+    admit    the verifier takes a request on, the drafter begins it
+    step     propose -> keep what is for this round and within the budget -> one pass over drafts and chunks of prompts
+             -> observe -> record
+    cancel   both sides forget a sequence
 
 Plain decoding is this loop with a drafter that proposes nothing.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field, replace
 
-from foretoken.stopping import cut, limit
-from foretoken.trees.tree import clip
-from foretoken.types import Draft, Drafter, Request, RoundRecord, Turn, Verdict, Verifier
+from foretoken.acceptance.walk import agreeing
+from foretoken.errors import ContractError
+from foretoken.stopping import limit
+from foretoken.trees.tree import clip, longest_path, only
+from foretoken.types import (
+    TARGET,
+    Budget,
+    Draft,
+    Drafter,
+    Needs,
+    PromptChunk,
+    Request,
+    RoundRecord,
+    Turn,
+    Verdict,
+    Verifier,
+)
 
 
 @dataclass
 class _Live:
+    """A sequence under way, by the verdicts that have come: its next draft is for `round`, and begins at `position`.
+
+    `left`: tokens of its prompt that are to be read; 0 when it has its first token. `under_way`: for each pass that it
+    is in and whose verdict has not come, the tokens that the drafter was told as a guess, or None.
+    """
+
     request: Request
-    stops_after: Callable[[int], bool]
-    position: int  # of the next new token
-    round: int = 1
+    position: int
+    left: int
+    round: int = 0
+    under_way: deque[tuple[int, ...] | None] = field(default_factory=deque)
+
+    @property
+    def guessed(self) -> list[int]:
+        """The tokens that the drafter was told, and that are not known yet."""
+        return [token for guess in self.under_way for token in guess or ()]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How much one pass may hold. rows: of drafts and prompts together, where that leaves each sequence one;
+    prompt_rows: of prompts. ahead: how many rounds may be drafted on guesses while a check is under way: worth it where
+    the verifier works elsewhere."""
+
+    rows: int = 8192
+    prompt_rows: int = 256
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A pass that was submitted, with what its record needs."""
+
+    ticket: int
+    sequences: frozenset[int]
+    drafts: Sequence[Draft]
+    dropped: int
+    began: float
+    proposed: float
 
 
 class Engine:
-    """Runs requests through a verifier with a drafter. Holds no state between runs."""
+    """Runs sequences through a verifier with a drafter. `budgets`: of each level of the draft, nearest to it first."""
 
     def __init__(
         self,
         verifier: Verifier,
         drafter: Drafter,
         *,
-        num_speculative_tokens: int,
+        budgets: Sequence[Budget],
+        schedule: Schedule = Schedule(),
         recorder: Callable[[RoundRecord], None] = lambda record: None,
     ) -> None:
         self._verifier = verifier
         self._drafter = drafter
-        self._num_speculative_tokens = num_speculative_tokens
+        self._budgets = tuple(budgets)
+        self._schedule = schedule
         self._recorder = recorder
+        self._live: dict[int, _Live] = {}
+        self._ended: list[int] = []  # their memory is freed at the next step: until then somebody may look at it
+        self._sent: deque[_Sent] = deque()
+        self._rounds = 0
 
-    def run(
-        self, requests: Sequence[Request], stops_after: Callable[[int, int], bool] = lambda sequence, token: False
-    ) -> Generator[list[Verdict]]:
-        """Verdicts round by round, the first round being the prompts'; each sequence's last has a finish reason.
+    @property
+    def live(self) -> int:
+        """How many sequences are under way."""
+        return len(self._live)
 
-        stops_after(sequence, token) is told of each new token, in order, before anybody else is, and says whether the
-        sequence stops with it (at a stop string).
+    def admit(self, request: Request) -> None:
+        """Take a sequence in: its prompt is read from the next step on. Raises what is wrong with the request."""
+        if any(request.sequence in sent.sequences for sent in self._sent):
+            raise ContractError(
+                f"sequence {request.sequence} was cancelled, and a pass with it is still under way; give this request "
+                "another number"
+            )
+        request = replace(request, needs=self._drafter.needs)
+        self._verifier.admit(request)
+        self._live[request.sequence] = _Live(request, len(request.prompt), len(request.prompt))
+        try:
+            self._drafter.begin([request])
+        except BaseException:
+            self.cancel(request.sequence)
+            raise
 
-        Closing the iterator cancels what is left. Every sequence that began is ended on both sides, whatever happens.
+    def cancel(self, sequence: int) -> None:
+        """Drop a sequence, wherever it is; one that is not there is dropped already. The others do not notice."""
+        if self._live.pop(sequence, None) is not None or sequence in self._ended:
+            self._ended = [other for other in self._ended if other != sequence]
+            try:
+                self._drafter.end(sequence)
+            finally:
+                self._verifier.end(sequence)
+
+    def close(self) -> None:
+        """Drop all sequences."""
+        self._cancel_all([*self._ended, *self._live])
+
+    def _cancel_all(self, sequences: Sequence[int]) -> None:
+        """Drop some. What fails for one is raised when all are dropped."""
+        failed: BaseException | None = None
+        for sequence in sequences:
+            try:
+                self.cancel(sequence)
+            except BaseException as error:
+                failed = error
+        self._drop_what_is_nobodys()
+        if failed is not None:
+            raise failed
+
+    def _drop_what_is_nobodys(self) -> None:
+        """Passes that were started behind the end of the last sequence: the verifier must not keep their results."""
+        while self._sent and not self._live:
+            self._verifier.result(self._sent.popleft().ticket)
+
+    def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
+        """The verdicts of some requests, round by round; each sequence's last has a finish reason, or an error.
+
+        For a loop that has nothing else under way. Closing the iterator cancels what is left. All requests are taken
+        in, or none.
         """
-        with ExitStack() as ending:
-            began = time.perf_counter()
-            verdicts = self._verifier.begin(requests)
+        admitted: list[int] = []
+        try:
             for request in requests:
-                ending.callback(self._verifier.end, request.sequence)
-                ending.callback(self._drafter.end, request.sequence)
-            self._drafter.begin(requests)
-            live = {r.sequence: _Live(r, partial(stops_after, r.sequence), len(r.prompt)) for r in requests}
-            verdicts = self._settle(live, verdicts)
-            self._record(0, [], verdicts, began, began)
-            yield verdicts
-            for number in itertools.count(1):
-                for verdict in verdicts:
-                    if verdict.finish_reason is not None:  # its memory is free for the others
-                        self._drafter.end(verdict.sequence)
-                        self._verifier.end(verdict.sequence)
-                if not live:
-                    return
-                began = time.perf_counter()
-                turns = [self._turn(s) for s in live.values()]
-                drafts, dropped = self._admit(turns, self._drafter.propose(turns))
-                proposed = time.perf_counter()
-                ticket = self._verifier.submit(drafts)
-                verdicts = self._settle(live, self._verifier.result(ticket))
-                self._record(number, drafts, verdicts, began, proposed, dropped)
-                yield verdicts
+                self.admit(request)
+                admitted.append(request.sequence)
+            while any(sequence in self._live for sequence in admitted):
+                yield self.step()
+        finally:
+            self._cancel_all(admitted)
 
-    def _turn(self, s: _Live) -> Turn:
-        """The last token of the rest is always a bonus, so the draft need not reach it."""
-        left = limit(s.request, self._verifier.context_length) - (s.position - len(s.request.prompt))
-        rows = self._num_speculative_tokens
-        return Turn(s.request.sequence, s.round, s.position, rows=rows if left > 1 else 0, depth=min(rows, left - 1))
+    def step(self) -> list[Verdict]:
+        """One round: a verdict for each sequence that has been in the pass. Empty where nothing is under way."""
+        for sequence in tuple(self._ended):
+            self.cancel(sequence)
+        self._drop_what_is_nobodys()
+        while len(self._sent) <= self._schedule.ahead and self._submit():
+            pass
+        if not self._sent:
+            return []
+        sent = self._sent.popleft()
+        waited = time.perf_counter() if self._schedule.ahead else sent.proposed
+        verdicts = self._settle(sent, self._verifier.result(sent.ticket))
+        self._record(sent, verdicts, waited)
+        return verdicts
 
-    def _admit(self, turns: Sequence[Turn], proposed: Sequence[Draft]) -> tuple[list[Draft], int]:
+    # -- what goes into a pass --------------------------------------------------------------------------------------
+
+    def _submit(self) -> bool:
+        """Start one pass, if there is anything to put into it."""
+        began = time.perf_counter()
+        turns = self._turns()
+        drafts, dropped = self._take(turns, self._drafter.propose(turns)) if turns else ([], 0)
+        chunks = self._chunks(sum(1 + len(draft) for draft in drafts))
+        if not drafts and not chunks:
+            return False
+        drafts = [self._foresee(draft) for draft in drafts]
+        proposed = time.perf_counter()
+        sequences = frozenset([*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)])
+        ticket = self._verifier.submit(drafts, chunks)
+        self._sent.append(_Sent(ticket, sequences, drafts, dropped, began, proposed))
+        return True
+
+    def _turns(self) -> list[Turn]:
+        """A turn for each sequence whose last token is known, or guessed."""
+        ready = [s for s in self._live.values() if not s.left and self._may_go_on(s)]
+        # drafts are the first to be cut: beyond what a pass can hold they only cost, and prompts must go on, too
+        reading = any(s.left for s in self._live.values())
+        prompts = min(self._schedule.prompt_rows, max(1, self._schedule.rows // 4)) if reading else 0
+        most = max(0, self._schedule.rows - prompts - len(ready)) // max(1, len(ready))
+        turns = []
+        for s in ready:
+            position = s.position + len(s.guessed)
+            left = limit(s.request, self._verifier.context_length) - (position - len(s.request.prompt))
+            if left > 0:  # else what was guessed ends it
+                # the last token of the rest is always a bonus, so the draft need not reach it
+                budgets = [(b if b.rows <= most else replace(b, rows=most)).within(left - 1) for b in self._budgets]
+                turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, budgets))
+        return turns
+
+    def _may_go_on(self, s: _Live) -> bool:
+        """Whether its next draft may be made now: no verdict is on its way, or only such as were guessed."""
+        few = len(s.under_way) <= self._schedule.ahead
+        return few and None not in s.under_way and s.request.end_tokens.isdisjoint(s.guessed)
+
+    def _chunks(self, used: int) -> list[PromptChunk]:
+        """Of the prompts that are still to be read, the first come first: as many rows as the pass has room for."""
+        unread = {s.request.sequence for s in self._live.values() if s.left}
+        room = min(self._schedule.prompt_rows, max(1, self._schedule.rows - used))
+        chunks = []
+        for s in self._live.values():
+            if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # else it is being read
+                rows = min(room, s.left)
+                room -= rows
+                chunks.append(PromptChunk(s.request.sequence, rows))
+                s.under_way.append(None)
+        return chunks
+
+    def _take(self, turns: Sequence[Turn], proposed: Sequence[Draft]) -> tuple[list[Draft], int]:
         """One draft for each turn, empty if none came, cut to the budget; and how many were late or repeated."""
         now = {turn.sequence: (turn.round, turn.position) for turn in turns}
         current: dict[int, Draft] = {}
@@ -95,44 +242,78 @@ class Engine:
             if now.get(draft.sequence) == (draft.round, draft.position):
                 current.setdefault(draft.sequence, draft)
         vocab_size = self._verifier.vocab_size
-        drafts = [clip(current.get(t.sequence, t.chain((), "")), t.rows, t.depth, vocab_size) for t in turns]
+        drafts = [
+            clip(current.get(turn.sequence, turn.chain((), "")), turn.most.rows, turn.most.depth, vocab_size)
+            for turn in turns
+        ]
         return drafts, len(proposed) - len(current)
 
-    def _settle(self, live: dict[int, _Live], verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Cut the verdicts, let the caches follow, tell the drafter, and drop the sequences that have finished."""
-        settled = []
-        for verdict in verdicts:
-            s = live[verdict.sequence]
-            whole, verdict = verdict, cut(verdict, s.request, self._verifier.context_length, s.stops_after)
-            s.position = verdict.position + len(verdict.tokens)
-            s.round = verdict.round + 1
-            if len(verdict.tokens) < len(whole.tokens):
-                self._verifier.truncate(verdict.sequence, s.position - 1)
-            if verdict.finish_reason is not None:
-                del live[verdict.sequence]
-            settled.append(verdict)
-        self._drafter.observe(settled)
+    def _foresee(self, draft: Draft) -> Draft:
+        """Tell the drafter a guessed verdict, if it may go on while this draft is checked: that the longest path is
+        right, whose last token, which is held back, is the bonus."""
+        s = self._live[draft.sequence]
+        path = longest_path(draft.parents) if self._schedule.ahead and self._drafter.needs == Needs() else []
+        if not path:
+            s.under_way.append(None)
+            return draft
+        tokens = tuple(draft.tokens[i] for i in path)
+        s.under_way.append(tokens)
+        accepted, origins = tuple(path[:-1]), (*(draft.origins[i] for i in path[:-1]), TARGET)
+        self._drafter.observe([Verdict(draft.sequence, draft.round, draft.position, accepted, tokens, origins)])
+        return only(draft, [i for i in range(len(draft)) if i != path[-1]])
+
+    # -- what comes out of it ---------------------------------------------------------------------------------------
+
+    def _settle(self, sent: _Sent, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Note where the sequences stand, tell the drafter, and drop those that have ended."""
+        # of a cancelled sequence, a verdict may still come
+        settled = [verdict for verdict in verdicts if verdict.sequence in self._live]
+        if not self._schedule.ahead and len(verdicts) < len(sent.drafts):
+            judged = {verdict.sequence for verdict in verdicts}
+            silent = next(draft.sequence for draft in sent.drafts if draft.sequence not in judged)
+            raise ContractError(f"no verdict came for sequence {silent}, whose draft was for its round; end it")
+        news = [self._heard(self._live[verdict.sequence], verdict) for verdict in settled]
+        for verdict in settled:
+            if verdict.last:
+                del self._live[verdict.sequence]
+                self._ended.append(verdict.sequence)
+        self._drafter.observe([verdict for verdict in news if verdict is not None])
         return settled
 
-    def _record(
-        self,
-        number: int,
-        drafts: Sequence[Draft],
-        verdicts: Sequence[Verdict],
-        began: float,
-        proposed: float,
-        dropped: int = 0,
-    ) -> None:
+    def _heard(self, s: _Live, verdict: Verdict) -> Verdict | None:
+        """What of a verdict is new to the drafter. If it was told a guess that was wrong, it takes that back first."""
+        guess = s.under_way.popleft() if s.under_way else None
+        if verdict.error is not None:
+            return None
+        s.position = verdict.position + len(verdict.tokens)
+        s.round = verdict.round + bool(verdict.tokens or verdict.round)
+        s.left = verdict.prompt_left
+        if guess is None:
+            return verdict
+        right = agreeing(guess, verdict.tokens)
+        if right < len(guess) or (s.under_way and right < len(verdict.tokens)):
+            s.under_way.clear()  # what was drafted behind a wrong guess is passed over when it arrives
+            self._drafter.rewind(verdict.sequence, verdict.position + right)
+        if right == len(verdict.tokens):
+            return None
+        rest, origins = verdict.tokens[right:], verdict.origins[right:]
+        return replace(verdict, position=verdict.position + right, accepted=(), tokens=rest, origins=origins)
+
+    def _record(self, sent: _Sent, verdicts: Sequence[Verdict], waited: float) -> None:
+        judged = {verdict.sequence: verdict for verdict in verdicts if verdict.error is None}
+        late = sum(draft.sequence not in judged for draft in sent.drafts)
         self._recorder(
             RoundRecord(
-                round=number,
-                drafted={draft.sequence: len(draft) for draft in drafts},
-                accepted={verdict.sequence: len(verdict.accepted) for verdict in verdicts},
-                new_tokens={verdict.sequence: len(verdict.tokens) for verdict in verdicts},
-                propose_seconds=proposed - began,
-                check_seconds=time.perf_counter() - proposed,
-                dropped=dropped,
-                work={draft.sequence: draft.work for draft in drafts},
-                began=began,
+                round=self._rounds,
+                drafted={draft.sequence: len(draft) for draft in sent.drafts if draft.sequence in judged},
+                accepted={s: len(verdict.accepted) for s, verdict in judged.items() if verdict.tokens},
+                new_tokens={s: len(verdict.tokens) for s, verdict in judged.items() if verdict.tokens},
+                propose_seconds=sent.proposed - sent.began,
+                check_seconds=time.perf_counter() - waited,
+                dropped=sent.dropped + late,
+                work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
+                began=sent.began,
+                read={s: verdict.read for s, verdict in judged.items() if verdict.read},
             )
         )
+        self._rounds += 1

@@ -12,6 +12,7 @@
     │   ├── CheckpointError (ValueError)      files that are damaged or do not fit their configuration
     │   └── UnsupportedModelError (NotImplementedError)  an architecture or feature that is not here yet
     ├── NumericsError (ArithmeticError)     a NaN where a number is needed: never turned into a token
+    ├── BatchError                          some prompts of many failed; what was generated is in it
     ├── ContractError (RuntimeError)        a part broke the rules between parts: a bug, ours or a plug-in's
     └── NativeError (RuntimeError)          the native module is required or forced, and cannot be had
 
@@ -24,7 +25,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foretoken.results import Completion
 
 
 class ForetokenError(Exception):
@@ -76,6 +81,22 @@ class UnsupportedModelError(ModelError, NotImplementedError):
 
 class NumericsError(ForetokenError, ArithmeticError):
     """A NaN where a number is needed."""
+
+
+class BatchError(ForetokenError):
+    """Some prompts of many failed; the others were finished.
+
+    `completions` has one for each prompt, in their order, None for those that failed; `errors` says why, by index.
+    """
+
+    def __init__(self, completions: Sequence[Completion | None], errors: Mapping[int, ForetokenError]) -> None:
+        first = min(errors)
+        super().__init__(
+            f"{len(errors)} of {len(completions)} prompts failed, the first of them number {first}: {errors[first]}; "
+            "what the others gave is in this error's completions"
+        )
+        self.completions = list(completions)
+        self.errors = dict(errors)
 
 
 class ContractError(ForetokenError, RuntimeError):

@@ -22,7 +22,7 @@ from foretoken.sampling.samplers import Samplers
 from foretoken.settings import MOST_DRAFT_TOKENS, DraftLevel, LoadSettings, parse_draft
 from foretoken.source import EMBEDDED
 from foretoken.text import Tokenizer
-from foretoken.types import TARGET, Drafter
+from foretoken.types import TARGET, Budget, Drafter
 
 _WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # of a tree whose form is left open
 
@@ -44,6 +44,13 @@ class Level:
     called: str = ""
     is_copy: bool = False
     folder: Path | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """The most that it drafts in a round."""
+        if self.entry is not TREE:
+            return Budget(self.tokens, self.tokens)
+        return Budget(self.tokens, self.options.get("depth", _DEPTH), self.options.get("k", _WIDTH))
 
     @property
     def has_decoder(self) -> bool:
@@ -273,10 +280,10 @@ def make_ladder(
     level, *below = levels
     if not level.has_decoder:
         return level.entry.make(**{name: value for name, value in level.options.items() if name != "tokens"})
-    opened = Caches() if level.is_copy and below and below[0].is_copy else None
+    lent = Caches() if level.is_copy and below and below[0].is_copy else None
     inner = None
     if below:
-        inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer, caches=opened)
+        inner = make_ladder(below, target, samplers, rule=rule, load=load, tokenizer=tokenizer, caches=lent)
     loaded = load(level)
     if not level.is_copy:
         _expect_same_tokens(level.name, tokenizer, loaded.tokenizer)
@@ -301,17 +308,11 @@ def make_ladder(
             **common,
         )
     if level.entry is CHAIN:
-        inner_tokens = below[0].tokens if below else 0
-        return level.entry.make(
-            loaded.decoder, make, tokens=level.tokens, inner=inner, inner_tokens=inner_tokens, opened=opened, **common
-        )
+        return level.entry.make(loaded.decoder, make, inner=inner, lent=lent, **common)
     return level.entry.make(
         loaded.decoder,
         make,
         shape=level.options.get("shape", "beam"),
-        width=level.options.get("k", _WIDTH),
-        depth=level.options.get("depth", _DEPTH),
-        nodes=level.tokens,
         sharpness=level.options.get("sharpness", _SHARPNESS),
         **common,
     )

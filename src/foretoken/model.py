@@ -5,25 +5,28 @@ from __future__ import annotations
 import itertools
 import operator
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 from foretoken.audit import audit
 from foretoken.chat import Chat
 from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
-from foretoken.engine import Engine
-from foretoken.errors import PromptError, SettingError
+from foretoken.engine import Engine, Schedule
+from foretoken.errors import BatchError, CheckpointError, ForetokenError, PromptError, SettingError, quoted
 from foretoken.files import FilesAsRead
-from foretoken.output import Generation, Output, Stream
+from foretoken.generating import Ended, Event, Prepare, generating
+from foretoken.output import Generation, Output, Piece, Stream
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
 from foretoken.text import Tokenizer, expect_whole
-from foretoken.types import TARGET, Completion, Drafter, Request, RoundRecord, SamplingParams, Verdict, Verifier
+from foretoken.types import TARGET, Budget, Drafter, Request, SamplingParams, Verifier
 
 
 class Model:
@@ -31,8 +34,8 @@ class Model:
 
     `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `files` are
     those that decide what it says, as they were when they were read; None of a model that came from none. `levels` are
-    the names of its draft's, nearest to the target first; `decoders` are those that stand behind them, by these names,
-    and the `target`.
+    the names of its draft's, nearest to the target first; `budgets` say how much each may draft in a round; `decoders`
+    are those that stand behind them, by these names, and the `target`.
     """
 
     def __init__(
@@ -42,8 +45,7 @@ class Model:
         verifier: Verifier,
         drafter: Drafter,
         *,
-        num_speculative_tokens: int,
-        levels: Sequence[str] = (),
+        budgets: Mapping[str, Budget],
         decoders: Mapping[str, Decoder] | None = None,
         end_tokens: frozenset[int],
         name: str,
@@ -53,7 +55,7 @@ class Model:
     ) -> None:
         self.target = target
         self.tokenizer = tokenizer
-        self.num_speculative_tokens = num_speculative_tokens
+        self.budgets = dict(budgets)
         self.end_tokens = end_tokens
         self.promise = target.promise
         self.draft = settings.draft
@@ -63,10 +65,17 @@ class Model:
         self.files = files
         self._verifier = verifier
         self.drafter = drafter
-        self.levels = tuple(levels)
+        self.levels = tuple(name for name in budgets if name != "none")
         self.decoders = {TARGET: target, **(decoders or {})}
+        mapped = (decoder.weights.mapped for decoder in self.decoders.values())
+        self._mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
         self._sequences = itertools.count()
         self._conversations = itertools.count()
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Most draft tokens a round."""
+        return next(iter(self.budgets.values())).rows
 
     @property
     def context_length(self) -> int:
@@ -92,6 +101,64 @@ class Model:
         chosen = GenerateSettings.chosen(chosen, settings)
         run = self._run(self._requests(prompt, chosen), chosen)
         return _exhausted(run)
+
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        chosen: GenerateSettings | None = None,
+        /,
+        *,
+        as_completed: Literal[False] = False,
+        at_once: int = 8,
+        **settings: Any,
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        chosen: GenerateSettings | None = None,
+        /,
+        *,
+        as_completed: Literal[True],
+        at_once: int = 8,
+        **settings: Any,
+    ) -> Iterator[tuple[int, Completion]]: ...
+
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        chosen: GenerateSettings | None = None,
+        /,
+        *,
+        as_completed: bool = False,
+        at_once: int = 8,
+        **settings: Any,
+    ) -> list[Completion] | Iterator[tuple[int, Completion]]:
+        """Continue many prompts, which share the passes of the model: item i is what `generate(prompts[i])` gives, bit
+        for bit, sooner than one after the other.
+
+        prompts: text or token ids each. as_completed: an iterator of (index, completion) instead, in the order in which
+        they are done; closing it cancels the rest. at_once: how many are generated side by side; each needs memory for
+        its keys and values. Settings as in `generate`.
+
+        Where some prompts fail, the others are finished. Then one `BatchError` is raised, whose `completions` has what
+        was generated, None for each prompt that failed, and whose `errors` say why, by index.
+        """
+        chosen = GenerateSettings.chosen(chosen, settings)
+        if chosen.n != 1:
+            raise SettingError(f"n is {chosen.n}, and here each prompt has one completion; repeat the prompt instead")
+        if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+            raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
+        if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
+            raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
+        self._expect_usable(chosen)
+        done = self._many(list(prompts), chosen, at_once)
+        if as_completed:
+            return done
+        found = dict(done)
+        return [found[index] for index in sorted(found)]
 
     def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
         """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
@@ -119,14 +186,12 @@ class Model:
         self, prompt: str | Sequence[int], settings: GenerateSettings, conversation: int | None = None
     ) -> list[Request]:
         """One request a completion."""
-        if settings.audit:
-            expect_repeatable(self.settings.rule, settings, "an audit")
+        self._expect_usable(settings)
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
-        if settings.stops and self.tokenizer is None:
-            raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
+        first = next(self._sequences)
         return [
             Request(
-                sequence=next(self._sequences),
+                sequence=next(self._sequences) if completion else first,
                 prompt=tokens,
                 max_new_tokens=settings.max_new_tokens,
                 end_tokens=frozenset() if settings.ignore_eos else self.end_tokens,
@@ -134,9 +199,19 @@ class Model:
                 sampling=sampling,
                 completion=completion,
                 conversation=conversation,
+                stop=settings.stops,
+                prompt_of=first if completion else None,
             )
             for completion in range(settings.n)
         ]
+
+    def _expect_usable(self, settings: GenerateSettings) -> None:
+        """Refuse settings that this model cannot follow, whatever the prompt is."""
+        if settings.audit:
+            expect_repeatable(self.settings.rule, settings, "an audit")
+        if settings.stops and self.tokenizer is None:
+            raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
+        self._sampling(settings)
 
     def _sampling(self, settings: GenerateSettings) -> SamplingParams:
         size = self._verifier.vocab_size
@@ -159,46 +234,96 @@ class Model:
 
     def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
         """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
-        outputs = {r.sequence: Output(r, self.tokenizer, settings) for r in requests}
-        index = {r.sequence: i for i, r in enumerate(requests)}
-        records: list[RoundRecord] = []
-        rounds = Engine(
-            self._verifier,
-            self.drafter,
-            num_speculative_tokens=self.num_speculative_tokens,
-            recorder=records.append,
-        ).run(requests, lambda sequence, token: outputs[sequence].text.feed(token))
-        try:
-            # counted while this generation runs: between its rounds, others may
-            for verdicts in self._counted(rounds, records):
-                for verdict in verdicts:
-                    for piece in outputs[verdict.sequence].take(verdict):
-                        yield index[verdict.sequence], piece
-        finally:
-            rounds.close()
-        return [self._completion(r, outputs[r.sequence], records, settings) for r in requests]
+        ended: dict[int, Ended] = {}
+        with closing(self._generating([partial(self._prepared, r, settings) for r in requests], len(requests))) as run:
+            for index, event in run:
+                if isinstance(event, Piece):
+                    yield index, event
+                elif event.error is not None:
+                    raise event.error
+                else:
+                    ended[index] = event
+        return [self._completion(ended[index], settings) for index in range(len(requests))]
 
-    def _counted(self, rounds: Iterator[list[Verdict]], records: list[RoundRecord]) -> Iterator[list[Verdict]]:
-        """The verdicts of rounds, with what each cost added to its record."""
-        while True:
-            before = self._costs()
-            verdicts = next(rounds, None)
-            if verdicts is None:
-                return
-            spent = {name: cost - before[name] for name, cost in self._costs().items()}
-            records[-1] = replace(records[-1], cost=spent)
-            yield verdicts
+    def _many(
+        self, prompts: Sequence[str | Sequence[int]], settings: GenerateSettings, at_once: int
+    ) -> Generator[tuple[int, Completion]]:
+        """Completions as they are done, with the indices of their prompts; at last what failed."""
+
+        def prepare(prompt: str | Sequence[int]) -> tuple[Request, Output]:
+            (request,) = self._requests(prompt, settings)
+            return self._prepared(request, settings)
+
+        completions: list[Completion | None] = [None] * len(prompts)
+        errors: dict[int, ForetokenError] = {}
+        with closing(self._generating([partial(prepare, prompt) for prompt in prompts], at_once)) as run:
+            for index, event in run:
+                if isinstance(event, Piece):
+                    continue
+                if event.error is not None:
+                    errors[index] = event.error
+                    continue
+                completions[index] = completion = self._completion(event, settings)
+                yield index, completion
+        if errors:
+            raise BatchError(completions, errors)
+
+    def _prepared(self, request: Request, settings: GenerateSettings) -> tuple[Request, Output]:
+        return request, Output(request, self.tokenizer, settings)
+
+    def _generating(self, prompts: Sequence[Prepare], at_once: int) -> Generator[Event]:
+        """A loop of this call's own."""
+        schedule = Schedule(self.settings.rows_per_pass, self.settings.prefill_chunk)
+        events = generating(
+            lambda recorder: Engine(
+                self._verifier,
+                self.drafter,
+                budgets=tuple(self.budgets.values()),
+                schedule=schedule,
+                recorder=recorder,
+            ),
+            prompts,
+            at_once,
+            self._costs,
+        )
+        return self._trusted(events, len(prompts))
+
+    def _trusted(self, events: Generator[Event], count: int) -> Generator[Event]:
+        """Events of a loop over so many prompts, while the files that weights are mapped from are what they were. They
+        are looked at before a pass reads them, and again before what came of it is passed on."""
+        left = set(range(count))
+        with closing(events):
+            while (error := self._changed()) is None:
+                event = next(events, None)
+                if event is None:
+                    return
+                if (error := self._changed()) is not None:
+                    break
+                if isinstance(event[1], Ended):
+                    left.discard(event[0])
+                yield event
+        yield from ((index, Ended(error=error)) for index in sorted(left))
+
+    def _changed(self) -> CheckpointError | None:
+        """What is wrong where a file that weights are mapped from has changed since it was loaded."""
+        return next((error for files in self._mapped if (error := files.changed()) is not None), None)
 
     def _costs(self) -> dict[str, Cost]:
         return {name: decoder.cost for name, decoder in self.decoders.items()}
 
-    def _completion(
-        self, request: Request, output: Output, records: list[RoundRecord], settings: GenerateSettings
-    ) -> Completion:
+    def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
+        request, output, records = ended.request, ended.output, ended.records
+        assert request is not None
+        assert output is not None
+        assert records is not None
         assert output.finish_reason is not None
         tokens = tuple(piece.token for piece in output.pieces)
         sampled = request.sampling.temperature > 0
-        again = replace(request, sequence=next(self._sequences), conversation=None)  # it shares nothing with the first
+        # it shares nothing with the first; of a prompt that was another's it reads all
+        again = replace(request, sequence=next(self._sequences), conversation=None, prompt_of=None)
+        audited = audit(self._verifier, again, tokens) if settings.audit else None
+        if audited is not None and (error := self._changed()) is not None:
+            raise error
         return Completion(
             tokens=tokens,
             text="".join(piece.text for piece in output.pieces),
@@ -217,7 +342,7 @@ class Model:
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),
             logits=joined(output.logits) if output.logits else None,
             logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
-            audit=audit(self._verifier, again, tokens) if settings.audit else None,
+            audit=audited,
             rounds=tuple(records) if settings.keep_rounds else None,
         )
 

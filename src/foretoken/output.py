@@ -11,9 +11,10 @@ import numpy as np
 import torch
 
 from foretoken.errors import InputError
+from foretoken.results import Completion, TokenLogprobs
 from foretoken.settings import GenerateSettings
 from foretoken.text import TextStream, Tokenizer
-from foretoken.types import Completion, FinishReason, Request, TokenLogprobs, Verdict
+from foretoken.types import FinishReason, Request, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Stream:
 
 
 class Output:
-    """Of one request. `text` is fed each token by the engine, which asks it where to stop; `take` follows."""
+    """What one request has put out so far. `take` is given each of its verdicts."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, settings: GenerateSettings) -> None:
         self.text = TextStream(tokenizer, request.prompt, settings.stops)
@@ -78,7 +79,9 @@ class Output:
         self._settings = settings
 
     def take(self, verdict: Verdict) -> Iterator[Piece]:
-        """The pieces of a verdict, cut where the sequence stops."""
+        """The pieces of a verdict."""
+        for token in verdict.tokens:
+            self.text.feed(token)
         self.finish_reason = verdict.finish_reason
         self.cached_tokens += verdict.cached_tokens
         if verdict.logits is not None:

@@ -140,11 +140,12 @@ class LoadSettings(_Settings):
     dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32
     device: str = "cpu"  # cpu or cuda
     promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
-    weights: str = "mapped"  # where they lie, on the CPU: mapped from their files, or copied into memory of their own
+    weights: str = "auto"  # where they lie: mapped from their files, copied into memory, or auto: where that pays
     revision: str | None = None  # branch, tag or commit, for a model from the hub
     cache: bool = True  # keep keys and values; without, each pass computes the whole text (the same, where exact)
     threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
-    prefill_chunk: int = 256  # rows of the prompt read in one pass
+    prefill_chunk: int = 256  # rows of prompts read in one pass
+    rows_per_pass: int = 8192  # of prompts and drafts together, where that leaves each sequence one
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +158,7 @@ class LoadSettings(_Settings):
                 f"promise is 'exact', but device is {quoted(self.device)}: that a GPU keeps rows independent has not "
                 "been shown; use the CPU, or promise 'auto'"
             )
-        _one_of("weights", self.weights, ("mapped", "copied"))
+        _one_of("weights", self.weights, ("auto", "mapped", "copied"))
         _one_of("rule", self.rule, ("walk", "rejection"))
         if self.promise == "exact" and self.rule == "rejection":
             raise SettingError(
@@ -171,6 +172,7 @@ class LoadSettings(_Settings):
         if not isinstance(self.cache, bool):
             raise SettingError(f"cache is {quoted(self.cache)}, expected True or False")
         _count("prefill_chunk", self.prefill_chunk, 65_536)
+        _count("rows_per_pass", self.rows_per_pass, 65_536)
         if self.num_speculative_tokens is not None:
             _count("num_speculative_tokens", self.num_speculative_tokens, MOST_DRAFT_TOKENS)
         expect_threads(self.threads)

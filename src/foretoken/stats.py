@@ -43,6 +43,7 @@ class Stats:
     `mean_acceptance_length` is tokens per check, the bonus token counted; plain decoding has 1.
     `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
     `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
+    `prefill_seconds` are those of the rounds in which some of the prompt was read, whatever else was in them.
     `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
     each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the
     `target`, and of each level that a decoder stands behind; what a drafter runs on the target's own layers is the
@@ -75,21 +76,22 @@ class _Check(NamedTuple):
 
 
 def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[str] = ()) -> Stats:
-    """The statistics of one sequence. The first record is that of its prompt. levels: nearest to the target first."""
-    prompt, rounds = records[0], [r for r in records[1:] if sequence in r.new_tokens]
+    """The statistics of one sequence. levels: nearest to the target first."""
+    prompt = [r for r in records if sequence in r.read]
+    rounds = [r for r in records if sequence in r.new_tokens and sequence not in r.read]
     checks = [_Check(r.drafted.get(sequence, 0), r.accepted.get(sequence, 0), r.new_tokens[sequence]) for r in rounds]
     new_tokens = sum(check.new_tokens for check in checks)
     draft_seconds = sum(r.propose_seconds for r in rounds)
     check_seconds = sum(r.check_seconds for r in rounds)
     decode_seconds = draft_seconds + check_seconds
+    prefill_seconds = sum(r.propose_seconds + r.check_seconds for r in prompt)
+    first_tokens = sum(r.new_tokens.get(sequence, 0) for r in prompt)
     return Stats(
         passes=len(checks),
         **_counts(checks),
         tokens_per_second=_per(new_tokens, decode_seconds),
-        tokens_per_second_with_prefill=_per(
-            new_tokens + prompt.new_tokens[sequence], decode_seconds + prompt.check_seconds
-        ),
-        prefill_seconds=prompt.check_seconds,
+        tokens_per_second_with_prefill=_per(new_tokens + first_tokens, decode_seconds + prefill_seconds),
+        prefill_seconds=prefill_seconds,
         decode_seconds=decode_seconds,
         draft_seconds=draft_seconds,
         check_seconds=check_seconds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from foretoken.errors import CheckpointError, PromptError, cut, quoted
 from foretoken.files import read_bytes
+from foretoken.types import Request
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 _CONTEXT = 64  # of the prompt's tokens, how many are decoded along with the first new ones
@@ -300,6 +301,17 @@ class TextStream:
             _, at, self.stopped_by = min(found)
             self._held = self._held[:at]
         return bool(found)
+
+
+def watch_for_stops(tokenizer: Tokenizer | None) -> Callable[[Request], Callable[[int], bool]]:
+    """For a request: what is told of each token in order, and says whether one of its stop strings ends there."""
+
+    def watch(request: Request) -> Callable[[int], bool]:
+        if not request.stop:
+            return lambda token: False
+        return TextStream(tokenizer, request.prompt, request.stop).feed
+
+    return watch
 
 
 def _overlap(text: str, stop: str) -> int:

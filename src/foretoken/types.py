@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from foretoken.errors import ContractError
+from foretoken.errors import ContractError, ForetokenError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from foretoken.decoder.cache import Cache
     from foretoken.decoder.cost import Cost
-    from foretoken.stats import Stats
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
 FinishReason = Literal["stop", "length"]
@@ -50,11 +49,35 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """Which features a drafter wants of each committed row, by name, so that a request can carry them over a network.
+
+    hidden: layers whose input is wanted, as float32 [rows, hidden] under the name `hidden.LAYER`; layer `num_layers` is
+    what comes out of the last one, before the final norm. normed: that, after the final norm, as `normed`. extractors:
+    names of `Extractor`s that the verifier knows. The default is none.
+    """
+
+    hidden: tuple[int, ...] = ()
+    normed: bool = False
+    extractors: tuple[str, ...] = ()
+
+    @property
+    def of_passes(self) -> bool:
+        """Whether some of it is known while a pass runs and never again: keys and values stay, hidden states do not."""
+        return bool(self.hidden) or self.normed
+
+
+NO_FEATURES = Needs()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One sequence to generate. `end_tokens` is empty when end tokens are to be ignored.
 
-    `completion` tells apart several samples of one prompt and seed: each throws dice of its own. Of requests with one
-    `conversation`, one after the other, each reads only what its prompt has not in common with the one before.
+    It stops where its text comes to one of the strings `stop`. `completion` tells apart several samples of one prompt
+    and seed: each has noise of its own. Of requests with one `conversation`, one after the other, each reads only what
+    its prompt has not in common with the one before. `prompt_of` names a sequence with the same prompt, admitted
+    before: its keys and values are copied once it has read them. `needs` is what the drafter wants to see.
     """
 
     sequence: int
@@ -65,14 +88,34 @@ class Request:
     sampling: SamplingParams = SamplingParams()
     completion: int = 0
     conversation: int | None = None
+    stop: tuple[str, ...] = ()
+    prompt_of: int | None = None
+    needs: Needs = NO_FEATURES
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most that one level of a draft may propose in one round: `rows` tokens, `depth` of them on one path, and, of
+    a level that drafts a tree, `width` at each depth. A level with 0 rows is left out."""
+
+    rows: int
+    depth: int
+    width: int = 1
+
+    def within(self, depth: int) -> Budget:
+        """This budget where no path may be longer than `depth`."""
+        if self.depth <= depth:
+            return self
+        return replace(self, rows=self.rows if depth > 0 else 0, depth=max(0, depth))
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What one sequence may draft in one round.
 
-    `position` is where the first drafted token would stand. `rows` bounds the draft's tokens, `depth` its longest
-    path; a draft beyond them is cut, not refused.
+    `position` is where the first drafted token would stand. `rows`, `depth` and `width` are the `Budget` of the level
+    that is asked; a draft beyond rows and depth is cut, not refused. `below` holds those of the levels that speed it
+    up.
     """
 
     sequence: int
@@ -80,6 +123,25 @@ class Turn:
     position: int
     rows: int
     depth: int
+    width: int = 1
+    below: tuple[Budget, ...] = ()
+
+    @classmethod
+    def of(cls, sequence: int, round: int, position: int, budgets: Sequence[Budget]) -> Turn:
+        """A turn with a budget for each level, nearest to the target first."""
+        own, *below = budgets
+        return cls(sequence, round, position, own.rows, own.depth, own.width, tuple(below))
+
+    @property
+    def most(self) -> Budget:
+        """What bounds the draft: the budget of the first level that is not left out."""
+        own = Budget(self.rows, self.depth, self.width)
+        return next((budget for budget in (own, *self.below) if budget.rows), own)
+
+    def inner(self, round: int, position: int, depth: int) -> Turn | None:
+        """What the level below may draft for this one, on paths of at most `depth`; None if it has nothing to draft."""
+        budgets = [budget.within(depth) for budget in self.below]
+        return Turn.of(self.sequence, round, position, budgets) if any(budget.rows for budget in budgets) else None
 
     def chain(
         self,
@@ -104,6 +166,14 @@ class Turn:
         return Draft(
             self.sequence, self.round, self.position, tuple(tokens), tuple(parents), origins, draft_probs, work
         )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """Up to `rows` tokens of a sequence's prompt, from where its reading stands, to be read in one pass."""
+
+    sequence: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,20 +246,19 @@ class Features:
     start: int
     tensors: Mapping[str, torch.Tensor]
 
-    def first(self, rows: int) -> Features:
-        """The features of the first `rows` rows, in memory of their own: what was cut is not sent along."""
-        return Features(self.start, {name: _owned(tensor[:rows]) for name, tensor in self.tensors.items()})
-
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the target said about a draft: the accepted path and the bonus token that follows it.
+    """What one pass made of a sequence: the accepted path of its draft and the bonus token that follows it.
 
-    `tokens` are the new tokens from `position` on: those of `accepted` (indices into the draft, root to leaf), then
-    the bonus. A verdict that was cut to a stop has lost tokens from its end and carries the reason; so does one that
-    ends because nothing may follow in the request's grammar, and it may have no bonus. `logits`, on request, is float32
-    [len(tokens), vocabulary]: what each token was chosen from.
-    That of a prompt says how many of its tokens were there already: `cached_tokens`.
+    `tokens` are the new tokens from `position` on: those of `accepted` (indices into the draft, root to leaf), then the
+    bonus. They are cut where the sequence stops (at an end token, a stop string, its length, or where its grammar
+    allows nothing more); then `finish_reason` says why, and there may be no bonus. `logits`, on request, is float32
+    [len(tokens), vocabulary]: what each token was chosen from. `cached_tokens` of the prompt were there already.
+
+    Round 0 is the reading of the prompt, of which this pass has `read` so many tokens. As long as `prompt_left` of them
+    are still to be read there is no token, only the features of what has been read. An `error` ends this sequence, and
+    no other: it comes without tokens.
     """
 
     sequence: int
@@ -202,56 +271,35 @@ class Verdict:
     logits: torch.Tensor | None = None
     finish_reason: FinishReason | None = None
     cached_tokens: int = 0
+    read: int = 0
+    prompt_left: int = 0
+    error: ForetokenError | None = None
 
-    def first(self, count: int, finish_reason: FinishReason) -> Verdict:
-        """This verdict cut to its first `count` tokens."""
-        dropped = len(self.tokens) - count
-        features = self.features
-        if features is not None and dropped:
-            rows = next(iter(features.tensors.values())).shape[0] if features.tensors else 0
-            features = features.first(rows - dropped)
-        return replace(
-            self,
-            accepted=self.accepted[:count],
-            tokens=self.tokens[:count],
-            origins=self.origins[:count],
-            features=features,
-            logits=None if self.logits is None else _owned(self.logits[:count]),
-            finish_reason=finish_reason,
-        )
-
-
-def _owned(tensor: torch.Tensor) -> torch.Tensor:
-    """The same in memory of its own, copied by one thread: PyTorch's others are not there after a fork."""
-    if tensor.device.type != "cpu":
-        return tensor.clone()
-    import torch
-
-    return torch.from_numpy(tensor.detach().view(torch.uint8).numpy().copy()).view(tensor.dtype)
+    @property
+    def last(self) -> bool:
+        """Whether the sequence has ended with it."""
+        return self.finish_reason is not None or self.error is not None
 
 
 class Extractor(Protocol):
-    """Reduces the target's keys and values, beside the target, to what a drafter needs to see of them. Only reads."""
+    """Reduces the target's keys and values, beside the target, to what a drafter needs to see of them. Only reads.
+
+    `name` holds a version or a hash of what it computes with: two that give other features have other names.
+    """
+
+    name: str
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
         """Features of the committed positions `start` to `stop`: one row a position, memory of their own."""
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """Which features a drafter wants in its verdicts: the target's last hidden state (float32 [rows, hidden], before
-    the final norm), the output of an extractor, both, or (the default) none."""
-
-    hidden: bool = False
-    extractor: Extractor | None = None
-
-
 class Views(Protocol):
     """What a drafter that shares the target's cache is given: a way to make views, one a round, and nothing else."""
 
-    def view(self, sequence: int, layers: range | None = None) -> Cache:
-        """A window on a sequence's committed keys and values, of all layers or some."""
+    def view(self, sequence: int, layers: range | None = None, length: int | None = None) -> Cache:
+        """A window on a sequence's committed keys and values, of all layers or some, and of `length` positions at most:
+        a drafter that has not heard of the last verdict yet must not see what it has brought."""
         ...
 
 
@@ -262,7 +310,7 @@ class Drafter(Protocol):
     needs: Needs
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """New sequences: their prompts. Their first verdicts follow at once."""
+        """New sequences: their prompts, which the target is about to read."""
         ...
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Draft]:
@@ -270,18 +318,21 @@ class Drafter(Protocol):
         ...
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
-        """What became of the drafts. The first verdict of a sequence is that of its prompt."""
+        """What became of the drafts. Those of round 0 are of the prompt, and the last of them brings the first token.
+
+        A verdict may be a guess, made while the true one is on its way; `rewind` takes it back if it was wrong.
+        """
         ...
 
     def rewind(self, sequence: int, position: int) -> None:
-        """Forget the tokens from a position on: they were a guess of the level above, and were not right.
+        """Forget the tokens from a position on: they were a guess, and were not right.
 
-        Comes to inner levels of a ladder only, before the verdict that says what stands there instead.
+        The verdict that says what stands there instead comes next.
         """
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: forget it. May come twice."""
+        """The sequence is finished or cancelled: forget it. May come twice, and for one that never began."""
         ...
 
 
@@ -291,24 +342,25 @@ class Verifier(Protocol):
     context_length: int
     vocab_size: int  # tokens from here up are never generated
 
-    def begin(self, requests: Sequence[Request]) -> list[Verdict]:
-        """Read the prompts; each verdict holds the first token and the features of the prompt. All begin, or none."""
+    def admit(self, request: Request) -> None:
+        """Take a request on. Nothing is computed yet; raises what is wrong with the request itself."""
         ...
 
-    def submit(self, drafts: Sequence[Draft]) -> int:
-        """Start checking one draft for each of some sequences; returns a ticket for `result`."""
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
+        """Start one pass: a check of one draft for each of some sequences, and chunks of prompts of others.
+
+        Returns a ticket for `result`, perhaps before the pass is done. A draft that is not for the round
+        and the place that its sequence has come to is passed over.
+        """
         ...
 
     def result(self, ticket: int) -> list[Verdict]:
-        """The verdicts of a submitted check, in the order of its drafts."""
-        ...
-
-    def truncate(self, sequence: int, length: int) -> None:
-        """Keep `length` positions of the sequence's cache: a verdict was cut."""
+        """The verdicts of a pass, drafts before chunks, each in its order. What fails for one sequence is in its
+        verdict."""
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: free what it holds. May come twice.
+        """The sequence is finished or cancelled: free what it holds. May come twice, and for one that never began.
 
         What it has read is kept where its request names a conversation, until the next one takes it.
         """
@@ -324,9 +376,11 @@ class RoundRecord:
     """What one round did, for statistics, pictures and (later) the pace. Times in seconds.
 
     `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included; `work[s]`
-    is what went into its draft. `dropped` counts drafts that were late, repeated or for an unknown sequence. The round
-    began at `began` (`time.perf_counter`), with drafting; checking followed. `cost` is what decoders computed and read
-    in it, for all its sequences, by the name of their level; the engine knows no decoder, so who records adds it.
+    is what went into its draft. `read[s]` counts tokens of its prompt that were read: a round that has it is one of the
+    prompt's, also the last of them, which brings the first token. `dropped` counts drafts that were late, repeated or
+    for an unknown sequence. The round began at `began` (`time.perf_counter`), with drafting; checking followed. `cost`
+    is what decoders computed and read in it, for all its sequences, by the name of their level; the engine knows no
+    decoder, so who records adds it.
     """
 
     round: int
@@ -339,68 +393,4 @@ class RoundRecord:
     work: Mapping[int, tuple[Work, ...]] = field(default_factory=dict)
     began: float = 0.0
     cost: Mapping[str, Cost] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """A generation compared with plain decoding of the same prompt, token by token.
-
-    Where they differ, `position` is the index of the first such token in the completion's `tokens`, `token` is what
-    stands there and `plain_token` what plain decoding says (None if it has ended); the two logits are those of the
-    plain pass, which chose the larger one. `compared_tokens` counts that token, too.
-    """
-
-    identical: bool
-    compared_tokens: int
-    position: int | None = None
-    token: int | None = None
-    plain_token: int | None = None
-    logit: float | None = None
-    plain_logit: float | None = None
-
-    @property
-    def gap(self) -> float | None:
-        """How far apart the two logits are: what little it took to choose the other token."""
-        return None if self.logit is None or self.plain_logit is None else self.plain_logit - self.logit
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprobs:
-    """How probable the model found a token, as a natural logarithm, before penalties and temperature; and what it found
-    likeliest, best first: (token, log probability) each."""
-
-    token: int
-    logprob: float
-    top: tuple[tuple[int, float], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
-
-    `arithmetic` is what ran ("native", with its instruction level, or "pytorch") on `threads` threads. `seed` is that
-    of the dice, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so many were
-    `cached_tokens`: not read again, but kept from an earlier turn of a talk, or from the first of several completions
-    of one prompt. On request: `logprobs`, one a token; `logits`, float32 [len(tokens), vocabulary]; `logits_sha256`, of
-    the same numbers as little-endian bytes; `audit`; `rounds`, what each round did, that of the prompt first and those
-    of completions that shared its passes among them.
-    """
-
-    tokens: tuple[int, ...]
-    text: str
-    finish_reason: FinishReason
-    origins: tuple[str, ...]
-    promise: str
-    draft: str
-    stats: Stats
-    arithmetic: str
-    threads: int
-    seed: int | None = None
-    stop_string: str | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    logprobs: tuple[TokenLogprobs, ...] | None = None
-    logits: torch.Tensor | None = None
-    logits_sha256: str | None = None
-    audit: Audit | None = None
-    rounds: tuple[RoundRecord, ...] | None = None
+    read: Mapping[int, int] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
-from foretoken.types import Distribution, Drafter, Request, RoundRecord, SamplingParams
+from foretoken.types import Budget, Distribution, Drafter, Request, RoundRecord, SamplingParams
 from foretoken.verification.local import LocalVerifier
 from tests.chance import FALSE_ALARM, assert_drawn_from, chi_square_tail
 from tests.oracles import sampled_distribution
@@ -54,9 +54,16 @@ class Liar(Sampler):
         return swapped
 
 
+BUDGETS = {
+    ModelDrafter: Budget(2, 2),
+    FractalDrafter: Budget(5, 5),
+    TreeDrafter: Budget(5, 2, 2),  # so that the second child has one child less than the first
+}
+
+
 def model_chain(sampler: type[Sampler] = Sampler) -> Drafter:
     dice = partial(sampler, stream=DRAFT_DICE)
-    return ModelDrafter(POOR, dice, name="m", vocab_size=VOCABULARY, tokens=2, independent=True)
+    return ModelDrafter(POOR, dice, name="m", vocab_size=VOCABULARY, independent=True)
 
 
 def fractal() -> Drafter:
@@ -82,9 +89,6 @@ def full_tree() -> Drafter:
         name="t",
         vocab_size=VOCABULARY,
         shape="full",
-        width=2,
-        depth=2,
-        nodes=5,  # so that the second child has one child less than the first
         sharpness=1.0,
         independent=True,
     )
@@ -106,7 +110,7 @@ def texts(drafter: Drafter) -> tuple[Counter[tuple[int, ...]], Counter[str]]:
     engine = Engine(
         LocalVerifier(TARGET, getattr(drafter, "views", None), samplers=Sampler, rule="rejection"),
         drafter,
-        num_speculative_tokens=5,
+        budgets=[BUDGETS[type(drafter)]],
         recorder=record,
     )
     for first in range(0, SEEDS, TOGETHER):

@@ -20,6 +20,7 @@ from foretoken.verification.local import LocalVerifier
 from tests.chance import Dice, every_run
 from tests.oracles import sampled_distribution
 from tests.tiny import needs_native, random_tensors, tiny_config
+from tests.world import read
 
 VOCABULARY, STEPS = 13, 4
 PROMPT = (8, 12, 3, 8, 12, 3)
@@ -45,7 +46,7 @@ class Throwing(Sampler):
         super().__init__(request)
         self._enumerated = dice
 
-    def rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
+    def _rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
         probs = self.probabilities(logits)
         assert probs is not None
         return [self._enumerated.throw(probs.tolist())], [0.0]
@@ -93,7 +94,7 @@ def distribution(
         )
         request = Request(0, text, left, sampling=PARAMS)
         drafter.begin([request])
-        (begun,) = verifier.begin([request])
+        (begun,) = read(verifier, [request])
         if left == 1:
             return begun.tokens
         drafter.observe([begun])

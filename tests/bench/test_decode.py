@@ -18,9 +18,9 @@ from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Prompt
 from foretoken.errors import DraftSpecError, InputError, SettingError
 from foretoken.model import Model
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings
 from foretoken.source import EMBEDDED
-from foretoken.types import Completion
 from tests.rehearsal.conftest import rehearse
 
 TEXTS = ("def add(self, other):\n        return self.", "for i in range(10):\n    print(i)\nfor i in range(")

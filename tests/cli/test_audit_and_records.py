@@ -13,8 +13,8 @@ import foretoken
 from foretoken import build
 from foretoken.cli import show
 from foretoken.model import Model
+from foretoken.results import Audit
 from foretoken.source import EMBEDDED
-from foretoken.types import Audit
 from tests.cli.conftest import Cli
 from tests.test_audit import Flips
 

@@ -17,10 +17,12 @@ from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
-from foretoken.types import Drafter
+from foretoken.types import Budget, Drafter
 from tests.fakes import Delayed, Halves, KeysValues, Ladder, LastLayer, Liar, OverBudget, Scripted, Silent
 from tests.world import VOCABULARY, World, weak_decoder
 
+_ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
+_THREE = Budget(3, 3)
 EVENTS = ("drafted", "accepted", "rejected", "fully accepted")
 
 
@@ -44,6 +46,13 @@ class Entry:
 
     make: Callable[[Stage], Drafter]
     shows: tuple[str, ...] = EVENTS
+    below: tuple[Budget, ...] = ()  # budgets of the levels below the first
+    own: Budget = _ANY  # what bounds the first, whatever a run allows
+
+    def budgets(self, tokens: int) -> list[Budget]:
+        """Of all levels, in a run that allows the first one so many tokens."""
+        depth = min(self.own.depth, tokens)
+        return [Budget(min(self.own.rows, tokens), depth, self.own.width), *self.below]
 
 
 _poor, _poorer = weak_decoder(1, noise=0.25), weak_decoder(1, noise=0.5)
@@ -55,9 +64,7 @@ def _model(stage: Stage, inner: Drafter | None = None, *, model: Decoder = _poor
         Sampler,
         name="model",
         vocab_size=VOCABULARY,
-        tokens=99,
         inner=inner,
-        inner_tokens=3,
         views=stage.caches if shared else None,
     )
 
@@ -69,9 +76,6 @@ def _tree(stage: Stage, shape: str, *, model: Decoder = _poor, shared: bool = Fa
         name="tree",
         vocab_size=VOCABULARY,
         shape=shape,
-        width=3,
-        depth=5,
-        nodes=15,
         sharpness=1.0,
         views=stage.caches if shared else None,
     )
@@ -94,11 +98,9 @@ def _stacked(stage: Stage, *formats: str) -> Drafter:
             Sampler,
             name=format,
             vocab_size=VOCABULARY,
-            tokens=4,
             inner=drafter,
-            inner_tokens=3,
             views=views,
-            opened=its,
+            lent=its,
         )
     return drafter
 
@@ -161,24 +163,33 @@ TABLE: dict[str, Entry] = {
     ),
     "fractal, mxfp4, all layers, bf16 inputs": Entry(_fractal(0, 1, 2, format="mxfp4", inputs="bf16", window=3)),
     "fractal, int2, middle, window of 30": Entry(_fractal(1, format="int2", window=30)),
-    "fractal, int8, outer layers, lookup, patient": Entry(_fractal(0, 2, window=4, slots="lookup", patient=True)),
+    "fractal, int2, outer layers, lookup, patient": Entry(
+        _fractal(0, 2, format="int2", window=4, slots="lookup", patient=True)
+    ),
     "model": Entry(_model),
-    "model, lookup": Entry(lambda s: _model(s, LookupDrafter())),
-    "model, model, lookup": Entry(lambda s: _model(s, _model(s, LookupDrafter(), model=_poorer))),
-    "model, tree": Entry(lambda s: _model(s, _tree(s, "beam"))),
-    "model, scripted": Entry(lambda s: _model(s, Scripted(s.truth, s.shape))),
+    "model, lookup": Entry(lambda s: _model(s, LookupDrafter()), below=(_THREE,)),
+    "model, model, lookup": Entry(
+        lambda s: _model(s, _model(s, LookupDrafter(), model=_poorer)), below=(_THREE, _THREE)
+    ),
+    "model, tree": Entry(lambda s: _model(s, _tree(s, "beam")), below=(Budget(3, 3, 3),)),
+    "model, scripted": Entry(lambda s: _model(s, Scripted(s.truth, s.shape)), below=(_THREE,)),
+    "lookup, left out by the model above": Entry(
+        lambda s: _model(s, LookupDrafter()), below=(_THREE,), own=Budget(0, 0)
+    ),
     "model on a view": Entry(lambda s: _model(s, shared=True)),
-    "model on a view, model": Entry(lambda s: _model(s, _model(s, model=_poorer), shared=True)),
-    **{f"tree, {shape}": Entry(lambda s, shape=shape: _tree(s, shape)) for shape in SHAPES},
-    "tree on a view": Entry(lambda s: _tree(s, "beam", shared=True)),
+    "model on a view, model": Entry(lambda s: _model(s, _model(s, model=_poorer), shared=True), below=(_THREE,)),
+    **{f"tree, {shape}": Entry(lambda s, shape=shape: _tree(s, shape), own=_TREE) for shape in SHAPES},
+    "tree on a view": Entry(lambda s: _tree(s, "beam", shared=True), own=_TREE),
     "mxfp4": Entry(_copy("mxfp4")),
     "mxfp4 on a view": Entry(_copy("mxfp4", shared=True)),
     "mxfp4 on a view, bf16 inputs": Entry(_copy("mxfp4", inputs="bf16", shared=True)),
     "int2": Entry(_copy("int2", inputs="bf16")),
     "int2 on a view": Entry(_copy("int2", shared=True)),
-    "tree, mxfp4 on a view": Entry(_copy("mxfp4", shape="beam", shared=True)),
-    "tree, int2": Entry(_copy("int2", shape="best-first")),
-    "mxfp4, int2, lookup on stacked views": Entry(lambda s: _stacked(s, "mxfp4", "int2")),
+    "tree, mxfp4 on a view": Entry(_copy("mxfp4", shape="beam", shared=True), own=_TREE),
+    "tree, int2": Entry(_copy("int2", shape="best-first"), own=_TREE),
+    "mxfp4, int2, lookup on stacked views": Entry(
+        lambda s: _stacked(s, "mxfp4", "int2"), below=(_THREE, _THREE), own=Budget(4, 4)
+    ),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

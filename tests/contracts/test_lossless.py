@@ -7,7 +7,7 @@ Both count what happened, so that a contract cannot hold because nothing was dra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import product
 from typing import Any
@@ -17,21 +17,31 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.drafters import DRAFTERS
-from foretoken.types import Request, SamplingParams
+from foretoken.types import Request, SamplingParams, Verdict, Verifier
+from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage
 from tests.fakes import FarVerifier, Ladder
 from tests.world import LONGEST, Plain, Run, make_world
 
 SEED = 20261122
+# each with how many rounds may be drafted on guesses while a verdict is on its way
+VERIFIERS: dict[str, tuple[Callable[[Verifier], Verifier] | None, int]] = {
+    "near": (None, 0),
+    "far": (FarVerifier, 0),
+    "a round late": (FarVerifier, 1),
+    "two rounds late": (FarVerifier, 2),
+    "in a thread": (WorkerVerifier, 1),
+}
 FACTORS: dict[str, list[Any]] = {
     "shape": ["chain", "tree"],
     "max_new_tokens": list(range(1, 21)),
     "end_at": [*range(LONGEST), None],  # the offset of the planted end token; None: there is none
     "sequences": [1, 2],
     "num_speculative_tokens": [1, 2, 5, 17],  # 17: more than one block of rows
-    "verifier": ["near", "far"],
+    "verifier": list(VERIFIERS),
     "sampling": ["greedy", "0.8, top-p", "1.3, penalties", "greedy, penalties", "0.6, top-k, bias"],
+    "prefill_chunk": [256, 9],
     "ends_by": ["token", "text"],  # an end token, or a stop string that ends with it
     "target": [None, "mxfp4", "int3"],  # its low-bit format
 }
@@ -44,6 +54,7 @@ SAMPLING = {
     "greedy, penalties": SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5),
     "0.6, top-k, bias": SamplingParams(temperature=0.6, top_k=20, logit_bias=((3, 2.0), (9, -1.0)), seed=5),
 }
+AGAIN = {*DRAFTERS, "lookup, left out by the model above", "tree, best-first"}
 PRODUCT = ("shape", "max_new_tokens", "end_at")  # the others are drawn, in turn, along the whole product
 
 
@@ -71,13 +82,16 @@ def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
         )
         for s, plain in enumerate(plains)
     ]
+    wrap, ahead = VERIFIERS[case["verifier"]]
     run = Run(
         world.target,
         drafter,
         requests,
-        num_speculative_tokens=case["num_speculative_tokens"],
+        budgets=TABLE[name].budgets(case["num_speculative_tokens"]),
         caches=caches,
-        wrap=FarVerifier if case["verifier"] == "far" else None,
+        wrap=wrap,
+        ahead=ahead,
+        prefill_chunk=case["prefill_chunk"],
         stops_after=lambda sequence, token: not by_token and token in ends[sequence],
     )
     for s, plain in enumerate(plains):
@@ -92,20 +106,21 @@ def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
         )
     if isinstance(drafter, Ladder):
         events["accepted by the inner level"] += drafter.inner_accepted
+    verdicts = {s: iter(run.verdicts[s]) for s in run.verdicts}
     for record in run.records:
-        events["dropped"] += record.dropped
-        for s, drafted in record.drafted.items():
-            accepted = record.accepted[s]
+        events["dropped"] += record.dropped if not ahead else 0
+        events["drafted behind a wrong guess"] += record.dropped if ahead else 0
+        for s in {*record.read, *record.new_tokens}:
+            verdict, drafted, accepted = next(verdicts[s]), record.drafted.get(s, 0), record.accepted.get(s, 0)
             events["drafted"] += drafted
             events["accepted"] += accepted
             events["rejected"] += drafted - accepted
-            if drafted and accepted == record.new_tokens[s] - 1 and _all_said(run, s, record.round, drafted):
+            if drafted and accepted == record.new_tokens[s] - 1 and _all_said(verdict, drafted):
                 events["fully accepted"] += 1
 
 
-def _all_said(run: Run, sequence: int, round: int, drafted: int) -> bool:
-    """Whether the round's accepted path ends at a leaf of the draft: nothing of its branch was left over."""
-    verdict = run.verdicts[sequence][round]
+def _all_said(verdict: Verdict, drafted: int) -> bool:
+    """Whether the accepted path ends at a leaf of the draft: nothing of its branch was left over."""
     return verdict.finish_reason is None and bool(verdict.accepted) and verdict.accepted[-1] == drafted - 1
 
 
@@ -129,7 +144,7 @@ def run_all(name: str, cases: Iterable[Mapping[str, Any]]) -> Counter[str]:
 def sample() -> list[dict[str, Any]]:
     """Once more for those whose text decides whether anything is accepted whole: one sample may have no such case."""
     again = pairwise({"drafter": list(TABLE), **FACTORS}, SEED + 1)
-    return pairwise({"drafter": list(TABLE), **FACTORS}, SEED) + [c for c in again if c["drafter"] in DRAFTERS]
+    return pairwise({"drafter": list(TABLE), **FACTORS}, SEED) + [c for c in again if c["drafter"] in AGAIN]
 
 
 @pytest.mark.parametrize("name", TABLE)

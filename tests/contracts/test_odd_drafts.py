@@ -23,9 +23,9 @@ from foretoken.formats import format_of
 from foretoken.kernels import native
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
-from foretoken.types import Drafter, Request, SamplingParams
+from foretoken.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
 from tests.tiny import random_tensors, tiny_config
-from tests.world import Run
+from tests.world import Run, chain_of
 
 TOKENS = 97
 _LAYERS = 2
@@ -52,25 +52,32 @@ def draft_model(noise: float, vocabulary: int, context: int, window: int | None,
     return Decoder(config, assemble(tensors, config), threads=1)
 
 
-def some_tree(dice: random.Random, model: Decoder, name: str, views: Caches | None) -> TreeDrafter:
-    return TreeDrafter(
+Leveled = tuple[Drafter, list[Budget]]  # with the budgets of its levels
+
+
+def some_tree(dice: random.Random, model: Decoder, name: str, views: Caches | None) -> Leveled:
+    budget = Budget(dice.randint(1, 20), dice.randint(1, 6), dice.randint(1, 4))
+    tree = TreeDrafter(
         model,
         Sampler,
         name=name,
         vocab_size=TOKENS,
         shape=dice.choice(SHAPES),
-        width=dice.randint(1, 4),
-        depth=dice.randint(1, 6),
-        nodes=dice.randint(1, 20),
         sharpness=dice.choice([0.1, 1.0]),
         views=views,
     )
+    return tree, [budget]
 
 
-def some_drafter(dice: random.Random, poison: bool, depth: int = 0) -> Drafter:
+def some_chain(dice: random.Random) -> Budget:
+    count = dice.randint(1, 9)
+    return Budget(count, count)
+
+
+def some_drafter(dice: random.Random, poison: bool, depth: int = 0) -> Leveled:
     """A ladder of up to three levels."""
     if depth and dice.random() < 0.3:
-        return LookupDrafter(1)
+        return LookupDrafter(1), [some_chain(dice)]
     model = draft_model(
         dice.choice([0.0, 0.1, 0.3]),
         dice.choice([60, TOKENS, TOKENS, 130]),
@@ -80,15 +87,9 @@ def some_drafter(dice: random.Random, poison: bool, depth: int = 0) -> Drafter:
     )
     if dice.random() < 0.4:
         return some_tree(dice, model, f"tree {depth}", None)
-    return ModelDrafter(
-        model,
-        Sampler,
-        name=f"model {depth}",
-        vocab_size=TOKENS,
-        tokens=dice.randint(1, 9),
-        inner=some_drafter(dice, poison, depth + 1) if depth < 2 and dice.random() < 0.7 else None,
-        inner_tokens=dice.randint(1, 6),
-    )
+    inner, below = some_drafter(dice, poison, depth + 1) if depth < 2 and dice.random() < 0.7 else (None, [])
+    drafter = ModelDrafter(model, Sampler, name=f"model {depth}", vocab_size=TOKENS, inner=inner)
+    return drafter, [some_chain(dice), *below]
 
 
 def some_requests(dice: random.Random) -> list[Request]:
@@ -112,12 +113,14 @@ SEEDS, LADDERS = (120, 150) if native.module() is not None else (40, 50)
 
 
 def expect_plain(
-    seed: int, dice: random.Random, requests: list[Request], drafter: Drafter, caches: Caches
+    seed: int, dice: random.Random, requests: list[Request], leveled: Leveled, caches: Caches
 ) -> Counter[str]:
     """What plain decoding generates, and leaves in the caches; returns what happened. caches: the target's."""
     plain = Run(target(), NothingDrafter(), requests, prefill_chunk=5)
-    most = dice.randint(1, 20)
-    run = Run(target(), drafter, requests, num_speculative_tokens=most, caches=caches, prefill_chunk=5)
+    (drafter, budgets), ahead = leveled, dice.choice([0, 0, 0, 1, 2])
+    run = Run(
+        target(), drafter, requests, budgets=budgets, caches=caches, prefill_chunk=dice.choice([5, 64]), ahead=ahead
+    )
     events: Counter[str] = Counter()
     for request in requests:
         mine, right = run.sequences[request.sequence], plain.sequences[request.sequence]
@@ -136,8 +139,8 @@ def test_drafts_that_fit_badly_change_nothing(poison: bool) -> None:
     events: Counter[str] = Counter()
     for seed in range(SEEDS):
         dice = random.Random(seed)
-        requests, drafter = some_requests(dice), some_drafter(dice, poison)
-        events += expect_plain(seed, dice, requests, drafter, Caches())
+        requests, leveled = some_requests(dice), some_drafter(dice, poison)
+        events += expect_plain(seed, dice, requests, leveled, Caches())
     assert events["accepted"] > 100, events
     assert events["drafted"] > events["accepted"] + 100, events
 
@@ -148,47 +151,46 @@ def low_bit_copy(label: str, inputs: str) -> Decoder:
     return Decoder(target().config, weights, threads=1)
 
 
-def some_copies(dice: random.Random, views: Caches | None, depth: int = 0) -> Drafter:
+def some_copies(dice: random.Random, views: Caches | None, depth: int = 0) -> Leveled:
     """A ladder of up to four copies of the target, each on views of what the one above checks with, or on its own."""
     if depth and dice.random() < 0.25:
-        return LookupDrafter(1)
+        return LookupDrafter(1), [some_chain(dice)]
     label = dice.choice(["mxfp4", "int8", "int4-g32", "int3", "int2"])
     model = low_bit_copy(label, dice.choice(["int8", "bf16"]))
     views = None if dice.random() < 0.25 else views
     if dice.random() < 0.25:
         return some_tree(dice, model, f"{label} {depth}", views)
-    opened = Caches()
-    inner = some_copies(dice, opened, depth + 1) if depth < 3 and dice.random() < 0.75 else None
-    return ModelDrafter(
+    lent = Caches()
+    inner, below = some_copies(dice, lent, depth + 1) if depth < 3 and dice.random() < 0.75 else (None, [])
+    drafter = ModelDrafter(
         model,
         Sampler,
         name=f"{label} {depth}",
         vocab_size=TOKENS,
-        tokens=dice.randint(1, 9),
         inner=inner,
-        inner_tokens=dice.randint(1, 6),
         views=views,
-        opened=opened if inner is not None else None,
+        lent=lent if inner is not None else None,
     )
+    return drafter, [some_chain(dice), *below]
 
 
 def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
     events: Counter[str] = Counter()
     for seed in range(LADDERS):
         dice, caches = random.Random(seed), Caches()
-        requests, drafter = some_requests(dice), some_copies(dice, caches)
-        events += expect_plain(seed, dice, requests, drafter, caches)
+        requests, leveled = some_requests(dice), some_copies(dice, caches)
+        events += expect_plain(seed, dice, requests, leveled, caches)
     assert events["accepted"] > 1000 * LADDERS // 150, events
     assert events["drafted"] > events["accepted"] + 1000 * LADDERS // 150, events
     for level in range(4 if LADDERS > 100 else 3):  # the fourth is rare
         assert events[f"from level {level}"] > 3, events
 
 
-def some_fractal(dice: random.Random, caches: Caches, poison: bool) -> Drafter:
+def some_fractal(dice: random.Random, caches: Caches, poison: bool) -> Leveled:
     """A copy of the target, low-bit or with noise in it, embedded in it before some of its layers, or any."""
     noisy = draft_model(dice.choice([0.0, 0.1]), TOKENS, 64, None, dice.randrange(60) if poison else None)
     low_bit = low_bit_copy(dice.choice(["mxfp4", "int8", "int3", "int2"]), dice.choice(["int8", "bf16"]))
-    return FractalDrafter(
+    drafter = FractalDrafter(
         noisy if poison or dice.random() < 0.3 else low_bit,
         Sampler,
         name="fractal",
@@ -200,6 +202,7 @@ def some_fractal(dice: random.Random, caches: Caches, poison: bool) -> Drafter:
         patient=dice.random() < 0.3,
         views=caches,
     )
+    return drafter, [Budget(most, most) for most in [dice.randint(1, 20)]]
 
 
 @pytest.mark.parametrize("poison", [False, True], ids=["sound", "with NaN"])
@@ -207,8 +210,8 @@ def test_embedded_copies_of_all_forms_change_nothing(poison: bool) -> None:
     events: Counter[str] = Counter()
     for seed in range(SEEDS // 2):
         dice, caches = random.Random(seed), Caches()
-        requests, drafter = some_requests(dice), some_fractal(dice, caches, poison)
-        events += expect_plain(seed, dice, requests, drafter, caches)
+        requests, leveled = some_requests(dice), some_fractal(dice, caches, poison)
+        events += expect_plain(seed, dice, requests, leveled, caches)
     assert events["accepted"] > 50, events
     assert events["drafted"] > events["accepted"] + 50, events
 
@@ -232,10 +235,8 @@ def test_a_copy_whose_int8_inputs_are_too_large_drafts_nothing() -> None:
             pytest.skip("in PyTorch inputs are not quantised")
         for inner in (None, LookupDrafter(1)):
             caches = Caches()
-            drafter = ModelDrafter(
-                copy, Sampler, name="copy", vocab_size=TOKENS, tokens=8, views=caches, inner=inner, inner_tokens=2
-            )
-            run = Run(large, drafter, [request], num_speculative_tokens=8, caches=caches)
+            drafter = ModelDrafter(copy, Sampler, name="copy", vocab_size=TOKENS, views=caches, inner=inner)
+            run = Run(large, drafter, [request], budgets=chain_of(8, 2), caches=caches)
             assert run.sequences[0].tokens == plain.tokens
             assert any(sum(record.drafted.values()) for record in run.records) == drafts
 
@@ -247,7 +248,7 @@ def test_a_greedy_chain_ends_where_the_draft_meets_a_nan() -> None:
     plain = Run(target(), NothingDrafter(), [request]).sequences[0].tokens
     for poisoned in range(TOKENS):
         model = draft_model(0.0, TOKENS, 64, 2, poisoned)
-        drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS, tokens=8)
+        drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS)
         run = Run(target(), drafter, [request], num_speculative_tokens=8)
         assert run.sequences[0].tokens == plain
         lengths = [record.drafted[0] for record in run.records[1:]]
@@ -259,15 +260,17 @@ def test_a_greedy_chain_ends_where_the_draft_meets_a_nan() -> None:
 
 def test_a_draft_reads_no_prompt_for_which_it_has_no_room() -> None:
     model = draft_model(0.0, TOKENS, 8, None, None)
-    drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS, tokens=8)
+    drafter = ModelDrafter(model, Sampler, name="model", vocab_size=TOKENS)
     drafter.begin([Request(0, tuple(range(30)), 5)])
+    drafter.observe([Verdict(0, 0, 30, (), (), (), prompt_left=4)])
+    assert not drafter.propose([Turn(0, 1, 30, 5, 5)])[0].tokens
     own = drafter._readings[0]._own
     assert own is not None
     assert own.length == 0
 
 
 def test_what_a_level_above_guessed_wrongly_does_not_silence_a_draft() -> None:
-    drafter = ModelDrafter(draft_model(0.0, 60, 64, None, None), Sampler, name="model", vocab_size=TOKENS, tokens=8)
+    drafter = ModelDrafter(draft_model(0.0, 60, 64, None, None), Sampler, name="model", vocab_size=TOKENS)
     request = Request(0, (5, 6, 7), 20)
     drafter.begin([request])
     reading = drafter._readings[0]

@@ -12,7 +12,7 @@ import pytest
 import foretoken
 from foretoken.drafters.reading import DecoderDrafter
 from foretoken.model import Model
-from foretoken.types import Completion
+from foretoken.results import Completion
 from tests.levels import forget
 
 PROMPT = "def read(self, size=-1):\n    "

@@ -8,7 +8,7 @@ import pytest
 
 from foretoken.formats import FORMATS
 from foretoken.model import Model
-from foretoken.types import Completion
+from foretoken.results import Completion
 from tests.copies.loaded import PROMPT, SAMPLED, copies, expect_equal, generate, in_pytorch, load, samplings
 from tests.levels import HERE, at_level
 from tests.tiny import needs_native

@@ -13,6 +13,7 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
+from foretoken.drafters.model import ModelDrafter
 from foretoken.formats.weight import QuantisedWeight
 from tests.copies.loaded import PROMPT, SAMPLED, copies, generate, load, samplings
 
@@ -119,10 +120,12 @@ def test_copies_that_share_keys_and_values_read_no_prompt(
 
 def test_one_that_has_its_own_reads_the_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
-    model = load("mxfp4:own-cache,int2")
+    model = load("mxfp4:own-cache,int2:tokens=4")
     model.generate(LONG, max_new_tokens=20, ignore_eos=True)
     upper, lower = (counted.of(copy.model) for copy in copies(model))
-    assert upper[:2] == [256, len(LONG) - 1 - 256]
+    # a chunk as the target reads one, then the rest: perhaps with the first token, in the pass that checks a draft
+    assert upper[0] == 256
+    assert 0 <= upper[1] - (len(LONG) - 256) <= 1 + 4
     assert max(upper[2:]) < 10
     assert max(lower) < 10  # on views of the upper one's
 
@@ -134,8 +137,8 @@ def test_nothing_of_a_sequence_stays_when_it_has_ended(draft: str) -> None:
     model.completions(PROMPT, n=2, max_new_tokens=5, **SAMPLED)
     for drafter in copies(model):
         assert not drafter._readings
-        opened = getattr(drafter, "opened", None)
-        assert opened is None or not opened._caches
+        lent = getattr(drafter, "lent", None)
+        assert lent is None or not lent._caches
 
 
 def test_what_a_copy_lends_to_the_one_below_it_takes_back_where_a_round_breaks_off(
@@ -143,16 +146,18 @@ def test_what_a_copy_lends_to_the_one_below_it_takes_back_where_a_round_breaks_o
 ) -> None:
     model = load("int4,int2,lookup")
     first, second = copies(model)
-    opened: Any = getattr(first, "opened", None)
-    lent = []
+    assert isinstance(first, ModelDrafter)
+    assert isinstance(second, ModelDrafter)
+    lent, seen = first.lent, []
+    assert lent is not None
+    assert second.lent is None, "nothing below it is a copy"
 
     def fail(turns: Any) -> Any:
-        lent.append(len(opened._caches))
+        seen.append(len(lent._caches))
         raise OSError("gone")
 
-    assert getattr(second, "opened", None) is None, "nothing below it is a copy"
     monkeypatch.setattr(second, "propose", fail)
     with pytest.raises(OSError, match="gone"):
         generate(model)
-    assert lent == [1]
-    assert not opened._caches
+    assert seen == [1]
+    assert not lent._caches

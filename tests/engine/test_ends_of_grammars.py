@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -13,12 +13,11 @@ from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
-from foretoken.errors import ContractError
 from foretoken.sampling.sampler import DRAFT_DICE, TARGET_DICE, Sampler
-from foretoken.types import Drafter, Request, RoundRecord, SamplingParams, Turn, Verdict
+from foretoken.types import Budget, Drafter, Request, RoundRecord, SamplingParams, Turn, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
-from tests.world import VOCABULARY, Snapshot, make_world, weak_decoder
+from tests.world import VOCABULARY, Snapshot, chain_of, make_world, read, weak_decoder
 
 PROMPT = make_world().plains[0].prompt
 Samplers = Callable[[Request], Sampler]
@@ -56,6 +55,13 @@ class Known(Scripted):
         return list(self.truth[turn.sequence][position : position + turn.depth])
 
 
+BUDGETS = {
+    "model": chain_of(9),
+    "model, known": chain_of(9, 4),
+    "tree": [Budget(12, 4, 2)],
+}
+
+
 def drafters(
     count: int, truth: tuple[int, ...], *, caches: Caches | None = None, independent: bool = False
 ) -> dict[str, Drafter]:
@@ -68,9 +74,7 @@ def drafters(
             samplers,
             name="model",
             vocab_size=VOCABULARY,
-            tokens=9,
             inner=inner,
-            inner_tokens=4,
             independent=independent,
         )
 
@@ -85,9 +89,6 @@ def drafters(
             name="tree",
             vocab_size=VOCABULARY,
             shape="full" if independent else "beam",
-            width=2,
-            depth=4,
-            nodes=12,
             sharpness=1.0,
             independent=independent,
         ),
@@ -113,10 +114,11 @@ def run(
     rule: str = "walk",
     most: int = 50,
     caches: Caches | None = None,
+    budgets: Sequence[Budget] = (),
 ) -> tuple[list[Verdict], list[RoundRecord], str]:
     caches, records = Caches() if caches is None else caches, list[RoundRecord]()
     verifier = LocalVerifier(make_world().target, caches, samplers=until(count), rule=rule)
-    engine = Engine(verifier, drafter, num_speculative_tokens=12, recorder=records.append)
+    engine = Engine(verifier, drafter, budgets=budgets or chain_of(12), recorder=records.append)
     sampling = SamplingParams(temperature=temperature, seed=3)
     verdicts, digest = [], ""
     for (verdict,) in engine.run([Request(0, PROMPT, most, keep_logits=True, sampling=sampling)]):
@@ -138,7 +140,8 @@ def test_every_draft_ends_where_plain_decoding_ends(count: int, temperature: flo
     no_bonus = 0
     caches = Caches()
     for name, drafter in drafters(count, (*PROMPT, *longer), caches=caches).items():
-        verdicts, records, its_digest = run(drafter, count, temperature, caches=caches)
+        budgets = BUDGETS.get(name, ())
+        verdicts, records, its_digest = run(drafter, count, temperature, caches=caches, budgets=budgets)
         assert tokens_of(verdicts) == tokens_of(plain), name
         assert [verdict.finish_reason for verdict in verdicts] == [None] * (len(verdicts) - 1) + ["stop"], name
         assert its_digest == digest, name
@@ -148,6 +151,7 @@ def test_every_draft_ends_where_plain_decoding_ends(count: int, temperature: flo
         no_bonus += len(verdicts[-1].accepted) == len(verdicts[-1].tokens)
         if count > 2:
             assert sum(record.accepted[0] for record in records) > 0, f"{name}: vacuous"
+            assert max(record.drafted.get(0, 0) for record in records) <= 12
     assert no_bonus > 0 or count == 1
 
 
@@ -156,7 +160,7 @@ def test_the_rejection_rule_ends_there_too(count: int) -> None:
     longer = tokens_of(run(NothingDrafter(), count + 9, 0.9)[0])
     caches = Caches()
     for name, drafter in drafters(count, (*PROMPT, *longer), caches=caches, independent=True).items():
-        verdicts, _, _ = run(drafter, count, 0.9, "rejection", caches=caches)
+        verdicts, _, _ = run(drafter, count, 0.9, "rejection", caches=caches, budgets=BUDGETS.get(name, ()))
         assert len(tokens_of(verdicts)) == count, name
         assert verdicts[-1].finish_reason == "stop"
         assert 7 not in tokens_of(verdicts)
@@ -173,7 +177,7 @@ def test_a_level_keeps_what_it_had_checked_before_the_end(temperature: float) ->
     for drafter in (alone, checking):
         drafter.begin([request])
         drafter.observe([first])
-        (draft,) = drafter.propose([Turn(0, 1, len(PROMPT) + 1, rows=9, depth=9)])
+        (draft,) = drafter.propose([Turn.of(0, 1, len(PROMPT) + 1, chain_of(9, 4))])
         drafts.append(draft.tokens)
     assert drafts[0] == drafts[1]
     assert len(drafts[0]) == count - 1
@@ -189,7 +193,10 @@ def test_the_length_is_told_before_the_end_of_a_grammar_that_comes_later() -> No
 
 def test_nothing_is_judged_after_the_end() -> None:
     verifier = LocalVerifier(make_world().target, samplers=until(1))
-    (verdict,) = verifier.begin([Request(0, PROMPT, 9)])
+    (verdict,) = read(verifier, [Request(0, PROMPT, 9)])
     assert verdict.finish_reason == "stop"
-    with pytest.raises(ContractError, match=r"^sequence 0 is at the end of its grammar; nothing may follow$"):
-        verifier.submit([Turn(0, 1, len(PROMPT) + 1, rows=1, depth=1).chain((5,), "x")])
+    assert len(verdict.tokens) == 1
+    digest = verifier.caches[0].digest()
+    draft = Turn(0, 1, len(PROMPT) + 1, rows=1, depth=1).chain((5,), "x")
+    assert verifier.result(verifier.submit([draft])) == [], "it is passed over"
+    assert verifier.caches[0].digest() == digest

@@ -15,9 +15,16 @@ from foretoken.types import Request
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both
 from tests.interrupts import Interrupts
-from tests.world import World, decode, make_world
+from tests.world import World, chain_of, decode, make_world
 
-FILES = ("decoder/cache.py", "decoder/caches.py", "verification/local.py", "engine.py", "decoder/rows.py")
+FILES = (
+    "decoder/cache.py",
+    "decoder/caches.py",
+    "verification/local.py",
+    "engine.py",
+    "decoder/rows.py",
+    "checking.py",
+)
 GROWS = 256  # positions, at which a cache grows
 
 
@@ -27,7 +34,7 @@ SEQUENCES = itertools.count()
 def run(verifier: LocalVerifier, prompt: tuple[int, ...], count: int) -> tuple[tuple[int, ...], int]:
     """The tokens, and how many of the prompt's were cached."""
     request = Request(next(SEQUENCES), prompt, count, conversation=1)
-    rounds = list(Engine(verifier, LookupDrafter(), num_speculative_tokens=5).run([request]))
+    rounds = list(Engine(verifier, LookupDrafter(), budgets=chain_of(5)).run([request]))
     return tuple(token for (verdict,) in rounds for token in verdict.tokens), rounds[0][0].cached_tokens
 
 

@@ -15,13 +15,13 @@ from foretoken.types import Draft, Turn
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import request
 from tests.fakes import Fake
-from tests.world import make_world
+from tests.world import chain_of, make_world
 
 
 def test_closing_a_run_frees_both_sides() -> None:
     caches, drafter = Caches(), LookupDrafter()
     verifier = LocalVerifier(make_world().target, caches)
-    run = Engine(verifier, drafter, num_speculative_tokens=5).run([request(0), request(1)])
+    run = Engine(verifier, drafter, budgets=chain_of(5)).run([request(0), request(1)])
     next(run)
     next(run)
     assert caches[0].length > 0
@@ -36,14 +36,14 @@ def test_a_sequence_leaves_nothing_for_the_next_one() -> None:
     world, caches = make_world(), Caches()
     verifier, drafter = LocalVerifier(world.target, caches), LookupDrafter()
     for _ in range(2):
-        rounds = list(Engine(verifier, drafter, num_speculative_tokens=5).run([request()]))
+        rounds = list(Engine(verifier, drafter, budgets=chain_of(5)).run([request()]))
         assert tuple(t for (v,) in rounds for t in v.tokens) == world.plains[0].tokens
 
 
 def test_runs_may_be_interleaved_on_one_verifier_and_drafter() -> None:
     world, drafter = make_world(), LookupDrafter()
     verifier = LocalVerifier(world.target, Caches())
-    runs = [Engine(verifier, drafter, num_speculative_tokens=4).run([request(s)]) for s in (0, 1)]
+    runs = [Engine(verifier, drafter, budgets=chain_of(4)).run([request(s)]) for s in (0, 1)]
     got: list[list[int]] = [[], []]
     alive = {0, 1}
     while alive:
@@ -65,21 +65,22 @@ class Raises(Fake):
 
 def test_a_drafters_exception_comes_through_and_leaves_nothing_behind() -> None:
     caches = Caches()
-    engine = Engine(LocalVerifier(make_world().target, caches), Raises(), num_speculative_tokens=3)
+    engine = Engine(LocalVerifier(make_world().target, caches), Raises(), budgets=chain_of(3))
     with pytest.raises(ZeroDivisionError):
         list(engine.run([request()]))
     with pytest.raises(ContractError):
         caches[0]
 
 
-def test_a_second_run_with_a_live_sequence_is_refused_and_does_not_harm_the_first() -> None:
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_second_run_with_a_live_sequence_is_refused_and_does_not_harm_the_first(engines: int) -> None:
     world, drafter = make_world(), LookupDrafter()
     verifier = LocalVerifier(world.target)
-    engine = Engine(verifier, drafter, num_speculative_tokens=4)
+    engine, *others = [Engine(verifier, drafter, budgets=chain_of(4)) for _ in range(engines)]
     first = engine.run([request(0)])
     tokens = list(next(first)[0].tokens)
     with pytest.raises(ContractError, match="sequence 0 has begun already"):
-        next(engine.run([request(1), request(0)]))
+        next((others or [engine])[-1].run([request(1), request(0)]))
     tokens += [token for (verdict,) in first for token in verdict.tokens]
     assert tuple(tokens) == world.plains[0].tokens
     assert drafter._texts == {}
@@ -100,14 +101,14 @@ def test_a_drafter_that_fails_to_end_does_not_keep_the_targets_memory() -> None:
     caches = Caches()
     verifier = LocalVerifier(make_world().target, caches)
     with pytest.raises(ZeroDivisionError):
-        list(Engine(verifier, EndsBadly(), num_speculative_tokens=3).run([request(0), request(1)]))
+        list(Engine(verifier, EndsBadly(), budgets=chain_of(3)).run([request(0), request(1)]))
     assert caches._caches == {}
 
 
 def test_a_sequence_that_has_finished_frees_its_memory_while_others_go_on() -> None:
     caches = Caches()
     verifier = LocalVerifier(make_world().target, caches)
-    run = Engine(verifier, NothingDrafter(), num_speculative_tokens=3).run([request(0, 2), request(1, 6)])
+    run = Engine(verifier, NothingDrafter(), budgets=chain_of(3)).run([request(0, 2), request(1, 6)])
     held = [sorted(caches._caches) for _ in run]
     assert held[0] == [0, 1]
     assert held[-1] == [1]

@@ -61,12 +61,15 @@ def test_tokens_and_logits_are_those_with_a_cache(draft: str, sampling: dict[str
 def test_every_drafter_of_the_table_gives_what_plain_decoding_gives(name: str, arithmetic: str) -> None:
     world, caches = make_world(arithmetic), Caches()
     drafter = TABLE[name].make(Stage(world, caches, "chain"))
-    if drafter.needs.extractor is not None:
+    if drafter.needs.extractors:
+        verifier = LocalVerifier(world.target, caches, extractors=getattr(drafter, "extractors", ()), cached=False)
         with pytest.raises(ContractError, match="an extractor reads keys and values, and none are kept here"):
-            LocalVerifier(world.target, caches, needs=drafter.needs, cached=False)
+            verifier.admit(Request(0, world.plains[0].prompt, 9, needs=drafter.needs))
+        assert caches._caches == {}
         return
     requests = [Request(s, plain.prompt, 9, keep_logits=True) for s, plain in enumerate(world.plains)]
-    run = Run(world.target, drafter, requests, caches=caches, cached=False, prefill_chunk=7)
+    budgets = TABLE[name].budgets(5)
+    run = Run(world.target, drafter, requests, budgets=budgets, caches=caches, cached=False, prefill_chunk=7)
     for s, plain in enumerate(world.plains):
         assert run.sequences[s].tokens == plain.tokens[:9]
         assert torch.equal(run.sequences[s].logits, plain.logits[:9])

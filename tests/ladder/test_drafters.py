@@ -141,15 +141,15 @@ def test_a_copy_drafts_on_views_of_what_checks_it() -> None:
     caches = Caches()
     (chain,) = ladder("mxfp4", caches)
     assert chain.views is caches
-    assert chain.opened is None  # nobody below needs it
+    assert chain.lent is None  # nobody below needs it
     (tree,) = ladder("int2:k=2", caches)
     assert tree.views is caches
     assert isinstance(tree, TreeDrafter)
     first, second, third, lookup = ladder("int8,mxfp4,int2,lookup", caches)
     assert first.views is caches
-    assert second.views is first.opened is not None
-    assert third.views is second.opened is not None
-    assert len({id(caches), id(first.opened), id(second.opened), id(third.opened)}) == 4
+    assert second.views is first.lent is not None
+    assert third.views is second.lent is not None
+    assert len({id(caches), id(first.lent), id(second.lent), id(third.lent)}) == 4
     assert isinstance(lookup, LookupDrafter)
 
 
@@ -159,7 +159,7 @@ def test_with_a_cache_of_its_own_a_copy_has_no_views_and_lends_some() -> None:
     assert chain.views is None
     first, second = ladder("mxfp4:own-cache,int2", caches)
     assert first.views is None
-    assert second.views is first.opened is not None
+    assert second.views is first.lent is not None
     first, second = ladder("mxfp4,int2:own-cache", caches)
     assert first.views is caches
     assert second.views is None
@@ -170,7 +170,7 @@ def test_a_copy_below_another_model_has_a_cache_of_its_own() -> None:
     caches = Caches()
     model, copy, lookup = ladder("stdlib-1m,mxfp4,lookup", caches)
     assert model.views is None
-    assert model.opened is None
+    assert model.lent is None
     assert copy.views is None
     assert isinstance(lookup, LookupDrafter)
     copy, model, below = ladder("mxfp4,stdlib-1m,int2", caches)

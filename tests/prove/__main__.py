@@ -22,7 +22,7 @@ from foretoken.errors import InputError
 from foretoken.files import expect_place, write_json
 from foretoken.kernels import native
 from foretoken.provenance import provenance
-from tests.prove.cases import Difference, Size, prove
+from tests.prove.cases import ALWAYS, Difference, Size, prove
 from tests.prove.models import makers
 
 SMALL = Size()
@@ -77,6 +77,7 @@ def run(
         "first_difference": difference,
         "levels": levels,
         "events": dict(sorted(events.items())),
+        "never_happened": [event for event in ALWAYS if not events[event]],
         "models": dict(sorted(subjects.items())),
         "left_out": absent,
         "seconds": round(time.perf_counter() - began, 1),
@@ -115,6 +116,9 @@ def _run() -> None:
         write_json(args.out, record)
     if record["differences"]:
         raise SystemExit(f"prove: {record['first_difference']}")
+    if record["never_happened"]:
+        missing = "; ".join(map(str, record["never_happened"]))  # type: ignore[call-overload]
+        raise SystemExit(f"prove: no difference, but vacuous: these never happened: {missing}; compare more --tokens")
 
 
 if __name__ == "__main__":

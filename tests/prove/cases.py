@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,8 @@ from foretoken.formats import FORMATS, Format, format_of
 from foretoken.kernels import native
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
-from foretoken.types import Drafter, Request, SamplingParams
+from foretoken.types import Budget, Draft, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
+from foretoken.verification.worker import WorkerVerifier
 from tests.fakes import (
     Delayed,
     FarVerifier,
@@ -61,7 +62,7 @@ def _model(
     inner: Drafter | None = None,
     views: Caches | None = None,
     model: Decoder | None = None,
-    opened: Caches | None = None,
+    lent: Caches | None = None,
 ) -> Drafter:
     model = stage.copy(noise) if model is None else model
     return ModelDrafter(
@@ -69,29 +70,29 @@ def _model(
         sampler,
         name="model",
         vocab_size=model.config.valid_vocab_size,
-        tokens=stage.dice.choice([1, 4, 17]),
         inner=inner,
-        inner_tokens=stage.dice.choice([1, 3]),
         views=views,
-        opened=opened,
+        lent=lent,
     )
 
 
 def _tree(stage: Stage, views: Caches | None = None, model: Decoder | None = None) -> Drafter:
     model = stage.copy(0.1) if model is None else model
-    width, depth = stage.dice.choice([(1, 3), (2, 4), (4, 4)])
     return TreeDrafter(
         model,
         sampler,
         name="tree",
         vocab_size=model.config.valid_vocab_size,
         shape=stage.dice.choice(SHAPES),
-        width=width,
-        depth=depth,
-        nodes=width * depth,
         sharpness=stage.dice.choice([0.2, 1.0]),
         views=views,
     )
+
+
+def _budgets(dice: random.Random, count: int) -> list[Budget]:
+    """Of the first level and of those below it, if there are any."""
+    below = [dice.choice([Budget(1, 1), Budget(3, 3), Budget(4, 2, 2)]) for _ in range(3)]
+    return [Budget(count, dice.choice([3, 4, 17, 17]), dice.choice([1, 2, 4])), *below]
 
 
 def _low_bit(stage: Stage, name: str) -> Decoder:
@@ -109,11 +110,11 @@ def _copy(stage: Stage, name: str) -> Drafter:
 
 def _stacked(stage: Stage) -> Drafter:
     """A ladder of two or three copies, each on views of what the one above it checks with."""
-    views, opened = stage.caches, Caches()
+    views, lent = stage.caches, Caches()
     levels = []
     for name in stage.dice.sample(list(FORMATS), stage.dice.choice([2, 3])):
-        levels.append((_low_bit(stage, name), views, opened))
-        views, opened = opened, Caches()
+        levels.append((_low_bit(stage, name), views, lent))
+        views, lent = lent, Caches()
     drafter: Drafter | None = stage.dice.choice([None, LookupDrafter(min_match=1)])
     for model, on, its in reversed(levels):
         drafter = _model(stage, 0, drafter, on, model, its)
@@ -197,6 +198,61 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
 }
 
 
+WRAPS: dict[str, Callable[[Verifier], Verifier]] = {
+    "near": lambda verifier: verifier,
+    "far": FarVerifier,
+    "in a thread": WorkerVerifier,
+}
+ALWAYS = (
+    "draft tokens",
+    "accepted tokens",
+    "rejected tokens",
+    "fully accepted rounds",
+    "passes with several sequences",
+    "drafters on copied weights",
+    "drafts that were late, repeated or for nobody",
+    "drafts behind a wrong guess, passed over",
+    "rounds that share a pass with a prompt",
+    "prompts in chunks",
+    "drafts made 1 round ahead",
+    "drafts made 2 rounds ahead",
+    *(f"rounds of a verifier that is {name}" for name in WRAPS),
+    *(f"accepted tokens, {name}" for name in (*SAMPLING, *DRAFTERS) if name not in ("none", "silent")),
+)  # what a proof must have seen happen, or it proves less than it says
+
+
+class Watched:
+    """A verifier, and how far ahead its drafts were made: for how many rounds of their sequence no verdict had come."""
+
+    def __init__(self, near: Verifier, events: Counter[str]) -> None:
+        self.context_length, self.vocab_size = near.context_length, near.vocab_size
+        self.near = near
+        self._events = events
+        self._under_way: dict[int, list[int]] = {}
+
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
+        under_way = Counter(sequence for sequences in self._under_way.values() for sequence in sequences)
+        for draft in drafts:
+            ahead = under_way[draft.sequence]
+            self._events[f"drafts made {ahead} round{'s' if ahead > 1 else ''} ahead"] += ahead > 0 and len(draft) > 0
+        ticket = self.near.submit(drafts, chunks)
+        self._under_way[ticket] = [draft.sequence for draft in drafts]
+        return ticket
+
+    def result(self, ticket: int) -> list[Verdict]:
+        del self._under_way[ticket]
+        return self.near.result(ticket)
+
+    def admit(self, request: Request) -> None:
+        self.near.admit(request)
+
+    def end(self, sequence: int) -> None:
+        self.near.end(sequence)
+
+    def forget(self, conversation: int) -> None:
+        self.near.forget(conversation)
+
+
 class Difference(AssertionError):  # noqa: N818 (it is what is looked for, not a failure of the search)
     """Something came out otherwise than plainly decoded."""
 
@@ -265,22 +321,40 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
 
         truth = {request.sequence: request.prompt + plains[request.sequence].tokens for request in chosen}
         shape, count = dice.choice(["chain", "tree"]), dice.choice([1, 2, 5, 8, 17])
+        where = dice.choice(["near", "near", "near", "far", "in a thread"])
+        ahead = dice.choice([0, 1, 2]) if where != "near" else 0
+        wrapped: list[Verifier] = []
+
+        def wrap(verifier: Verifier, where: str = where, wrapped: list[Verifier] = wrapped) -> Verifier:
+            wrapped.append(WRAPS[where](verifier))
+            return Watched(wrapped[0], events)
+
         run = Run(
             target,
             make(Stage(target, caches, truth, shape, copy, low, dice)),
             chosen,
-            num_speculative_tokens=count,
+            budgets=_budgets(dice, count),
             caches=caches,
             prefill_chunk=_chunk(dice),
-            wrap=FarVerifier if dice.random() < 0.2 else None,
+            wrap=wrap,
+            ahead=ahead,
             samplers=sampler,
         )
+        if isinstance(wrapped[0], WorkerVerifier):
+            wrapped[0].close()
         what = (
             f"{subject.name} {subject.kind}, {name} ({shape}, {count} tokens) at {arithmetic}, "
-            f"{len(chosen)} sequences, weights {'copied' if copied else 'mapped'}"
+            f"{len(chosen)} sequences, weights {'copied' if copied else 'mapped'}, verifier {where}, {ahead} ahead"
         )
         _compare(what, run, chosen, plains, events, "drafted")
-        for record in run.records[1:]:
+        for record in run.records:
+            events[f"rounds of a verifier that is {where}"] += 1
+            events["rounds that share a pass with a prompt"] += bool(record.read) and any(record.drafted.values())
+            events["prompts in chunks"] += any(s not in record.new_tokens for s in record.read)
+            # with the others, no draft is late but those behind a wrong guess
+            late = name in ("delayed", "liar")
+            events["drafts that were late, repeated or for nobody"] += record.dropped if late else 0
+            events["drafts behind a wrong guess, passed over"] += 0 if late else record.dropped
             for sequence, drafted in record.drafted.items():
                 accepted = record.accepted[sequence]
                 events["draft tokens"] += drafted
@@ -290,8 +364,7 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
                 events["fully accepted rounds"] += drafted > 0 and accepted == drafted
                 events["passes with several sequences"] += len(record.drafted) > 1
                 events[f"accepted tokens, {sampling}"] += accepted
-                if "cop" in name:
-                    events[f"accepted tokens, {name}"] += accepted
+                events[f"accepted tokens, {name}"] += accepted
 
 
 def _prompt(subject: Subject, size: Size, dice: random.Random) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ import pytest
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
 from tests.prove.__main__ import run
-from tests.prove.cases import Size
+from tests.prove.cases import SAMPLING, Size
 
 
 @pytest.mark.skipif(native.module() is None, reason="the native module is not built, or is switched off")
@@ -13,6 +13,8 @@ def test_a_slice_of_the_proof() -> None:
     record = run(tokens=9_000, seed=1, models=["no/such/model"], small=Size(prompts=2, longest_prompt=90, tokens=24))
     assert record["first_difference"] is None
     assert record["left_out"] == ["no/such/model"]
+    drawn = {f"accepted tokens, {name}" for name in SAMPLING}  # a slice has few subjects, each with one of them
+    assert set(record["never_happened"]) < drawn, "the proof is vacuous"  # type: ignore[call-overload]
     assert {"stdlib-1m", "stdlib-7m"} <= {name.split(",")[0] for name in record["models"]}  # type: ignore[attr-defined]
     events = record["events"]
     assert isinstance(events, dict)

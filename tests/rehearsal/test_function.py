@@ -21,7 +21,7 @@ from foretoken.rehearsal.fit import Fit
 from foretoken.rehearsal.shapes import shape_of
 from foretoken.source import EMBEDDED
 from tests.rehearsal.conftest import ROOM, rehearse, small
-from tests.tiny import ARITHMETICS
+from tests.tiny import ARITHMETICS, all_logits
 
 TOKENS = [3, 1, 41, 59, 26, 53, 58, 9, 79, 32, 38, 46, 26, 43, 38, 32, 7, 95, 0, 2]
 
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 def logits_of(folder: Path, arithmetic: str = "auto") -> torch.Tensor:
     config = parse_config(read_json(folder / "config.json"))
     decoder = Decoder(config, load_weights(folder, config), threads=1, arithmetic=arithmetic)
-    return decoder.run(chain(decoder.new_cache(), TOKENS)).logits
+    return all_logits(decoder.run(chain(decoder.new_cache(), TOKENS)))
 
 
 def logits_in_transformers(folder: Path) -> torch.Tensor:
@@ -127,7 +127,7 @@ def test_positions_turn_heads_of_every_size_alike_far_into_the_context(tmp_path:
         config = parse_config(read_json(folder / "config.json"))
         decoder = Decoder(config, load_weights(folder, config), threads=1)
         assert config.context_length == 512
-        logits.append(decoder.run(chain(decoder.new_cache(), (TOKENS * 26)[:512])).logits)
+        logits.append(all_logits(decoder.run(chain(decoder.new_cache(), (TOKENS * 26)[:512]))))
     torch.testing.assert_close(*logits, rtol=0, atol=3e-5)
 
 

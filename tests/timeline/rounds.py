@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretoken.results import Completion
 from foretoken.stats import summarise
-from foretoken.types import Completion, RoundRecord, Work
+from foretoken.types import RoundRecord, Work
 
-PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 0.02)
+PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 0.02, read={0: 5})
 
 
 def rounds(count: int, *, stall: int | None = None) -> list[RoundRecord]:

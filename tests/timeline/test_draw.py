@@ -11,9 +11,9 @@ import pytest
 
 from foretoken.errors import InputError, SettingError
 from foretoken.pictures import expect_drawable
+from foretoken.results import Completion
 from foretoken.timeline import draw as drawing
 from foretoken.timeline.draw import draw
-from foretoken.types import Completion
 from tests.timeline.rounds import PROMPT, completion, rounds
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -70,6 +70,13 @@ def test_work_by_another_clock_stays_within_its_round() -> None:
     assert only.passes == (Pass(1, 0.0, 2.0), Pass(1, 2.0, 0.0))
 
 
+def test_a_prompt_in_two_chunks_is_in_neither_of_its_rounds_drawn() -> None:
+    first, *others = rounds(2)
+    chunk = RoundRecord(0, {}, {}, {}, 0.0, 0.5, read={0: 256})
+    assert lanes([chunk, first, *others], LADDER) == lanes([first, *others], LADDER)
+    assert len(lanes([chunk, first, *others], LADDER)) == 2
+
+
 def of_lengths(*seconds: float) -> list[Round]:
     found, now = [], 0.0
     for number, length in enumerate(seconds, 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from foretoken.timeline.worth import line, worth
@@ -59,6 +61,11 @@ def test_where_all_checks_are_equally_wide_it_is_not_known_what_a_narrow_one_tak
     assert (found.wider, found.spared) == (0.0, pytest.approx(18 * 0.018))
     (found,) = worth([PROMPT, *[record(4, 2)] * 9, record(0, 0)], ("lookup",))
     assert not found.known, "one narrow round at the end says too little"
+
+
+def test_a_round_that_reads_a_prompt_says_nothing_of_drafts() -> None:
+    held_up = replace(record(4, 3, LOOKED_UP, check(3, 2)), check_seconds=9.0, read={1: 256})
+    assert worth([*RECORDS, held_up], ("small", "lookup")) == worth(RECORDS, ("small", "lookup"))
 
 
 def test_nothing_drafted_costs_and_spares_nothing() -> None:

@@ -35,7 +35,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "dtype": "bfloat16",
         "device": "cpu",
         "promise": "auto",
-        "weights": "mapped",
+        "weights": "auto",
         "prefill_chunk": 256,
         "cache": True,
         "max_new_tokens": COUNT,

@@ -33,7 +33,7 @@ from foretoken.ladder import Level, LoadedLevel, name_levels
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings import LoadSettings
 from foretoken.stats import summarise
-from foretoken.types import Drafter, Request, RoundRecord, SamplingParams
+from foretoken.types import Budget, Drafter, Request, RoundRecord, SamplingParams
 from foretoken.verification.local import LocalVerifier
 
 Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view
@@ -48,7 +48,7 @@ class Way:
     name: str
     kind: str
     make: Made
-    tokens: int
+    budget: Budget
     rule: str = "walk"
     greedy: bool = True  # whether it is of interest at temperature 0
 
@@ -56,13 +56,12 @@ class Way:
 def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
     """Chains of some lengths and beams of `width` x `depth`."""
 
-    def chain(length: int, samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
+    def chain(samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
         return lambda draft, target, caches: ModelDrafter(
             draft,
             samplers,
             name="chain",
             vocab_size=target.config.valid_vocab_size,
-            tokens=length,
             independent=independent,
             views=caches,
         )
@@ -74,30 +73,28 @@ def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> 
             name="tree",
             vocab_size=target.config.valid_vocab_size,
             shape="beam",
-            width=width,
-            depth=depth,
-            nodes=width * depth,
             sharpness=sharp,
             views=caches,
         )
 
     for length in lengths:
-        yield Way(f"chain of {length}, target's dice", "chain", chain(length, Sampler), length)
-        yield Way(f"chain of {length}, target's dice, own cache", "own-cache", chain(length, Sampler), length)
+        yield Way(f"chain of {length}, target's dice", "chain", chain(Sampler), Budget(length, length))
+        yield Way(f"chain of {length}, target's dice, own cache", "own-cache", chain(Sampler), Budget(length, length))
         yield Way(
             f"chain of {length}, rejection rule",
             "rejection",
-            chain(length, lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
-            length,
+            chain(lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
+            Budget(length, length),
             "rejection",
             greedy=False,
         )
-        yield Way(f"chain of {length}, greedy", "greedy", chain(length, without_dice), length, greedy=False)
+        yield Way(f"chain of {length}, greedy", "greedy", chain(without_dice), Budget(length, length), greedy=False)
+    beam = Budget(width * depth, depth, width)
     for sharp in sharpness:
         name = f"beam {width} x {depth}, sharpness {sharp:g}"
-        yield Way(f"{name}, target's dice", "beam", tree(Sampler, sharp), width * depth)
+        yield Way(f"{name}, target's dice", "beam", tree(Sampler, sharp), beam)
         by_probability = tree(without_dice, sharp)
-        yield Way(f"{name}, by probability", "probability", by_probability, width * depth, greedy=False)
+        yield Way(f"{name}, by probability", "probability", by_probability, beam, greedy=False)
 
 
 def without_dice(request: Request) -> Sampler:
@@ -125,7 +122,7 @@ def measure(
         engine = Engine(
             LocalVerifier(target, caches, rule=way.rule),
             way.make(draft, target, caches if shares and way.kind != "own-cache" else None),
-            num_speculative_tokens=way.tokens,
+            budgets=[way.budget],
             recorder=records.append,
         )
         sampling = SamplingParams(temperature=temperature, seed=number)
@@ -134,7 +131,7 @@ def measure(
         stats = summarise(records, 0)
         for name in totals:
             totals[name] += getattr(stats, name)
-        gained += sum(record.new_tokens[0] for record in records[1:])
+        gained += sum(record.new_tokens[0] for record in records if not record.read)
         passes += stats.passes
         positions += [0] * (len(stats.accepted_per_position) - len(positions))
         for at, count in enumerate(stats.accepted_per_position):

@@ -16,7 +16,7 @@ from typing import Any
 from foretoken.bench.suites import Prompt
 from foretoken.errors import InputError, SettingError
 from foretoken.files import write_bytes
-from foretoken.types import Completion
+from foretoken.results import Completion
 
 
 def answer_line(prompt: Prompt, completions: Sequence[Completion], model_id: str) -> dict[str, Any]:

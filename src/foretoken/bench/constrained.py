@@ -24,9 +24,10 @@ from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, 
 from foretoken.bench.suites import Suite
 from foretoken.build import load, with_draft
 from foretoken.kernels import explain
+from foretoken.results import Completion
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
-from foretoken.types import Completion, Request
+from foretoken.types import Request
 
 DRAFTS = ("lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4")
 TEMPERATURES = (0.0, 0.8)

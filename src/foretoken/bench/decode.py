@@ -23,8 +23,8 @@ from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.errors import InputError, SettingError
 from foretoken.model import Model
 from foretoken.provenance import provenance
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.types import Completion
 
 WARM_UP = 12  # tokens, of the first prompt, with each draft
 

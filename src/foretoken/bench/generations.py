@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from foretoken.bench.fields import expect_fields
 from foretoken.bench.statistics import by_prompt, median_interval
-from foretoken.types import Completion
+from foretoken.results import Completion
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ def differing(completions: Sequence[Completion], plain: Sequence[Completion]) ->
 
 def rounds_of(completion: Completion) -> Iterator[tuple[int, int, int]]:
     """Drafted, accepted and new tokens of each of the target's checks; the prompt's pass is none."""
-    first, *others = completion.rounds or ()
-    (sequence,) = first.new_tokens
-    for each in others:
-        yield each.drafted.get(sequence, 0), each.accepted.get(sequence, 0), each.new_tokens[sequence]
+    for each in completion.rounds or ():
+        if not each.read:
+            ((sequence, gained),) = each.new_tokens.items()
+            yield each.drafted.get(sequence, 0), each.accepted.get(sequence, 0), gained
 
 
 def _flops(completions: Sequence[Completion]) -> float | None:

@@ -20,7 +20,7 @@ from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, 
 from foretoken.bench.suites import Suite
 from foretoken.build import load, with_draft
 from foretoken.kernels import explain
-from foretoken.types import Completion
+from foretoken.results import Completion
 
 
 def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:

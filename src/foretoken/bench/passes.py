@@ -123,7 +123,7 @@ def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int)
 
 def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
     """How fast one row reads a long cache: the layers with it, less the layers without."""
-    target = load(folder, draft="none").target
+    target = load(folder, draft="none", weights="mapped").target
     config = target.config
     cache, short = target.new_cache(), read_prompt(target, 2)
     writer = new_writer()
@@ -195,7 +195,7 @@ def one_token(folder: Path, rounds: int) -> dict[str, Any]:
     import transformers
 
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    ours = load(folder, draft="none")
+    ours = load(folder, draft="none", weights="mapped")
     prompt, seconds = [7] * 100, []
     for count in (1, 9):
 

@@ -18,8 +18,8 @@ from foretoken.bench.fields import difference, expect_fields
 from foretoken.bench.statistics import rounded
 from foretoken.errors import InputError, quoted
 from foretoken.files import more_room, read_bytes, write_bytes
+from foretoken.results import Completion
 from foretoken.stats import Stats, together
-from foretoken.types import Completion
 
 
 @dataclass(frozen=True)

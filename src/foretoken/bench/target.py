@@ -149,7 +149,7 @@ def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:
         "rehearsal": None if rehearsal is None else rehearsal.to_json(),
         "arithmetic": model.target.arithmetic,
         "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
-        "weights": model.settings.weights,
+        "weights": model.target.home,
         "device": model.settings.device,
         "prefill_chunk": model.settings.prefill_chunk,
     }

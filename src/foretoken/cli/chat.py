@@ -21,7 +21,7 @@ from foretoken.source import DEFAULT_MODEL
 if TYPE_CHECKING:
     from foretoken.chat import Chat
     from foretoken.model import Model
-    from foretoken.types import Completion
+    from foretoken.results import Completion
 
 _PROMPT = "> "
 _COMMANDS = {

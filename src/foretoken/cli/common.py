@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretoken.model import Model
+    from foretoken.results import Completion
     from foretoken.settings import GenerateSettings
-    from foretoken.types import Completion
 
 
 def load(model: str, **settings: Any) -> Model:

@@ -45,7 +45,10 @@ LOAD: dict[str, Any] = {
     "device": _option(str, _LOADING, "cpu or cuda."),
     "promise": _option(str, _LOADING, "exact (on the CPU), algorithmic, or auto: exact wherever it can be kept."),
     "weights": _option(
-        str, _LOADING, "mapped: read where the files are; copied: into memory of their own, in huge pages."
+        str,
+        _LOADING,
+        "auto: copied where that is faster and 2 GiB of memory stay free, else mapped; mapped: read where the files "
+        "are; copied: into memory of their own, in huge pages.",
     ),
     "cache": _option(
         bool,

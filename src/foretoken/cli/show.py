@@ -11,7 +11,8 @@ from typing import Any
 from foretoken.cli.common import say
 from foretoken.errors import quoted
 from foretoken.output import Piece
-from foretoken.types import TARGET, Audit, Completion
+from foretoken.results import Audit, Completion
+from foretoken.types import TARGET
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of levels, in turn; the target's tokens stay plain
 

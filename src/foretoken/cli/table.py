@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretoken.types import Completion
+from foretoken.results import Completion
 
 _POSITIONS = 8  # of a draft that are shown
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
-from foretoken.decoder.weights import INDEX
+from foretoken.decoder.shards import INDEX
 from foretoken.formats.weight import Part
 from foretoken.text import TOKENIZER_FILES
 

@@ -63,10 +63,12 @@ class Cache:
         dtype: torch.dtype,
         device: torch.device,
         parent: Cache | None = None,
+        base: int = 0,
     ) -> None:
+        """parent, base: of a view, whose first position is `base`."""
         self.layers = layers
         self.parent = parent
-        self.base: int = 0 if parent is None else parent.length
+        self.base = base
         self.length: int = self.base  # committed positions, the parent's included
         self._epoch = 0  # counts truncations, which pull the ground from under views
         self._parent_epoch = 0 if parent is None else parent._epoch
@@ -106,6 +108,10 @@ class Cache:
     def position(self, slot: int) -> int:
         """Where the row in a slot stands in the sequence."""
         return self.length + self._depths[slot]
+
+    def parent_of(self, slot: int) -> int:
+        """The slot that a slot's row follows, or -1 for the end of the prefix."""
+        return self._parents[slot]
 
     def path(self, slot: int) -> list[int]:
         """The slots from the end of the prefix down to and including `slot`."""
@@ -244,12 +250,13 @@ class Cache:
         below_keys, below_values = self.parent.read(layer)
         return torch.cat((below_keys[: self.base], keys)), torch.cat((below_values[: self.base], values))
 
-    def view(self, layers: range | None = None) -> Cache:
-        """A view on this cache's prefix, of all its layers or some."""
+    def view(self, layers: range | None = None, length: int | None = None) -> Cache:
+        """A view on this cache's prefix, of all its layers or some, and of its first `length` positions at most."""
         layers = self.layers if layers is None else layers
         for layer in layers:
             self._layer(layer)
-        return self._like(layers, parent=self)
+        held = self.length
+        return self._like(layers, parent=self, base=held if length is None else max(0, min(held, length)))
 
     def copy(self, length: int) -> Cache:
         """A cache of its own with the first `length` positions of this one."""
@@ -270,9 +277,9 @@ class Cache:
         other.length = length
         return other
 
-    def _like(self, layers: range, parent: Cache | None = None) -> Cache:
+    def _like(self, layers: range, parent: Cache | None = None, base: int = 0) -> Cache:
         _, _, kv_heads, head_dim = self._memory.keys.shape
-        return Cache(layers, kv_heads, head_dim, self._memory.keys.dtype, self.device, parent=parent)
+        return Cache(layers, kv_heads, head_dim, self._memory.keys.dtype, self.device, parent, base)
 
     def _expect_root(self, what: str, length: int) -> None:
         if self.parent is not None or not 0 <= length <= self.length:

@@ -6,6 +6,8 @@ Mixture of Attentions runs the last few. Hidden states between them are float32 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 
 from foretoken import kernels
@@ -13,13 +15,16 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.cost import Cost, CostModel
 from foretoken.decoder.native_pass import NativePass, why_not
-from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.outputs import Outputs, Scored
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.torch_pass import TorchPass
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
 from foretoken.kernels import native
+
+_AT_ONCE = 64  # rows of logits that are computed before somebody asks: of a vocabulary of 128,256, 33 MB
+_TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
 
 
 class Decoder:
@@ -72,6 +77,11 @@ class Decoder:
         """native, with its instruction level, or pytorch."""
         return f"native {self._pass.level}" if isinstance(self._pass, NativePass) else self._pass.name
 
+    @property
+    def home(self) -> str:
+        """Where its weights lie: mapped from their files, or copied into memory of their own."""
+        return self.weights.home
+
     def new_cache(self, layers: range | None = None) -> Cache:
         """An empty cache of all layers or some, in the weights' type."""
         c = self.config
@@ -100,6 +110,11 @@ class Decoder:
         return hidden
 
     @torch.no_grad()
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The final norm, of hidden states [N, hidden] that came out of the last layer: float32."""
+        return self._pass.norm(hidden)
+
+    @torch.no_grad()
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and output layer: float32 logits [N, valid_vocab_size]."""
         if hidden.ndim != 2 or hidden.shape[1] != self.config.hidden_size or hidden.device != self.device:
@@ -121,22 +136,58 @@ class Decoder:
 
     @torch.no_grad()
     def run(self, rows: Rows) -> Outputs:
-        """A whole pass: hidden states, logits, and what each row chooses."""
+        """A whole pass: hidden states of all rows, and logits of all of them, computed at once."""
         self._expect_known(rows.tokens)
-        outputs = self._pass.run(rows)
+        hidden, scored = self._pass.run(rows)
         self.cost += self._costs.forward(rows) + self._costs.head(len(rows))
+        return Outputs(hidden, self._score, self._together(rows), scored=scored)
+
+    @torch.no_grad()
+    def check(self, rows: Rows, wanted: Sequence[range], taps: Sequence[int] = ()) -> Outputs:
+        """A whole pass, of which logits may be asked for: `wanted` rows, a range for each walk, its root first.
+
+        Few rows are computed at once; of many, the roots and what follows them first, and others when they are asked
+        for. taps: layers whose input is kept.
+        """
+        first = self._first(rows, wanted)
+        if len(first) == len(rows) and not taps:
+            return self.run(rows)
+        kept: dict[int, torch.Tensor] = {}
+        if taps:
+            hidden, lo = self.embed(rows.tokens), 0
+            for layer in sorted(set(taps)):
+                hidden, lo = self.layers(hidden, rows, lo, layer), layer
+                kept[layer] = hidden
+            hidden = self.layers(hidden, rows, lo)
+        else:
+            hidden = self.forward(rows)
+        outputs = Outputs(hidden, self._score, self._together(rows), taps=kept)
+        outputs.prepare(first)
         return outputs
 
     @torch.no_grad()
     def finish(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, *, first: int = 0) -> Outputs:
         """The rest of a pass, from hidden states before layer lo on; logits and choices of row `first` and those after
         it, which is row 0 of what comes out."""
-        return self.choices(self.layers(hidden, rows, lo)[first:])
+        hidden = self.layers(hidden, rows, lo)[first:]
+        outputs = Outputs(hidden, self._score, lambda row: ())
+        outputs.prepare(range(len(hidden)))
+        return outputs
 
-    def choices(self, hidden: torch.Tensor) -> Outputs:
-        """Logits of hidden states [N, hidden] before the final norm, and what each row chooses."""
-        logits = self.head(hidden)
-        return Outputs(hidden, logits, lambda row: kernels.argmax(logits[row]))
+    def _score(self, hidden: torch.Tensor) -> Scored:
+        with torch.no_grad():
+            logits = self.head(hidden)
+        return Scored(logits, lambda row: kernels.argmax(logits[row]))
+
+    def _first(self, rows: Rows, wanted: Sequence[range]) -> list[int]:
+        """Which rows' logits to compute before anybody asks: all, if they are few; else of each walk its beginning."""
+        if sum(map(len, wanted)) <= _AT_ONCE:
+            return [row for walk in wanted for row in walk]
+        each = max(1, _AT_ONCE // len(wanted))
+        return [row for walk in wanted if walk for row in rows.followers(walk.start, each)]
+
+    def _together(self, rows: Rows) -> Callable[[int], Sequence[int]]:
+        return lambda row: rows.followers(row, _TOGETHER)
 
     @torch.no_grad()
     def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> list[int]:

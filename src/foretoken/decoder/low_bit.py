@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.copied import together
+from foretoken.decoder.copied import Kind, size_of, together
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.weights import LINEARS, Weights, assemble, linear_shapes, stored_as
 from foretoken.errors import ContractError
@@ -37,19 +37,26 @@ def quantised(
     level's own layout holds, only that level knows. Raises CheckpointError, with the tensor's name, where a weight
     holds a NaN or an infinity.
     """
-    memory = together(
-        {
-            (name, part): (p.shape, p.dtype)
-            for name, shape in linear_shapes(config).items()
-            for part, p in parts(format, *shape).items()
-        },
-        instead=INSTEAD,
-    )
+    memory = together(_kinds(config, format), instead=INSTEAD)
     coded: dict[str, QuantisedWeight] = {}
     for name, made in quantised_linears(weights, config, format, quantiser=quantiser, threads=threads):
         kept = {part: memory[name, part].copy_(getattr(made, part)) for part in parts(format, *made.shape)}
         coded[name] = QuantisedWeight(format, made.shape, **kept)
     return copy_of(share or weights, config, coded, inputs=inputs)
+
+
+def size_in(format: Format, config: DecoderConfig) -> int:
+    """Bytes of memory that a copy takes."""
+    return size_of(_kinds(config, format))
+
+
+def _kinds(config: DecoderConfig, format: Format) -> dict[tuple[str, str], Kind]:
+    """What a copy consists of, by the layer's name and the part's."""
+    return {
+        (name, part): (p.shape, p.dtype)
+        for name, shape in linear_shapes(config).items()
+        for part, p in parts(format, *shape).items()
+    }
 
 
 def quantised_linears(
@@ -80,7 +87,7 @@ def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedW
     """A model's weights with low-bit linear layers in place of its own."""
     replaced = {f"{name}.weight" for name in coded}
     tensors = {name: tensor for name, tensor in weights.tensors.items() if name not in replaced}
-    return assemble(tensors, config, coded, inputs=inputs)
+    return replace(assemble(tensors, config, coded, inputs=inputs), mapped=weights.mapped)
 
 
 def with_inputs(weights: Weights, inputs: str) -> Weights:

@@ -18,7 +18,7 @@ import torch
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.outputs import Scored
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LayerWeights, Weights
@@ -107,14 +107,19 @@ class NativePass:
             self._plan.head(len(hidden), hidden.data_ptr(), logits.data_ptr(), 0)
         return logits
 
-    def run(self, rows: Rows) -> Outputs:
-        """A whole pass, the choice of every row included, in one call."""
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The final norm: float32 [N, hidden]."""
+        weight = self._weights.norm.float().contiguous()
+        return native.rms_norm(hidden.contiguous(), weight, self._config.norm_eps, self.level)
+
+    def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
+        """A whole pass, the choice of every row included, in one call: hidden states, and logits of all rows."""
         hidden = torch.empty((len(rows), self._config.hidden_size))
         logits = torch.empty((len(rows), self._config.valid_vocab_size))
         best = torch.empty(len(rows), dtype=torch.int64)
         self._run(rows, True, 0, self._config.num_layers, hidden, logits, best)
         choices = best.tolist()
-        return Outputs(hidden, logits, lambda row: None if choices[row] < 0 else choices[row])
+        return hidden, Scored(logits, lambda row: None if choices[row] < 0 else choices[row])
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
         """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""

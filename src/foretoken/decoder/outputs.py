@@ -1,39 +1,88 @@
-"""What a pass gives, and how its rows are copied: by numpy, where they lie in the CPU's memory.
-
-PyTorch would share the copying out to its threads, which then spin on the cores that the next pass wants, and which a
-forked child does not have: it would wait for them for ever.
-"""
+"""What a pass gives: hidden states of all rows, and logits and choices of those that are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """One row a token of the pass. hidden: float32 [N, hidden], before the final norm; logits: float32 [N, vocabulary].
+class Scored(NamedTuple):
+    """Logits of some rows, float32 [n, vocabulary], and of each the token with the largest: the lowest id on a tie,
+    None if a logit is NaN."""
 
-    `choice(row)` is the token with the largest logit, the lowest id on a tie; None if a logit is NaN.
-    """
-
-    hidden: torch.Tensor
     logits: torch.Tensor
     choice: Callable[[int], int | None]
 
 
-def picked(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+class Outputs:
+    """One row a token of the pass. hidden: float32 [N, hidden], before the final norm. taps: by layer, what went into
+    it.
+
+    Logits are computed for rows that somebody asks for. A pass over hundreds of draft rows would otherwise compute, and
+    hold, a row of 128,256 logits for each of them, where a walk looks at a few. `score` is the output layer. Computing
+    one row costs reading its weights, as computing many does, so `together` says of a row which others to compute with
+    it: those that a walk may ask for next.
+    """
+
+    def __init__(
+        self,
+        hidden: torch.Tensor,
+        score: Callable[[torch.Tensor], Scored],
+        together: Callable[[int], Sequence[int]],
+        *,
+        scored: Scored | None = None,
+        taps: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:
+        """scored: of all rows, where they are known already."""
+        self.hidden = hidden
+        self.taps = {} if taps is None else taps
+        self._score = score
+        self._together = together
+        self._scored = {} if scored is None else {row: (scored, row) for row in range(len(hidden))}
+
+    def choice(self, row: int) -> int | None:
+        """The token with the largest logit, the lowest id on a tie; None if a logit is NaN."""
+        scored, at = self._at(row)
+        return scored.choice(at)
+
+    def logits(self, row: int) -> torch.Tensor:
+        """A row's logits: float32 [vocabulary]. A window on more of them: copy what is to be kept."""
+        scored, at = self._at(row)
+        return scored.logits[at]
+
+    def prepare(self, rows: Sequence[int]) -> None:
+        """Compute some rows at once, before they are asked for one by one."""
+        new = [row for row in rows if row not in self._scored]
+        if new:
+            # all rows in order need not be gathered
+            hidden = self.hidden if new == list(range(len(self.hidden))) else gathered(self.hidden, new)
+            scored = self._score(hidden)
+            self._scored.update((row, (scored, at)) for at, row in enumerate(new))
+
+    def _at(self, row: int) -> tuple[Scored, int]:
+        if row not in self._scored:
+            self.prepare([row, *(other for other in self._together(row) if other != row)])
+        return self._scored[row]
+
+
+# Rows that lie in the CPU's memory are copied by numpy, on one thread. PyTorch would share the copying out to its
+# threads, which then spin on the cores that the next pass wants, and which a forked child does not have: it would wait
+# for them for ever.
+
+
+def gathered(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
     """Some rows of a float32 tensor, in memory of their own."""
     if tensor.device.type != "cpu":
         return tensor[list(rows)]
-    return torch.from_numpy(tensor.numpy()[list(rows)])
+    return torch.from_numpy(tensor.detach().numpy()[list(rows)])
 
 
 def joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The rows of some float32 tensors, one after the other, in memory of their own."""
+    """The rows of some tensors of one type, one after the other, in memory of their own."""
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return torch.cat(list(tensors))
-    return torch.from_numpy(np.concatenate([tensor.numpy() for tensor in tensors]))
+    found = np.concatenate([tensor.detach().view(torch.uint8).numpy() for tensor in tensors])
+    return torch.from_numpy(found).view(tensors[0].dtype)

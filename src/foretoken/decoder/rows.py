@@ -75,6 +75,19 @@ class Rows:
                     f"their cache has since given up (it has {cache.scratch} slots from {cache.length} on)"
                 )
 
+    def followers(self, row: int, count: int) -> list[int]:
+        """A row and those that come after it in its tree, level by level, at most `count` of them."""
+        segment = next(s for s in self.segments if s.span.start <= row < s.span.stop)
+        found, nearest = [row], {segment.slots[row - segment.span.start]}
+        for other in range(row + 1, segment.span.stop):  # parents come before children
+            if len(found) >= count:
+                break
+            slot = segment.slots[other - segment.span.start]
+            if segment.cache.parent_of(slot) in nearest:
+                nearest.add(slot)
+                found.append(other)
+        return found
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -10,7 +10,7 @@ from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.low_bit import dequantised
-from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.outputs import Scored
 from foretoken.decoder.rope import RopeTable, rotate
 from foretoken.decoder.rows import Rows, Segment
 from foretoken.decoder.weights import LayerWeights, Weights
@@ -65,18 +65,23 @@ class TorchPass:
             head = self._weights.head
             return self._linear(normed, head.values, head.bias)[:, : self._config.valid_vocab_size]
 
-    def run(self, rows: Rows) -> Outputs:
-        """A whole pass; a row's choice is computed when it is asked for."""
+    def norm(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The final norm: float32 [N, hidden]."""
+        with rowwise.pinned_threads(self._threads):
+            return rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
+
+    def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
+        """A whole pass: hidden states, and logits of all rows. A row's choice is computed when it is asked for."""
         hidden = self.forward(rows)
         logits = self.head(hidden)
-        return Outputs(hidden, logits, lambda row: kernels.argmax(logits[row]))
+        return hidden, Scored(logits, lambda row: kernels.argmax(logits[row]))
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
         """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
         tokens: list[int] = []
         for row in range(len(rows)):
             one = rows.part(row, row + 1, [token])
-            choice = self.run(one).choice(0)
+            choice = self.run(one)[1].choice(0)
             if choice is None:
                 break
             token = choice

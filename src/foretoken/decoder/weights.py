@@ -1,28 +1,34 @@
-"""Weights from safetensors: memory-mapped, checked against the configuration, and copied only if that is asked for."""
+"""Weights from safetensors: memory-mapped, checked against the configuration, and copied if asked or where it pays."""
 
 from __future__ import annotations
 
-import stat
+import logging
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 
-from foretoken.decoder.config import DecoderConfig, read_json
-from foretoken.decoder.copied import copied
+from foretoken.decoder import home
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.copied import copied, size_of
 from foretoken.decoder.linear import Linear
-from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, quoted
+from foretoken.decoder.mapped import MappedFiles
+from foretoken.decoder.shards import weight_files
+from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError
 from foretoken.formats.slices import on_threads
 from foretoken.formats.table import Format
 from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
 from foretoken.kernels import native
-from foretoken.text import TOKENIZER_FILES
+from foretoken.limits import memory_left
+from foretoken.progress import size
 
-INDEX = "model.safetensors.index.json"
+log = logging.getLogger(__name__)
+
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -50,13 +56,19 @@ class LayerWeights:
 class Weights:
     """All weights of a decoder. `tensors` holds those that are not in a low-bit format once more by their names in the
     checkpoint: the same memory, so that the bytes of a linear layer with a layout of its own are in that layout there,
-    too."""
+    too. `mapped` are the files in which any of them lie; None of weights in memory of their own."""
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
     norm: torch.Tensor  # [hidden]
     head: Linear  # [vocab, hidden]; the embedding itself where tied
     tensors: dict[str, torch.Tensor]
+    mapped: MappedFiles | None = None
+
+    @property
+    def home(self) -> str:
+        """mapped, where any of them are read from their files; else copied: in memory of their own."""
+        return "copied" if self.mapped is None else "mapped"
 
     @property
     def linears(self) -> list[Linear]:
@@ -153,20 +165,57 @@ def load_weights(
     *,
     dtype: torch.dtype | None = None,
     device: str = "cpu",
-    copy: bool = False,
+    copy: bool | None = False,
+    besides: int = 0,
     threads: int | None = None,
 ) -> Weights:
     """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
-    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go. Low-bit weights
-    stay on the CPU. Every tensor's presence and shape is checked before any is used."""
+    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go; None: where that pays and
+    memory is left for it and for `besides`, bytes that will be taken later (see `home`). Low-bit weights stay on the
+    CPU. Every tensor's presence and shape is checked before any is used."""
+    files = MappedFiles(weight_files(folder))
     found = mapped_tensors(folder, config)
+    files.expect_names()
     dtype = dtype or found[f"{EMBEDDING}.weight"].dtype
     tensors = {name: found.pop(name) for name in expected_shapes(config)}
+    needed, began, why = size_of({name: (tensor.shape, dtype) for name, tensor in tensors.items()}), perf_counter(), ""
+    if copy is None:
+        chosen = _home_here(config, dtype, device, needed, besides)
+        copy, why = chosen.name == "copied", f": {chosen.why}"
+        if chosen.lacking:
+            log.info("the weights in %s stay mapped%s", folder, why)
     if copy and device == "cpu":
         codes = _coded(copied(found, None), config, threads)
-        return repacked(assemble(copied(tensors, dtype), config, codes), threads=threads)
+        try:
+            copies = copied(tensors, dtype)
+        except ModelError as error:
+            if not why:
+                raise
+            log.info("the weights in %s stay mapped: %s", folder, error)
+        else:
+            made = repacked(assemble(copies, config, codes), threads=threads)
+            files.expect_unchanged()
+            if why:
+                took = perf_counter() - began
+                log.info("the weights in %s, %s, were copied into memory in %.1f s%s", folder, size(needed), took, why)
+            return made
     codes = _coded(found, config, threads)  # on the CPU: what runs elsewhere takes their values there
-    return assemble({name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}, config, codes)
+    placed = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    stays = bool(codes) or any(placed[name] is tensor for name, tensor in tensors.items())
+    return replace(assemble(placed, config, codes), mapped=files if stays else None)
+
+
+def _home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: int, besides: int) -> home.Home:
+    """Where weights should lie as this machine is now."""
+    level = native.level() if device == "cpu" and native.module() is not None else None
+    return home.choose(
+        str(dtype).removeprefix("torch.") if config.low_bit is None else config.low_bit.label,
+        level,
+        has_layout=level is not None and native.repacks(level),
+        needed=needed,
+        besides=besides,
+        left=memory_left() if needed >= home.SMALL else None,  # to look takes milliseconds
+    )
 
 
 def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
@@ -297,55 +346,3 @@ def _mapped_tensors(folder: Path, wanted: Container[str]) -> Iterator[tuple[str,
                 f"{path} cannot be read as safetensors ({error}); it may be cut short: fetch the file again"
             ) from None
         yield from zip(names, tensors, strict=True)
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files that a checkpoint's weights are read from."""
-    index = folder / INDEX
-    if not index.exists():
-        single = folder / "model.safetensors"
-        if single.is_file():
-            return [single]
-        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(p.name for p in folder.glob("*.gguf"))
-        seen = f" (found {others[0]}, which is another format: convert it)" if others else ""
-        raise ModelNotFoundError(
-            f"{folder} has no model.safetensors and no model.safetensors.index.json{seen}; expected one of them"
-        )
-    mapping = read_json(index).get("weight_map")
-    if not isinstance(mapping, dict) or not mapping or not all(isinstance(name, str) for name in mapping.values()):
-        raise CheckpointError(f"{index} has no weight_map of tensors to files; fetch the file again")
-    files = {name: _shard(folder, name) for name in sorted(set(mapping.values()))}
-    absent = [name for name, path in files.items() if path is None]
-    if absent:
-        raise ModelNotFoundError(
-            f"{index.name} names {len(files)} shards, of which {len(absent)} are absent, the first is "
-            f"{quoted(absent[0])}; fetch it into {folder}"
-        )
-    return list(dict.fromkeys(path for path in files.values() if path is not None))  # one may have two names
-
-
-def _shard(folder: Path, name: str) -> Path | None:
-    """The file that an index calls so, which is in the folder, or in a folder of it; None if it is absent."""
-    path = folder / name
-    called = f"{INDEX} in {folder} names the shard {quoted(name)}"
-    # elsewhere it would be read, and no record could name it; links lead where they like, as those of a hub do
-    if Path(name).is_absolute() or ".." in Path(name).parts or path == folder:
-        raise CheckpointError(f"{called}; expected a file in the folder of the checkpoint: fetch the index again")
-    try:
-        return path if stat.S_ISREG(path.stat().st_mode) else None
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:  # a name too long, or with a zero in it
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise CheckpointError(f"{called}, which cannot be read ({reason}); fetch the index again") from None
-
-
-def deciding_files(folder: Path) -> dict[str, Path]:
-    """The files that decide what a checkpoint says, by their names in its folder: configuration, tokenizer, and
-    weights; the small ones come first. Raises what `weight_files` raises."""
-    tokenizer = [*TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json"]
-    if not (folder / "tokenizer.json").exists():
-        tokenizer.append("merges.txt")  # the other half of vocab.json
-    names = ["config.json", "generation_config.json", *sorted(tokenizer), INDEX]
-    files = [*(folder / name for name in names if (folder / name).is_file()), *weight_files(folder)]
-    return {file.relative_to(folder).as_posix(): file for file in files}

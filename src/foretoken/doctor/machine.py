@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from foretoken.doctor.facts import Busy, Machine
-from foretoken.doctor.limits import Limits, address_space, control_groups, text_of
+from foretoken.limits import control_groups, meminfo, memory_limit, text_of
 from foretoken.provenance import processor
 
 _WATCH = 0.25  # seconds
@@ -95,9 +95,9 @@ def look(
 ) -> Machine:
     """allowed: cores that this process could run on before it imported anything that binds it to fewer."""
     groups = control_groups(root)
-    memory = _meminfo(root)
+    memory = meminfo(root)
     total, available = memory.get("MemTotal", _physical_memory()), memory.get("MemAvailable")
-    limit, left, by = _memory_limit(groups, total)
+    limit, left, by = memory_limit(groups, total)
     flags = cpu_flags(root)
     return Machine(
         processor=processor(),
@@ -119,12 +119,6 @@ def look(
     )
 
 
-def memory_left(root: Path = Path("/")) -> int | None:
-    """What can be allocated now, in bytes."""
-    _, left, _ = _memory_limit(control_groups(root), None)
-    return min((n for n in (_meminfo(root).get("MemAvailable"), left) if n is not None), default=None)
-
-
 def cpu_flags(root: Path = Path("/")) -> frozenset[str] | None:
     """The processor's features that the system shows."""
     for line in text_of(root / "proc/cpuinfo").splitlines():
@@ -132,32 +126,6 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str] | None:
         if name.strip() in ("flags", "Features"):
             return frozenset(words.split())
     return None
-
-
-def _memory_limit(groups: Limits, total: int | None) -> tuple[int | None, int | None, str | None]:
-    """The least limit below the total, what it leaves, and whose it is."""
-    found = []
-    if groups.memory is not None and groups.memory_left is not None:
-        found.append((groups.memory_left, groups.memory, "a control group"))
-    space = address_space()
-    if space is not None:
-        found.append((space[1], space[0], "ulimit -v"))
-    found = [one for one in found if total is None or one[1] < total]
-    if not found:
-        return None, None, None
-    left, limit, by = min(found)
-    return limit, left, by
-
-
-def _meminfo(root: Path) -> dict[str, int]:
-    """In bytes."""
-    found = {}
-    for line in text_of(root / "proc/meminfo").splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdigit():
-            found[name] = int(words[0]) * 1024
-    return found
 
 
 def _physical_memory() -> int | None:

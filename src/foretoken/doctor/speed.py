@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from foretoken.doctor.facts import Disk, HugePages, MemorySpeed
-from foretoken.doctor.limits import text_of
-from foretoken.doctor.machine import memory_left
 from foretoken.errors import ModelError
+from foretoken.limits import memory_left, text_of
 
 _SETTING = "sys/kernel/mm/transparent_hugepage/enabled"
 _PROBE = 64 << 20  # bytes that ask for huge pages

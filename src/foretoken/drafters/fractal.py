@@ -138,7 +138,7 @@ class FractalDrafter(DecoderDrafter):
 
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
-        self._readings.pop(sequence, None)
+        super().end(sequence)
         self._left.pop(sequence, None)
         if self._lookup is not None:
             self._lookup.end(sequence)
@@ -245,11 +245,11 @@ class FractalDrafter(DecoderDrafter):
         step = sampler.step
         made.tokens, made.distributions = made.tokens[: made.known], {}
         sampler.advance(made.tokens)
-        for row in range(min(len(outputs.logits), most - made.known)):
+        for row in range(min(len(outputs.hidden), most - made.known)):
             token = None if sampler.complete else choose(sampler, outputs, row, self.vocab_size)
             if token is None:
                 break
-            drawn = self.drawn_from(sampler, outputs.logits[row])
+            drawn = self.drawn_from(sampler, outputs.logits(row))
             if drawn is not None:
                 made.distributions[len(made.tokens) - 1] = drawn
             made.tokens.append(token)

@@ -13,12 +13,13 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 
+from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import chain
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.types import Distribution, Needs, Request, Views
+from foretoken.types import Distribution, Needs, Request, Turn, Verdict, Views
 
 _CHUNK = 256  # rows of a prompt read in one pass
 
@@ -37,14 +38,15 @@ class Reading:
         self._own = model.new_cache() if views is None else None
         self._extend(request.prompt)
 
-    def read(self, twin: Reading | None = None) -> None:
-        """Compute the keys and values of the prompt but its last token, in a cache of one's own; or copy them from a
-        `twin` that has read the same prompt. Not where no room is left for a draft."""
-        if self._own is None or not self.room():
+    def read(self, stop: int, twin: Reading | None = None) -> None:
+        """Compute the keys and values of the text's first `stop` tokens, but never of its last, in a cache of one's
+        own; or copy them from a `twin` that has read the same ones. Not where no room is left for a draft."""
+        stop = min(stop, len(self.text) - 1)
+        if self._own is None or self._own.length >= stop or not self.room():
             return
-        stop = len(self.text) - 1
-        if twin is not None and twin._own is not None and twin.text[:stop] == self.text[:stop]:
-            self._own = twin._own.copy(min(stop, twin._own.length))
+        if twin is not None and twin._own is not None and not self._own.length:
+            common = min(twin._own.length, agreeing(twin.text[:stop], self.text[:stop]))
+            self._own = twin._own.copy(common)
         while self._own.length < stop:
             rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
             self._model.forward(rows)
@@ -54,7 +56,7 @@ class Reading:
         """A cache in which some of the text is committed, and nothing else; what is `pending` must be run first."""
         if self._own is None:
             assert self._views is not None
-            return self._views.view(self._sequence)
+            return self._views.view(self._sequence, length=len(self.text) - 1)
         self._own.truncate(min(self._own.length, len(self.text) - 1))
         return self._own
 
@@ -114,16 +116,40 @@ class DecoderDrafter:
     views: Views | None = None
     independent: bool = False
     _readings: dict[int, Reading] = field(init=False, default_factory=dict)  # by sequence
+    _twins: dict[int, int | None] = field(init=False, default_factory=dict)  # who has the same prompt, and came first
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Read the prompts; one that several sequences have is read once."""
-        begun: dict[int, Reading] = {}
-        by_prompt: dict[tuple[int, ...], Reading] = {}
+        """Nothing is read yet: the target reads the prompt first, and the drafter in its steps."""
         for request in requests:
-            reading = begun[request.sequence] = Reading(self.model, request, self.samplers(request), self.views)
-            reading.read(by_prompt.get(request.prompt))
-            by_prompt.setdefault(request.prompt, reading)
-        self._readings.update(begun)
+            self._readings[request.sequence] = Reading(self.model, request, self.samplers(request), self.views)
+            self._twins[request.sequence] = request.prompt_of
+
+    def end(self, sequence: int) -> None:
+        """Forget a sequence."""
+        self._readings.pop(sequence, None)
+        self._twins.pop(sequence, None)
+
+    def read_along(self, verdicts: Sequence[Verdict]) -> None:
+        """Read as much of the prompts as the target has."""
+        for verdict in verdicts:
+            if verdict.prompt_left:
+                self._read(verdict.sequence, verdict.position - verdict.prompt_left)
+
+    def opened(self, turn: Turn, count: int) -> Open | None:
+        """A sequence ready for a draft of `count` tokens at most: all but the end of its text is read, or None."""
+        reading = self._readings[turn.sequence]
+        count = min(count, reading.room())
+        if count < 1:
+            return None
+        cache = reading.open()
+        if len(reading.text) - cache.length > _CHUNK:
+            self._read(turn.sequence, len(reading.text) - 1)
+            cache = reading.open()
+        return Open(turn, reading, cache, reading.pending(cache), count)
+
+    def _read(self, sequence: int, stop: int) -> None:
+        twin = self._twins[sequence]
+        self._readings[sequence].read(stop, None if twin is None else self._readings.get(twin))
 
     def drawn_from(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
         """What a token is drawn from, at a row of the model's logits, float32 [V] without a NaN: float64, cut to the
@@ -135,11 +161,23 @@ class DecoderDrafter:
         return probs
 
 
+@dataclass
+class Open:
+    """One sequence while it is drafted for. text: the end of what it holds, of which the cache has nothing yet."""
+
+    turn: Turn
+    reading: Reading
+    cache: Cache
+    text: list[int]
+    count: int
+
+
 def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int | None:
     """What the target would choose if a row of a drafter's logits were its own. None at a NaN."""
-    if sampler.plain and outputs.logits.shape[1] <= vocab_size:
+    logits = outputs.logits(row)
+    if sampler.plain and len(logits) <= vocab_size:
         return outputs.choice(row)
-    ranked = sampler.rank(outputs.logits[row, :vocab_size], 1)
+    ranked = sampler.rank(logits[:vocab_size], 1)
     return ranked[0][0] if ranked is not None and ranked[0] else None
 
 

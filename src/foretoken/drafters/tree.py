@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from foretoken.acceptance.walk import NOTHING, walk
-from foretoken.decoder.cache import new_writer
-from foretoken.decoder.rows import Rows, chain
-from foretoken.drafters.reading import DecoderDrafter, Reading, log_probs
-from foretoken.sampling.sampler import Sampler
+from foretoken.checking import Part, run_check
+from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.rows import Rows
+from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
 from foretoken.trees.grow import Growth
 from foretoken.types import Distribution, Draft, Turn, Verdict, Work
 
@@ -38,23 +38,51 @@ class _Grown:
     writer: int
 
 
+@dataclass
+class _Tree(Open):
+    """A sequence whose tree is growing. slots: of each node that the model has run, where its row is."""
+
+    growth: Growth = field(kw_only=True)
+    slots: dict[int, int] = field(default_factory=dict)
+    distributions: dict[int, Distribution] = field(default_factory=dict)
+    rows: int = 0
+
+    def parts(self, frontier: Sequence[int]) -> tuple[Cache, list[int], list[int]]:
+        """What a pass runs, to give the nodes of a frontier their children."""
+        parents = [self.growth.parents[node] for node in frontier]
+        above = [self.slots[parent] if parent >= 0 else -1 for parent in parents]
+        return self.cache, [self.growth.tokens[node] for node in frontier], above
+
+
 @dataclass(eq=False, kw_only=True)
 class TreeDrafter(DecoderDrafter):
-    """A decoder that drafts a tree. shape, width, depth: see `foretoken.trees.grow`. nodes: the most that are sent."""
+    """A decoder that drafts a tree, as wide and deep as its turn says. shape: see `foretoken.trees.grow`."""
 
     shape: str
-    width: int
-    depth: int
-    nodes: int
     sharpness: float
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """For each turn a tree."""
-        return [self._propose(turn) for turn in turns]
+        """For each turn a tree. A step of all of them is one pass."""
+        began = time.perf_counter()
+        found = [self.opened(turn, turn.depth) if turn.rows else None for turn in turns]
+        trees = [self._planted(opened) for opened in found if opened is not None]
+        steps = [(tree, tree.reading.sampler.step) for tree in trees]
+        writer = new_writer()
+        try:
+            passes = self._grow(trees, writer) if trees else 0
+        finally:
+            for tree, step in steps:
+                tree.reading.sampler.rewind(step)
+        seconds = time.perf_counter() - began
+        work = [Work(self.name, tree.rows, began, seconds, passes=passes) for tree in trees]
+        sent = [self._sent(tree, writer, its) for tree, its in zip(trees, work, strict=True)]
+        nothing = [turn.chain((), self.name) for turn, opened in zip(turns, found, strict=True) if opened is None]
+        return [*sent, *nothing]
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         """Keep the keys and values of the branch that was right."""
+        self.read_along(verdicts)
         for verdict in verdicts:
             reading = self._readings[verdict.sequence]
             grown = self._grown.pop(verdict.sequence, None)
@@ -63,58 +91,52 @@ class TreeDrafter(DecoderDrafter):
             reading.gain(verdict.tokens)
 
     def rewind(self, sequence: int, position: int) -> None:
-        """Forget tokens that the level above had guessed wrongly."""
+        """Forget tokens that were a guess, and were wrong."""
         self._grown.pop(sequence, None)
         self._readings[sequence].rewind(position)
 
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
-        self._readings.pop(sequence, None)
+        super().end(sequence)
         self._grown.pop(sequence, None)
 
-    def _propose(self, turn: Turn) -> Draft:
-        reading = self._readings[turn.sequence]
-        depth, nodes = min(turn.depth, self.depth, reading.room()), min(turn.rows, self.nodes)
-        if depth < 1 or nodes < 1:
-            return turn.chain((), self.name)
-        step = reading.sampler.step
-        try:
-            return self._grow(turn, reading, Growth(self.shape, self.width, depth, nodes))
-        finally:
-            reading.sampler.rewind(step)
+    def _planted(self, opened: Open) -> _Tree:
+        turn = opened.turn
+        return _Tree(**vars(opened), growth=Growth(self.shape, turn.width, opened.count, turn.rows))
 
-    def _grow(self, turn: Turn, reading: Reading, growth: Growth) -> Draft:
-        began = time.perf_counter()
-        cache, writer = reading.open(), new_writer()
-        pending = chain(cache, reading.pending(cache), writer=writer)
-        outputs = self.model.run(pending)
-        cache.commit(range(len(pending)), writer)
-        computed, passes = len(pending), 1
-        distributions: dict[int, Distribution] = {}
-        slots: dict[int, int] = {}
-        self._look_behind(-1, outputs.logits[-1], growth, reading.sampler, distributions)
-        while frontier := growth.frontier():
-            parents = [slots[growth.parents[i]] if growth.parents[i] >= 0 else -1 for i in frontier]
-            rows = Rows([(cache, [growth.tokens[i] for i in frontier], parents)], writer=writer)
-            slots.update(zip(frontier, rows.segments[0].slots, strict=True))
+    def _grow(self, trees: Sequence[_Tree], writer: int) -> int:
+        """Grow all trees, a step of each in every pass; how many passes that took."""
+        check = run_check(self.model, [Part(tree.cache, tree.text) for tree in trees])
+        for at, tree in enumerate(trees):
+            check.commit(at, range(len(tree.text)))
+            tree.rows += len(tree.text)
+            self._expand(tree, -1, check.outputs.logits(check.root(at)))
+        passes = 1
+        while growing := [(tree, nodes) for tree in trees if (nodes := tree.growth.frontier())]:
+            rows = Rows((tree.parts(nodes) for tree, nodes in growing), writer=writer)
             outputs = self.model.run(rows)
-            computed, passes = computed + len(rows), passes + 1
-            for at, node in enumerate(frontier):
-                self._look_behind(node, outputs.logits[at], growth, reading.sampler, distributions)
-        sent = growth.chosen()
+            passes += 1
+            for (tree, nodes), segment in zip(growing, rows.segments, strict=True):
+                tree.rows += len(nodes)
+                tree.slots.update(zip(nodes, segment.slots, strict=True))
+                for at, node in enumerate(nodes, segment.span.start):
+                    self._expand(tree, node, outputs.logits(at))
+        return passes
+
+    def _sent(self, tree: _Tree, writer: int, work: Work) -> Draft:
+        """What of a tree is sent, and where its rows are until the verdict comes."""
+        growth, sent = tree.growth, tree.growth.chosen()
         place = {-1: -1, **{node: i for i, node in enumerate(sent)}}
         tokens = tuple(growth.tokens[i] for i in sent)
         above = tuple(place[growth.parents[i]] for i in sent)
-        self._grown[turn.sequence] = _Grown(tokens, above, tuple(slots.get(i) for i in sent), writer)
-        seconds = time.perf_counter() - began
-        work = Work(self.name, computed, began, seconds, draft_tokens=len(sent), passes=passes)
-        probs = {place[node]: drawn for node, drawn in distributions.items() if node in place}
-        return turn.tree(tokens, above, self.name, (work,), probs or None)
+        slots = tuple(tree.slots.get(i) for i in sent)
+        self._grown[tree.turn.sequence] = _Grown(tokens, above, slots, writer)
+        probs = {place[node]: drawn for node, drawn in tree.distributions.items() if node in place}
+        return tree.turn.tree(tokens, above, self.name, (replace(work, draft_tokens=len(sent)),), probs or None)
 
-    def _look_behind(
-        self, node: int, logits: torch.Tensor, growth: Growth, sampler: Sampler, distributions: dict[int, Distribution]
-    ) -> None:
+    def _expand(self, tree: _Tree, node: int, logits: torch.Tensor) -> None:
         """Give a node its children, from its row of logits; none at a NaN."""
+        growth, sampler = tree.growth, tree.reading.sampler
         path: list[int] = []
         at = node
         while at >= 0:
@@ -130,7 +152,7 @@ class TreeDrafter(DecoderDrafter):
             growth.add(node, tokens[: growth.width], log_probs(scores, self.sharpness)[: growth.width])
             drawn = self.drawn_from(sampler, logits)
             if drawn is not None:
-                distributions[node] = drawn
+                tree.distributions[node] = drawn
         sampler.rewind(step)
 
 

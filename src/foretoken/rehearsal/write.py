@@ -18,7 +18,8 @@ from foretoken.copies.place import Kind, expect_place, free_bytes, tidy, written
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.families import FAMILIES
-from foretoken.decoder.weights import INDEX, expected_shapes, mapped_tensors
+from foretoken.decoder.shards import INDEX
+from foretoken.decoder.weights import expected_shapes, mapped_tensors
 from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError, nearest
 from foretoken.formats.weight import Part
 from foretoken.progress import progress

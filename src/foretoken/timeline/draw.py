@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import InputError
 from foretoken.pictures import FAINT, INK, new_figure, save
+from foretoken.results import Completion
 from foretoken.timeline.lanes import Round, lanes, rows_of
 from foretoken.timeline.worth import Worth, worth
-from foretoken.types import Completion
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -42,9 +42,11 @@ class Round:
 
 
 def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
-    """The rounds after the prompt's. Several sequences of one round are drawn as one."""
+    """The rounds in which no prompt is read. Several sequences of one round are drawn as one."""
     rounds, now = [], 0.0
-    for record in records[1:]:
+    for record in records:
+        if record.read:
+            continue
         check = now + record.propose_seconds
         passes: list[Pass] = []
         for sequence, work in record.work.items():

@@ -37,11 +37,12 @@ class Worth:
 
 
 def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
-    """Of each level, nearest to the target first. The first record is that of the prompt."""
-    work = [w for record in records[1:] for its_work in record.work.values() for w in its_work]
+    """Of each level, nearest to the target first, from the rounds in which no prompt is read."""
+    rounds = [record for record in records if not record.read]
+    work = [w for record in rounds for its_work in record.work.values() for w in its_work]
     seconds = [sum(w.seconds for w in work if w.level == level) for level in levels]
-    passes = [(1 + sum(record.drafted.values()), record.check_seconds) for record in records[1:]]
-    accepted = sum(sum(record.accepted.values()) for record in records[1:])
+    passes = [(1 + sum(record.drafted.values()), record.check_seconds) for record in rounds]
+    accepted = sum(sum(record.accepted.values()) for record in rounds)
     found = []
     for i, level in enumerate(levels):
         known = _vary([rows for rows, _ in passes])

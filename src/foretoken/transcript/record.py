@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from foretoken import files
-from foretoken.decoder.weights import deciding_files
+from foretoken.decoder.shards import deciding_files
 from foretoken.drafters import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
 from foretoken.model import Model
 from foretoken.provenance import processor, provenance
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, expect_repeatable
 from foretoken.source import EMBEDDED
 from foretoken.transcript.files import sha256
 from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
-from foretoken.types import Completion
 
 
 def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settings: Any) -> Completion:

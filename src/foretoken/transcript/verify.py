@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from foretoken.build import load
-from foretoken.decoder.weights import deciding_files
+from foretoken.decoder.shards import deciding_files
 from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError, cut, one_line, quoted
 from foretoken.files import FilesAsRead
 from foretoken.kernels import native

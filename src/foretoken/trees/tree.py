@@ -18,19 +18,34 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 def clip(draft: Draft, rows: int, depth: int, vocab_size: int) -> Draft:
     """The draft without tokens beyond the budget, tokens that the target does not have, and what hangs below them."""
-    kept: dict[int, int] = {-1: -1}
+    kept = {-1}
     chosen: list[int] = []
     for i, (parent, level) in enumerate(zip(draft.parents, depths(draft.parents), strict=True)):
         if parent in kept and level <= depth and len(chosen) < rows and 0 <= draft.tokens[i] < vocab_size:
-            kept[i] = len(chosen)
+            kept.add(i)
             chosen.append(i)
-    if len(chosen) == len(draft):
-        return draft
+    return draft if len(chosen) == len(draft) else only(draft, chosen)
+
+
+def only(draft: Draft, chosen: Sequence[int]) -> Draft:
+    """Some tokens of a draft, in their order. The parents of all of them are among them."""
+    place = {-1: -1, **{i: at for at, i in enumerate(chosen)}}
     probs = draft.draft_probs or {}
     return replace(
         draft,
         tokens=tuple(draft.tokens[i] for i in chosen),
-        parents=tuple(kept[draft.parents[i]] for i in chosen),
+        parents=tuple(place[draft.parents[i]] for i in chosen),
         origins=tuple(draft.origins[i] for i in chosen),
-        draft_probs={kept[node]: probs[node] for node in probs if node in kept} or None,
+        draft_probs={place[node]: probs[node] for node in probs if node in place} or None,
     )
+
+
+def longest_path(parents: Sequence[int]) -> list[int]:
+    """The longest path of a tree, from the root's child down; of equals the first. Empty for a tree without tokens."""
+    reached = depths(parents)
+    at = max(range(len(parents)), key=lambda i: (reached[i], -i), default=-1)
+    path = []
+    while at >= 0:
+        path.append(at)
+        at = parents[at]
+    return path[::-1]

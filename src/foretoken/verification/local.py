@@ -1,8 +1,10 @@
-"""The target in this process: one pass over all sequences' rows, the walks, and a commit of what was accepted.
+"""The target in this process: one pass over all sequences' rows, drafts and prompts together, then a walk for each
+draft, then a commit of what was accepted.
 
-The order is what keeps a sequence sound when something breaks off: nothing is committed before every walk has ended (a
-NaN ends here), nothing foreign runs before everything is committed, and a sequence's own record is replaced in one
-assignment. Whatever happens in between, the next draft is either judged rightly or refused.
+The order is what keeps a sequence sound when something breaks off: nothing is committed before every walk has ended,
+and a sequence's own record is replaced in one assignment, after its commit. Whatever happens in between, the next draft
+is either judged rightly or refused. What is wrong with one sequence (a NaN, a grammar that its library gives up on)
+ends that one, and its verdict says so; the others have the bits that they would have had without it.
 """
 
 from __future__ import annotations
@@ -11,54 +13,78 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
-from foretoken import kernels
-from foretoken.acceptance.rejection import reject
-from foretoken.acceptance.walk import NOTHING, walk
-from foretoken.decoder.cache import Cache
+from foretoken.checking import Check, Part, run_check
 from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.outputs import Outputs, joined, picked
-from foretoken.decoder.rows import Rows, chain
-from foretoken.errors import ContractError
+from foretoken.decoder.outputs import joined
+from foretoken.errors import ContractError, ForetokenError
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.settings import LoadSettings
-from foretoken.types import TARGET, Distribution, Draft, Features, Needs, Request, Verdict
+from foretoken.stopping import MakeStopsAfter, Watch, limit, never, stop_in
+from foretoken.types import (
+    TARGET,
+    Draft,
+    Extractor,
+    Features,
+    FinishReason,
+    Needs,
+    PromptChunk,
+    Request,
+    Verdict,
+)
+from foretoken.verification.features import FeatureReader, Seen, Tensors, taps_of
+from foretoken.verification.judging import JUDGES, by_walk
 
 
 @dataclass(frozen=True)
 class _Sequence:
-    """What the verifier knows of a sequence between rounds. `length` is that of its cache: all tokens but the last.
+    """What the verifier knows of a sequence between passes.
 
-    `step` is how many tokens it has gained. The sampler is moved along a walk before anything is committed, so each
-    round puts it back to that step first.
+    `text` begins with the `known` tokens of prompt and output; what may stand behind them is left of a pass that was
+    broken off. The cache holds all of them but the last; while the prompt is read (round 0), what has been read of it.
+    `told`: of so many positions the drafter has the features. The sampler is moved along a walk before anything is
+    committed, so each round puts it back first.
     """
 
-    last_token: int
-    round: int
-    length: int
-    step: int
+    request: Request
     sampler: Sampler
-    keep_logits: bool
-    text: list[int] | None = None  # all of it, where no cache holds it
+    watch: Watch
+    text: list[int]
+    known: int
+    seen: Seen
+    round: int = 0
+    told: int = 0
+    cached: int = 0
+    ended: bool = False
+
+    @property
+    def gained(self) -> int:
+        """How many tokens it has gained."""
+        return self.known - len(self.request.prompt)
 
 
 @dataclass(frozen=True)
-class _Talk:
-    """The conversation that a sequence belongs to, and the tokens that its cache holds."""
+class _Gain:
+    """What one part of a pass comes to for its sequence, before it is committed: rows of the part that are kept, and
+    the tokens behind them. tokens: none while a prompt is read."""
 
-    conversation: int
-    tokens: list[int]
+    sequence: int
+    part: int
+    path: Sequence[int]
+    tokens: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    origins: tuple[str, ...] = ()
+    reason: FinishReason | None = None
 
 
 class LocalVerifier:
-    """A target in this process. `needs` says which features its verdicts carry; `prefill_chunk` is in rows.
+    """A target in this process. `extractors`, by their names, make what requests may need.
 
     `rule` says how drafts are judged when sampling: "walk" (the target's own choices, followed as far as the draft has
     them) or "rejection" (the classical one: the distribution is kept, the tokens are not). With `cached` False no keys
-    or values are kept from pass to pass: each computes the whole text again, and says the same.
+    or values are kept from pass to pass: each computes the whole text again, with the same result. `stops` makes what
+    watches a request's tokens for its stop strings.
     """
 
     def __init__(
@@ -66,283 +92,247 @@ class LocalVerifier:
         target: Decoder,
         caches: Caches | None = None,
         *,
-        needs: Needs = Needs(),  # noqa: B008 (frozen)
-        prefill_chunk: int = LoadSettings.prefill_chunk,
+        extractors: Sequence[Extractor] = (),
         cached: bool = True,
         samplers: MakeSampler = Sampler,
+        stops: MakeStopsAfter = never,
         rule: str = "walk",
     ) -> None:
         self.caches = Caches() if caches is None else caches
         self.context_length = target.config.context_length
         self.vocab_size = target.config.valid_vocab_size
         self._target = target
-        self._needs = needs
-        if needs.extractor is not None and not cached:
-            raise ContractError("an extractor reads keys and values, and none are kept here; load with a cache")
-        self._chunk = prefill_chunk
+        self._features = FeatureReader(target, {extractor.name: extractor for extractor in extractors})
         self._cached = cached
         self._samplers = samplers
-        self._rule = rule
+        self._stops = stops
+        self._judge = JUDGES[rule]
         self._sequences: dict[int, _Sequence] = {}
-        self._talks: dict[int, _Talk] = {}
-        self._kept = KeptCaches()
+        self._kept: KeptCaches[Seen] = KeptCaches()
         self._results: dict[int, list[Verdict]] = {}
         self._tickets = itertools.count()
 
-    def begin(self, requests: Sequence[Request]) -> list[Verdict]:
-        """Read the prompts, a chunk of rows at a time; each verdict holds the first token. All begin, or none."""
-        begun: list[int] = []
-        for request in requests:
-            self._expect_readable(request)
-        samplers = [self._samplers(request) for request in requests]  # before any pass: a grammar may be refused
-        try:
-            verdicts = []
-            read: dict[tuple[int, ...], Cache] = {}
-            for request, sampler in zip(requests, samplers, strict=True):
-                cache = self._new_cache(request, read.get(request.prompt))
-                self.caches.expect_new(request.sequence)
-                begun.append(request.sequence)  # before it is there, so that an interruption leaves nothing behind
-                self.caches.open(request.sequence, cache)
-                read[request.prompt] = cache
-                # else all is read anew each turn
-                if request.conversation is not None and self._cached and not self._needs.hidden:
-                    self._talks[request.sequence] = _Talk(request.conversation, list(request.prompt))
-                verdicts.append(self._read_prompt(request, sampler))
-        except BaseException:
-            for sequence in begun:
-                self.end(sequence)
-            raise
-        return verdicts
-
-    def submit(self, drafts: Sequence[Draft]) -> int:
-        """One pass of the target over the last token and the draft of each sequence named, each at most once."""
-        if len({draft.sequence for draft in drafts}) < len(drafts):
-            raise ContractError("two drafts came for one sequence; expected one for each")
-        for draft in drafts:
-            self._expect_current(draft)
-            self.caches[draft.sequence].discard()  # what a pass that was broken off may have left
-        texts = [self._uncommitted(draft.sequence) for draft in drafts]
-        rows = Rows(
-            # what comes before the draft ends with its root; with a cache that is all there is, in slot 0
-            (
-                self.caches[draft.sequence],
-                (*text, *draft.tokens),
-                (*range(-1, len(text) - 1), *(parent + len(text) for parent in draft.parents)),
-            )
-            for draft, text in zip(drafts, texts, strict=True)
+    def admit(self, request: Request) -> None:
+        """Take a request on, with what is kept of its conversation. No pass is made."""
+        self.caches.expect_new(request.sequence)
+        self._expect_readable(request)
+        sampler = self._samplers(request)  # a grammar may be refused
+        watch = Watch(request, self._stops)
+        names = self._features.names(request.needs)
+        cache, seen = self._target.new_cache(), Seen(names)
+        if request.conversation is not None and self._cached:
+            kept = self._kept.take(request.conversation, request.prompt)
+            if kept is not None and kept.more.holds(names, kept.cache.length):
+                cache, seen = kept.cache, kept.more.first(names, kept.cache.length)
+        self.caches.open(request.sequence, cache)
+        self._sequences[request.sequence] = _Sequence(
+            request, sampler, watch, list(request.prompt), len(request.prompt), seen, cached=cache.length
         )
-        try:
-            outputs, spans = self._run(rows, texts)
-            walks = [self._judge(draft, outputs, span.start) for draft, span in zip(drafts, spans, strict=True)]
-        except BaseException:
-            for draft in drafts:
-                self.caches[draft.sequence].discard()
-            raise
-        # all rows up to the one that the last token was chosen from
-        paths = [[0, *(i + 1 for i in accepted)][: len(tokens)] for accepted, tokens in walks]
-        for draft, path, (_, tokens) in zip(drafts, paths, walks, strict=True):
-            state = self._sequences[draft.sequence]
-            if self._cached:
-                self.caches[draft.sequence].commit(path, rows.writer)
-            else:
-                self.caches[draft.sequence].discard()
-            if draft.sequence in self._talks:
-                self._talks[draft.sequence].tokens.extend((state.last_token, *tokens[:-1]))
-            self._sequences[draft.sequence] = replace(
-                state,
-                last_token=tokens[-1],
-                round=state.round + 1,
-                length=state.length + len(tokens),
-                step=state.step + len(tokens),
-                text=None if state.text is None else [*state.text, *tokens],
-            )
+
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
+        """One pass of the target; it is done when this returns."""
+        named = [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]
+        if len(set(named)) < len(named):
+            raise ContractError("two drafts or chunks came for one sequence; expected one for each")
+        drafts = [draft for draft in drafts if self._is_current(draft)]
+        chunks = [chunk for chunk in chunks if self._goes_on(chunk.sequence)]
+        reading = [chunk.sequence for chunk in chunks]
+        parts = [*(self._part_of(draft) for draft in drafts), *(self._reading(chunk) for chunk in chunks)]
         ticket = next(self._tickets)
-        self._results[ticket] = [
-            self._verdict(
-                draft.sequence,
-                accepted=tuple(accepted),
-                tokens=tokens,
-                origins=(*(draft.origins[i] for i in accepted), TARGET)[: len(tokens)],
-                start=draft.position - 1,
-                hidden=outputs.hidden[span],
-                logits=outputs.logits[span],
-                path=path,
-            )
-            for draft, path, span, (accepted, tokens) in zip(drafts, paths, spans, walks, strict=True)
-        ]
+        self._results[ticket] = self._pass(parts, drafts, reading) if parts else []
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:
-        """The verdicts of a submitted check, once."""
+        """The verdicts of a pass, once."""
         if ticket not in self._results:
             raise ContractError(f"there is no check with ticket {ticket}, or its result was taken")
         return self._results.pop(ticket)
 
-    def truncate(self, sequence: int, length: int) -> None:
-        """Keep `length` positions of a sequence's cache."""
-        if self._cached:
-            self.caches[sequence].truncate(length)
-
     def end(self, sequence: int) -> None:
         """Free a sequence; one that is not there is free already. The cache of a conversation is kept."""
-        self._sequences.pop(sequence, None)
-        talk = self._talks.pop(sequence, None)
-        if talk is not None:
-            self._kept.put(talk.conversation, self.caches[sequence], talk.tokens)
+        state = self._sequences.pop(sequence, None)
+        if state is not None and state.request.conversation is not None and self._cached:
+            self._kept.put(state.request.conversation, self.caches[sequence], state.text[: state.known], state.seen)
         self.caches.close(sequence)
 
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation; one that is not there is free already."""
         self._kept.forget(conversation)
 
-    def _uncommitted(self, sequence: int) -> list[int]:
-        """The end of a sequence's text of which its cache has nothing: the last token, or without a cache all of it."""
-        state = self._sequences[sequence]
-        return [state.last_token] if state.text is None else state.text
+    # -- what comes into a pass -------------------------------------------------------------------------------------
 
-    def _run(self, rows: Rows, texts: Sequence[Sequence[int]]) -> tuple[Outputs, list[slice]]:
-        """A pass. Of each sequence logits from the root on, and where those rows stand."""
-        if self._cached:
-            return self._target.run(rows), [segment.span for segment in rows.segments]
-        hidden = self._target.forward(rows)
-        spans: list[slice] = []
-        kept: list[torch.Tensor] = []
-        for segment, text in zip(rows.segments, texts, strict=True):
-            kept.append(hidden[segment.span.start + len(text) - 1 : segment.span.stop])
-            first = spans[-1].stop if spans else 0
-            spans.append(slice(first, first + len(kept[-1])))
-        hidden = joined(kept)
-        return self._target.choices(hidden), spans
-
-    def _new_cache(self, request: Request, read: Cache | None) -> Cache:
-        """An empty one, or that of the conversation's last turn, which holds the beginning of the prompt; or a copy of
-        one into which the same prompt has just been `read`, but for the last token, from whose row the first comes.
-
-        Where somebody needs hidden states of the whole prompt, all of it is read again: those are not kept.
-        """
-        kept = None
-        if not self._cached:
-            return self._target.new_cache()
-        if request.conversation is not None and not self._needs.hidden:
-            kept = self._kept.take(request.conversation, request.prompt)
-        elif read is not None and not self._needs.hidden:
-            kept = read.copy(len(request.prompt) - 1)
-        return self._target.new_cache() if kept is None else kept
-
-    def _read_prompt(self, request: Request, sampler: Sampler) -> Verdict:
-        cache = self.caches[request.sequence]
-        cached = cache.length
-        kept: list[torch.Tensor] = []
-        for start in range(cached, len(request.prompt), self._chunk):
-            rows = chain(cache, request.prompt[start : start + self._chunk])
-            hidden = self._target.forward(rows)
-            cache.commit(range(len(rows)), rows.writer)
-            if self._needs.hidden:
-                kept.append(hidden)
-        logits = self._target.head(hidden[-1:])
-        choice = kernels.argmax(logits[0]) if sampler.plain else sampler.choose(logits[0])
-        token = self._expect_number(choice)
-        sampler.advance([token])
-        text = None if self._cached else [*request.prompt, token]
-        self._sequences[request.sequence] = _Sequence(token, 1, cache.length, 1, sampler, request.keep_logits, text)
-        if not self._cached:
-            cache.truncate(0)
-        return self._verdict(
-            request.sequence,
-            accepted=(),
-            tokens=(token,),
-            origins=(TARGET,),
-            start=0,
-            hidden=joined(kept) if self._needs.hidden else hidden,
-            logits=logits,
-            cached_tokens=cached,
-        )
-
-    def _verdict(
-        self,
-        sequence: int,
-        *,
-        accepted: tuple[int, ...],
-        tokens: tuple[int, ...],
-        origins: tuple[str, ...],
-        start: int,
-        hidden: torch.Tensor,
-        logits: torch.Tensor,
-        path: list[int] | None = None,
-        cached_tokens: int = 0,
-    ) -> Verdict:
-        """The verdict on what has just been committed, from position `start` on, with the features asked for.
-
-        `path` picks the committed rows of hidden states and logits, where those are not all."""
-        state = self._sequences[sequence]
-        features: dict[str, torch.Tensor] = {}
-        if self._needs.hidden:
-            features["hidden"] = picked(hidden, range(len(hidden)) if path is None else path)
-        if self._needs.extractor is not None:
-            features.update(self._needs.extractor(self.caches[sequence], start, state.length))
-        return Verdict(
-            sequence,
-            round=state.round - 1,
-            position=state.length - len(tokens) + 1,
-            accepted=accepted,
-            tokens=tokens,
-            origins=origins,
-            features=Features(start, features) if features else None,
-            logits=picked(logits, range(len(logits)) if path is None else path) if state.keep_logits else None,
-            finish_reason="stop" if state.sampler.complete else None,
-            cached_tokens=cached_tokens,
-        )
-
-    def _judge(self, draft: Draft, outputs: Outputs, root: int) -> tuple[list[int], tuple[int, ...]]:
-        """(accepted, the tokens that the sequence gains). `root` is the row of the last token; the draft's follow."""
+    def _is_current(self, draft: Draft) -> bool:
+        """Whether a draft is for the round that its sequence has come to, and the place. One that is not is passed
+        over: it is late, or was made behind a guess that was wrong, or its sequence has ended meanwhile."""
+        if not self._goes_on(draft.sequence):
+            return False
         state = self._sequences[draft.sequence]
-        sampler = state.sampler
-        sampler.rewind(state.step)
-        if sampler.complete:
-            raise ContractError(f"sequence {draft.sequence} is at the end of its grammar; nothing may follow")
-        judge = self._reject if self._rule == "rejection" and not sampler.greedy else self._walk
-        accepted, bonus = judge(draft, outputs, root, sampler)
-        tokens = [draft.tokens[i] for i in accepted]
-        return accepted, (*tokens, *(() if bonus == NOTHING else (bonus,)))
+        if not state.round:
+            raise ContractError(f"a draft came for sequence {draft.sequence}, whose prompt has not been read")
+        if (draft.round, draft.position) != (state.round, state.known):
+            return False
+        held, expected = self.caches[draft.sequence].length, state.known - 1 if self._cached else 0
+        if held != expected:
+            raise ContractError(
+                f"the cache of sequence {draft.sequence} holds {held} positions, expected {expected}: "
+                "it was cut, or a pass was broken off while it committed; end the sequence"
+            )
+        return True
 
-    def _walk(self, draft: Draft, outputs: Outputs, root: int, sampler: Sampler) -> tuple[list[int], int]:
-        def choose(i: int) -> int:
-            if sampler.complete:
-                return NOTHING
-            row = root + 1 + i
-            choice = outputs.choice(row) if sampler.plain else sampler.choose(outputs.logits[row])
-            token = self._expect_number(choice)
-            sampler.advance([token])
-            return token
+    def _goes_on(self, sequence: int) -> bool:
+        """Whether a sequence is under way: what comes for one that has ended is late."""
+        state = self._sequences.get(sequence)
+        return state is not None and not state.ended
 
-        return walk(draft.tokens, draft.parents, choose)
+    def _part_of(self, draft: Draft) -> Part:
+        state, cache = self._sequences[draft.sequence], self.caches[draft.sequence]
+        cache.discard()  # what a pass that was broken off may have left
+        return Part(cache, state.text[cache.length : state.known], draft.tokens, draft.parents)
 
-    def _reject(self, draft: Draft, outputs: Outputs, root: int, sampler: Sampler) -> tuple[list[int], int]:
-        def target_probs(i: int) -> Distribution:
-            if sampler.complete:
-                return np.zeros(outputs.logits.shape[1])
-            probs = sampler.probabilities(outputs.logits[root + 1 + i])
-            if probs is None:
-                raise self._target.nan_error()
-            return probs
+    def _reading(self, chunk: PromptChunk) -> Part:
+        state = self._sequences[chunk.sequence]
+        if state.round or chunk.rows < 1:
+            raise ContractError(
+                f"a chunk of {chunk.rows} rows came for sequence {chunk.sequence}; expected one that is reading its "
+                "prompt, and some rows"
+            )
+        cache, prompt = self.caches[chunk.sequence], state.request.prompt
+        cache.discard()
+        text = prompt[cache.length : cache.length + chunk.rows]
+        return Part(cache, text, wanted=cache.length + len(text) == len(prompt))
 
-        accepted, bonus = reject(
-            draft.tokens,
-            draft.parents,
-            draft.draft_probs or {},
-            target_probs,
-            coin=sampler.coin,
-            pick=lambda probs: NOTHING if sampler.complete else sampler.pick(probs),
-            accept=lambda token: sampler.advance([token]),
+    # -- the pass ---------------------------------------------------------------------------------------------------
+
+    def _pass(self, parts: Sequence[Part], drafts: Sequence[Draft], reading: Sequence[int]) -> list[Verdict]:
+        named = [*(draft.sequence for draft in drafts), *reading]
+        needs = [self._sequences[sequence].request.needs for sequence in named]
+        layers = self._target.config.num_layers
+        gains: list[_Gain | Verdict] = []
+        try:
+            check = run_check(self._target, parts, [tap for need in needs for tap in taps_of(need, layers)])
+            for at, sequence in enumerate(named):
+                try:
+                    gains.append(
+                        self._judged(check, at, drafts[at]) if at < len(drafts) else self._read(check, at, sequence)
+                    )
+                except ForetokenError as error:
+                    gains.append(self._failed(sequence, error))
+        except BaseException:
+            for part in parts:
+                part.cache.discard()
+            raise
+        return [gain if isinstance(gain, Verdict) else self._committed(check, gain) for gain in gains]
+
+    def _judged(self, check: Check, at: int, draft: Draft) -> _Gain:
+        """What a draft comes to: the walk, cut where the sequence stops."""
+        state = self._sequences[draft.sequence]
+        state.sampler.rewind(state.gained)
+        walked = self._judge(check, at, draft, state.sampler, self._target.nan_error)
+        gained = walked.gained(draft.tokens)
+        origins = (*(draft.origins[i] for i in walked.accepted), TARGET)
+        count, reason = self._stop(state, gained)
+        accepted = tuple(walked.accepted[:count])
+        return _Gain(
+            draft.sequence, at, check.path(at, accepted, count), gained[:count], accepted, origins[:count], reason
         )
-        if bonus != NOTHING:
-            sampler.advance([bonus])
-        return accepted, bonus
 
-    def _expect_number(self, token: int | None) -> int:
-        if token is None:
-            raise self._target.nan_error()
-        return token
+    def _read(self, check: Check, at: int, sequence: int) -> _Gain:
+        """What a chunk of a prompt comes to: a first token, if it is the last one."""
+        state, part = self._sequences[sequence], check.parts[at]
+        path = range(len(part.text))
+        if not part.wanted:
+            return _Gain(sequence, at, path)
+        state.sampler.rewind(0)
+        (token,) = by_walk(check, at, _NOTHING_DRAFTED, state.sampler, self._target.nan_error).gained(())
+        _, reason = self._stop(state, (token,))
+        return _Gain(sequence, at, path, (token,), (), (TARGET,), reason)
+
+    def _stop(self, state: _Sequence, gained: Sequence[int]) -> tuple[int, FinishReason | None]:
+        request = state.request
+        before = state.text[len(request.prompt) : state.known]
+        room = limit(request, self.context_length) - len(before)
+        return stop_in(gained, room, request, state.watch.at(before), complete=state.sampler.complete)
+
+    def _failed(self, sequence: int, error: ForetokenError) -> Verdict:
+        state = self._sequences[sequence]
+        self.caches[sequence].discard()
+        self._sequences[sequence] = replace(state, ended=True)
+        return Verdict(sequence, state.round, state.known, (), (), (), error=error)
+
+    # -- what comes out of it ---------------------------------------------------------------------------------------
+
+    def _committed(self, check: Check, gain: _Gain) -> Verdict:
+        """Commit a part of the pass, and say what came of it. Nothing that can fail runs before the record is new."""
+        state, cache = self._sequences[gain.sequence], self.caches[gain.sequence]
+        reading = not state.round
+        held = cache.length if reading else state.known - 1  # positions that had been committed before
+        if self._cached or reading:
+            check.commit(gain.part, gain.path)
+        else:
+            cache.discard()
+        rows = len(gain.path) if reading else len(gain.tokens)
+        state.text[state.known :] = gain.tokens
+        self._sequences[gain.sequence] = now = replace(
+            state,
+            known=state.known + len(gain.tokens),
+            round=state.round + bool(gain.tokens or not reading),
+            told=held + rows,
+            ended=gain.reason is not None,
+        )
+        verdict = Verdict(
+            gain.sequence,
+            round=state.round,
+            position=state.known,
+            accepted=gain.accepted,
+            tokens=gain.tokens,
+            origins=gain.origins,
+            logits=self._logits(check, gain) if state.request.keep_logits else None,
+            finish_reason=gain.reason,
+            cached_tokens=state.cached if gain.tokens and reading else 0,
+            read=rows if reading else 0,
+            prompt_left=0 if gain.tokens or not reading else len(state.request.prompt) - cache.length,
+        )
+        if state.request.needs != Needs():
+            verdict = replace(verdict, features=self._features_of(state, check, gain, held, rows))
+        if reading and gain.tokens:
+            self._share(now)
+            if not self._cached:
+                cache.truncate(0)
+        return verdict
+
+    def _logits(self, check: Check, gain: _Gain) -> torch.Tensor | None:
+        """What each token was chosen from: of each row that is kept, from the root on."""
+        if not gain.tokens:
+            return None
+        root = len(check.parts[gain.part].text) - 1
+        rows = check.rows_of(gain.part, gain.path[root:])
+        return joined([check.outputs.logits(row)[None] for row in rows])
+
+    def _features_of(self, state: _Sequence, check: Check, gain: _Gain, held: int, rows: int) -> Features | None:
+        """The features of the last `rows` rows of a part, and of `held` positions before it that are not told yet."""
+        request, cache = state.request, self.caches[gain.sequence]
+        passed: list[Tensors] = []
+        if request.needs.of_passes:
+            path = gain.path[len(gain.path) - rows :]
+            new = self._features.of_rows(request.needs, check, check.rows_of(gain.part, path))
+            passed = [*(state.seen.pieces if state.told < held else []), new]
+            if not state.round or request.conversation is not None:
+                state.seen.keep(new)
+        return self._features.features(request, cache, min(state.told, held), passed)
+
+    def _share(self, state: _Sequence) -> None:
+        """Give what has been read to sequences that wait for the same prompt: all but its last token, from whose row
+        each chooses a token of its own."""
+        request = state.request
+        known = list(self._sequences.values())  # at once: other threads admit and end theirs meanwhile
+        waiting = [s for s in known if s.request.prompt_of == request.sequence and not s.round]
+        for other in waiting if self._cached else ():
+            sequence, length = other.request.sequence, len(request.prompt) - 1
+            names = other.seen.names
+            alike = other.request.prompt == request.prompt and state.seen.holds(names, length)
+            if alike and self.caches[sequence].length == 0:  # else it reads the prompt itself
+                self.caches.replace(sequence, self.caches[request.sequence].copy(length))
+                self._sequences[sequence] = replace(other, seen=state.seen.first(names, length), cached=length)
 
     def _expect_readable(self, request: Request) -> None:
         if not 0 < len(request.prompt) < self.context_length:
@@ -350,19 +340,11 @@ class LocalVerifier:
                 f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
                 f"expected 1 to {self.context_length - 1}"
             )
+        lacking = self._features.lacking(request.needs)
+        if lacking is not None:
+            raise ContractError(f"sequence {request.sequence} needs {lacking}")
+        if request.needs.extractors and not self._cached:
+            raise ContractError("an extractor reads keys and values, and none are kept here; load with a cache")
 
-    def _expect_current(self, draft: Draft) -> None:
-        state = self._sequences.get(draft.sequence)
-        if state is None:
-            raise ContractError(f"a draft came for sequence {draft.sequence}, which has not begun, or has ended")
-        if (draft.round, draft.position) != (state.round, state.length + 1):
-            raise ContractError(
-                f"a draft for sequence {draft.sequence} is for round {draft.round}, position {draft.position}; "
-                f"expected round {state.round}, position {state.length + 1}"
-            )
-        held, expected = self.caches[draft.sequence].length, state.length if self._cached else 0
-        if held != expected:
-            raise ContractError(
-                f"the cache of sequence {draft.sequence} holds {held} positions, expected {expected}: "
-                "it was cut, or a pass was broken off while it committed; end the sequence"
-            )
+
+_NOTHING_DRAFTED = Draft(-1, 0, 0, (), (), ())

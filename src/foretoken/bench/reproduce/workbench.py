@@ -20,8 +20,8 @@ from foretoken.build import Loaded, with_draft
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import InputError
 from foretoken.model import Model
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.types import Completion
 
 WARM_UP = 12  # tokens, of the first prompt, with each method
 

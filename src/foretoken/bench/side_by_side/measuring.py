@@ -223,7 +223,7 @@ def _noting_failures(ways: dict[str, Way], way: Way) -> Iterator[None]:
 
 
 def _our_way(draft: str, model: Model) -> Way:
-    settings = f"{model.target.arithmetic}, weights {model.settings.weights}"
+    settings = f"{model.target.arithmetic}, weights {model.target.home}"
     is_plain = model.draft == "none"
     return Way(OURS, PLAIN if is_plain else draft, settings, of=None if is_plain else PLAIN)
 

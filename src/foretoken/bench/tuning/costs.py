@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+from foretoken import kernels
 from foretoken.bench.in_turn import TOKEN, seconds_of
 from foretoken.bench.passes import read_prompt
 from foretoken.bench.tuning.trials import COPY, TARGET, Trace
@@ -175,9 +176,8 @@ def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
 
 
 def _head(decoder: Decoder, count: int) -> None:
-    outputs = decoder.choices(decoder.embed([TOKEN] * count))
-    for row in range(count):
-        outputs.choice(row)
+    for logits in decoder.head(decoder.embed([TOKEN] * count)):
+        kernels.argmax(logits)
 
 
 def _steps(decoder: Decoder, cache: Cache) -> None:

@@ -19,7 +19,7 @@ from foretoken.bench.tuning.search import Found, Placement, Space, Step, search
 from foretoken.bench.tuning.trials import Trace, Trials
 from foretoken.errors import SettingError
 from foretoken.provenance import provenance
-from foretoken.types import Completion
+from foretoken.results import Completion
 
 KIND = "tune-fractal"
 CHAINS = (4, 8, 2)  # tokens a round of the chains that are tried beside it

@@ -19,8 +19,8 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
 from foretoken.model import Model
+from foretoken.results import Completion
 from foretoken.settings import GenerateSettings
-from foretoken.types import Completion
 
 TARGET, COPY = "target", "copy"  # who runs a part of a pass
 
@@ -144,4 +144,4 @@ class _Noted:
 
 def seconds_of_rounds(completion: Completion) -> list[float]:
     """Of drafting and checking; the prompt's pass is none."""
-    return [each.propose_seconds + each.check_seconds for each in (completion.rounds or ())[1:]]
+    return [each.propose_seconds + each.check_seconds for each in completion.rounds or () if not each.read]

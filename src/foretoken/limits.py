@@ -1,4 +1,5 @@
-"""What control groups (containers, services) and `ulimit -v` leave of cores and memory: Linux, else nothing is known.
+"""What the system, control groups (containers, services) and `ulimit -v` leave of cores and memory: Linux, else nothing
+is known.
 
 Limits hold on every level of the tree of groups, so all are read from the process's own group up to the mount.
 Source: Linux, Documentation/admin-guide/cgroup-v1 and cgroup-v2.
@@ -39,6 +40,38 @@ def control_groups(root: Path = Path("/")) -> Limits:
         min((limit for limit, _ in memory), default=None),
         min((left for _, left in memory), default=None),
     )
+
+
+def memory_left(root: Path = Path("/")) -> int | None:
+    """What can be allocated now, in bytes: the least of what the system and all limits leave."""
+    _, left, _ = memory_limit(control_groups(root), None)
+    return min((n for n in (meminfo(root).get("MemAvailable"), left) if n is not None), default=None)
+
+
+def memory_limit(groups: Limits, total: int | None) -> tuple[int | None, int | None, str | None]:
+    """The least limit below the total, what it leaves, and whose it is."""
+    found = []
+    if groups.memory is not None and groups.memory_left is not None:
+        found.append((groups.memory_left, groups.memory, "a control group"))
+    space = address_space()
+    if space is not None:
+        found.append((space[1], space[0], "ulimit -v"))
+    found = [one for one in found if total is None or one[1] < total]
+    if not found:
+        return None, None, None
+    left, limit, by = min(found)
+    return limit, left, by
+
+
+def meminfo(root: Path = Path("/")) -> dict[str, int]:
+    """What the system says of its memory, in bytes."""
+    found = {}
+    for line in text_of(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * 1024
+    return found
 
 
 def address_space() -> tuple[int, int] | None:

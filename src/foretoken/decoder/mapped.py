@@ -1,0 +1,72 @@
+"""Files that weights are mapped from, looked at while they are used.
+
+What is written to such a file is in the weights at once, and where it was cut short, a pass that reads beyond its end
+ends the process (SIGBUS). The system tells nobody beforehand; looking at size and time of last change, between passes,
+is what there is.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+from foretoken.errors import CheckpointError
+
+
+class MappedFiles:
+    """Files as they were just before they were mapped.
+
+    Each is held open, so that the file that is mapped is looked at, and not another that has its name by now: a file
+    that was replaced or removed stays, for who has mapped it, what it was.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._held: list[tuple[Path, int, os.stat_result]] = []
+        for path in paths:
+            try:
+                descriptor = os.open(path, os.O_RDONLY)
+            except OSError as error:
+                raise CheckpointError(
+                    f"{path} cannot be read ({error.strerror}); see that you may read it, or fetch it again"
+                ) from None
+            weakref.finalize(self, os.close, descriptor)
+            self._held.append((path, descriptor, os.fstat(descriptor)))
+
+    def expect_names(self) -> None:
+        """Refuse files that were replaced since they were opened: what was mapped by their names may be others."""
+        for path, _, was in self._held:
+            try:
+                same = os.path.samestat(os.stat(path), was)
+            except OSError:
+                same = False
+            if not same:
+                raise CheckpointError(f"{path} was replaced while it was being loaded; load it again")
+
+    def expect_unchanged(self) -> None:
+        """Refuse files of which one has changed."""
+        error = self.changed()
+        if error is not None:
+            raise error
+
+    def changed(self) -> CheckpointError | None:
+        """What there is to say where a file has been written to or cut short. A look costs some microseconds a file."""
+        for path, descriptor, was in self._held:
+            try:
+                now = os.fstat(descriptor)
+            except OSError:  # of a network's file that is no longer there
+                now = None
+            if now is None or (now.st_size, now.st_mtime_ns) != (was.st_size, was.st_mtime_ns):
+                return CheckpointError(
+                    f"{path} has changed since it was loaded{_sizes(was, now)}, and the model reads its weights there: "
+                    "what came since cannot be trusted; load the model again, with weights 'copied' if the file goes "
+                    "on changing"
+                )
+        return None
+
+
+def _sizes(was: os.stat_result, now: os.stat_result | None) -> str:
+    if now is None or now.st_size == was.st_size:
+        return ""
+    return f" (it had {was.st_size:,} bytes, and has {now.st_size:,})"

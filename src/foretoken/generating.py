@@ -1,0 +1,90 @@
+"""A call's own loop: prompts go in, pieces of text come out as they are made, and an outcome for each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from foretoken.decoder.cost import Cost
+from foretoken.engine import Engine
+from foretoken.errors import ForetokenError
+from foretoken.output import Output, Piece
+from foretoken.types import Request, RoundRecord, Verdict
+
+Costs = Callable[[], dict[str, Cost]]  # what each decoder has cost so far
+Prepare = Callable[
+    [], tuple[Request, Output]
+]  # a request, made when there is room for it; raises what is wrong with it
+
+
+@dataclass
+class Ended:
+    """A sequence that has ended: what it has put out and the rounds in which it was, or what it failed with."""
+
+    request: Request | None = None
+    output: Output | None = None
+    records: list[RoundRecord] | None = None
+    error: ForetokenError | None = None
+
+
+Event: TypeAlias = tuple[int, Piece | Ended]  # with the index of the prompt that it belongs to
+
+
+class _Counter:
+    """Records of the rounds of one loop. Costs are counted while a round runs: between them, others' may."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.records: list[RoundRecord] = []
+        self._costs = costs
+
+    def step(self, engine: Engine) -> list[Verdict]:
+        before, known = self._costs(), len(self.records)
+        verdicts = engine.step()
+        spent = {name: cost - before[name] for name, cost in self._costs().items()}
+        if len(self.records) > known:
+            self.records[-1] = replace(self.records[-1], cost=spent)
+        return verdicts
+
+
+def generating(
+    make_engine: Callable[[Callable[[RoundRecord], None]], Engine],
+    prompts: Iterable[Prepare],
+    at_once: int,
+    costs: Costs,
+) -> Generator[Event]:
+    """Drive a loop over prompts, `at_once` of them side by side; as one ends, the next joins.
+
+    make_engine: with what it is to tell of its rounds. What is wrong with one prompt, or fails for it, is its outcome;
+    the others go on. Closing the iterator cancels what is left.
+    """
+    counter = _Counter(costs)
+    engine = make_engine(counter.records.append)
+    waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
+    live: dict[int, tuple[int, Request, Output, int]] = {}  # by sequence; the last: how many rounds had been before
+    try:
+        while True:
+            while len(live) < at_once and (following := next(waiting, None)) is not None:
+                index, prepare = following
+                try:
+                    request, output = prepare()
+                    live[request.sequence] = (index, request, output, len(counter.records))
+                    engine.admit(request)
+                except ForetokenError as error:
+                    live = {sequence: each for sequence, each in live.items() if each[0] != index}
+                    yield index, Ended(error=error)
+            if not live:
+                return
+            for verdict in counter.step(engine):
+                index, request, output, first = live[verdict.sequence]
+                if verdict.last:
+                    del live[verdict.sequence]
+                if verdict.error is not None:
+                    yield index, Ended(error=verdict.error)
+                    continue
+                for piece in output.take(verdict):
+                    yield index, piece
+                if verdict.last:
+                    yield index, Ended(request, output, counter.records[first:])
+    finally:
+        engine.close()

@@ -1,0 +1,59 @@
+"""A verifier whose passes run in a thread of their own, so that drafting can go on meanwhile."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from foretoken.errors import ContractError
+from foretoken.types import Draft, PromptChunk, Request, Verdict, Verifier
+
+Result = TypeVar("Result")
+
+
+class WorkerVerifier:
+    """Another verifier, asked in a thread of its own, one thing after the other in the order in which they come.
+
+    It pays where a pass waits for something else than the cores that draft: a disk, another device. `close` ends the
+    thread.
+    """
+
+    def __init__(self, near: Verifier) -> None:
+        self.context_length, self.vocab_size = near.context_length, near.vocab_size
+        self._near = near
+        self._thread = ThreadPoolExecutor(1, "foretoken-verifier")
+        self._passes: dict[int, Future[list[Verdict]]] = {}
+        self._tickets = itertools.count()
+
+    def admit(self, request: Request) -> None:
+        """As the other one, after the passes under way."""
+        self._ask(lambda: self._near.admit(request))
+
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
+        """Start a pass and return at once."""
+        ticket = next(self._tickets)
+        self._passes[ticket] = self._thread.submit(lambda: self._near.result(self._near.submit(drafts, chunks)))
+        return ticket
+
+    def result(self, ticket: int) -> list[Verdict]:
+        """Wait for a pass; its verdicts, once."""
+        if ticket not in self._passes:
+            raise ContractError(f"there is no check with ticket {ticket}, or its result was taken")
+        return self._passes.pop(ticket).result()
+
+    def end(self, sequence: int) -> None:
+        """As the other one, after the passes under way."""
+        self._ask(lambda: self._near.end(sequence))
+
+    def forget(self, conversation: int) -> None:
+        """As the other one, after the passes under way."""
+        self._ask(lambda: self._near.forget(conversation))
+
+    def close(self) -> None:
+        """Wait for what is under way and end the thread."""
+        self._thread.shutdown()
+
+    def _ask(self, question: Callable[[], Result]) -> Result:
+        return self._thread.submit(question).result()
