@@ -13,7 +13,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 HERE = Path(__file__).parent
 # What stands above the arithmetic: measuring, drawing, files, and the command line. Whatever multiplies, it comes out
 # the same, so it meets one of the two engines; what the command line generates, and says of its engine, meets both.
-ABOVE = ("bench", "cli", "timeline", "prove", "copies/test_place.py", "test_repository.py")
+ABOVE = (
+    *("bench", "cli", "timeline", "prove", "copies/test_place.py", "test_repository.py"),
+    *("test_generate_many.py", "test_generate_beside.py", "engine/test_open_loop.py"),
+)
 WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py")
 
 
