@@ -126,7 +126,7 @@ _LINES = "a\nb\r" + "x" * 5000
         put(model=_LINES, revision=_LINES),
         put(revision=_LINES),
         put(files={_LINES: "0" * 64}),
-        put(arithmetic={"engine": ENGINE, "architecture": _LINES, "threads": 1}),
+        put(arithmetic={"engine": ENGINE, "architecture": _LINES, "threads": 1}, tokens=[1]),
         put(arithmetic={"engine": ENGINE, "torch": _LINES, "processor": _LINES, "threads": 1}, tokens=[1]),
         put(provenance={"versions": {"foretoken": _LINES}}, tokens=[1]),
         put(finish_reason=_LINES),
