@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
 from foretoken.stopping import limit
-from foretoken.trees.tree import clip, longest_path, only
+from foretoken.trees.tree import for_turns, longest_path, only
 from foretoken.types import (
     TARGET,
     Budget,
@@ -188,15 +188,16 @@ class Engine:
         """Start one pass, if there is anything to put into it."""
         began = time.perf_counter()
         turns = self._turns()
-        drafts, dropped = self._take(turns, self._drafter.propose(turns)) if turns else ([], 0)
+        proposed = self._drafter.propose(turns) if turns else ()
+        drafts, dropped = for_turns(turns, proposed, self._verifier.vocab_size)
         chunks = self._chunks(sum(1 + len(draft) for draft in drafts))
         if not drafts and not chunks:
             return False
         drafts = [self._foresee(draft) for draft in drafts]
-        proposed = time.perf_counter()
+        drafted = time.perf_counter()
         sequences = frozenset([*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)])
         ticket = self._verifier.submit(drafts, chunks)
-        self._sent.append(_Sent(ticket, sequences, drafts, dropped, began, proposed))
+        self._sent.append(_Sent(ticket, sequences, drafts, dropped, began, drafted))
         return True
 
     def _turns(self) -> list[Turn]:
@@ -233,20 +234,6 @@ class Engine:
                 chunks.append(PromptChunk(s.request.sequence, rows))
                 s.under_way.append(None)
         return chunks
-
-    def _take(self, turns: Sequence[Turn], proposed: Sequence[Draft]) -> tuple[list[Draft], int]:
-        """One draft for each turn, empty if none came, cut to the budget; and how many were late or repeated."""
-        now = {turn.sequence: (turn.round, turn.position) for turn in turns}
-        current: dict[int, Draft] = {}
-        for draft in proposed:
-            if now.get(draft.sequence) == (draft.round, draft.position):
-                current.setdefault(draft.sequence, draft)
-        vocab_size = self._verifier.vocab_size
-        drafts = [
-            clip(current.get(turn.sequence, turn.chain((), "")), turn.most.rows, turn.most.depth, vocab_size)
-            for turn in turns
-        ]
-        return drafts, len(proposed) - len(current)
 
     def _foresee(self, draft: Draft) -> Draft:
         """Tell the drafter a guessed verdict, if it may go on while this draft is checked: that the longest path is
@@ -296,8 +283,7 @@ class Engine:
             self._drafter.rewind(verdict.sequence, verdict.position + right)
         if right == len(verdict.tokens):
             return None
-        rest, origins = verdict.tokens[right:], verdict.origins[right:]
-        return replace(verdict, position=verdict.position + right, accepted=(), tokens=rest, origins=origins)
+        return verdict.behind(right)
 
     def _record(self, sent: _Sent, verdicts: Sequence[Verdict], waited: float) -> None:
         judged = {verdict.sequence: verdict for verdict in verdicts if verdict.error is None}

@@ -13,9 +13,8 @@ from foretoken.output import Output, Piece
 from foretoken.types import Request, RoundRecord, Verdict
 
 Costs = Callable[[], dict[str, Cost]]  # what each decoder has cost so far
-Prepare = Callable[
-    [], tuple[Request, Output]
-]  # a request, made when there is room for it; raises what is wrong with it
+# a request, made when there is room for it; raises what is wrong with it
+Prepare = Callable[[], tuple[Request, Output]]
 
 
 @dataclass
@@ -68,11 +67,11 @@ def generating(
                 index, prepare = following
                 try:
                     request, output = prepare()
-                    live[request.sequence] = (index, request, output, len(counter.records))
                     engine.admit(request)
                 except ForetokenError as error:
-                    live = {sequence: each for sequence, each in live.items() if each[0] != index}
                     yield index, Ended(error=error)
+                else:
+                    live[request.sequence] = (index, request, output, len(counter.records))
             if not live:
                 return
             for verdict in counter.step(engine):

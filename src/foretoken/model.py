@@ -154,6 +154,7 @@ class Model:
         if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
             raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
         self._expect_usable(chosen)
+        self._sampling(chosen)  # refuses what is wrong for every prompt before any is begun
         done = self._many(list(prompts), chosen, at_once)
         if as_completed:
             return done
@@ -211,7 +212,6 @@ class Model:
             expect_repeatable(self.settings.rule, settings, "an audit")
         if settings.stops and self.tokenizer is None:
             raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
-        self._sampling(settings)
 
     def _sampling(self, settings: GenerateSettings) -> SamplingParams:
         size = self._verifier.vocab_size

@@ -275,6 +275,10 @@ class Verdict:
     prompt_left: int = 0
     error: ForetokenError | None = None
 
+    def behind(self, n: int) -> Verdict:
+        """What it says behind its first n tokens, for a drafter that has heard of those."""
+        return replace(self, position=self.position + n, accepted=(), tokens=self.tokens[n:], origins=self.origins[n:])
+
     @property
     def last(self) -> bool:
         """Whether the sequence has ended with it."""

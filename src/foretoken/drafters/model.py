@@ -23,7 +23,7 @@ from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.outputs import Outputs
 from foretoken.drafters.reading import DecoderDrafter, Open, choose
-from foretoken.trees.tree import clip
+from foretoken.trees.tree import for_turns
 from foretoken.types import TARGET, Distribution, Draft, Drafter, Request, Turn, Verdict, Work
 
 _FEW = 2  # pending tokens, which ride in the first check: after a draft that was accepted whole there are two
@@ -225,16 +225,8 @@ class ModelDrafter(DecoderDrafter):
             turn = chain.turn.inner(self._checks, position, left)
             turns.append(turn or Turn(chain.turn.sequence, self._checks, position, 0, 0))
         asked = [turn for turn in turns if turn.most.rows]
-        now = {turn.sequence: (turn.round, turn.position) for turn in asked}
-        found = {
-            draft.sequence: draft
-            for draft in (inner.propose(asked) if asked else ())
-            if now.get(draft.sequence) == (draft.round, draft.position)
-        }
-        known = min(self.vocab_size, self.model.config.vocab_size)
-        return [
-            clip(found.get(turn.sequence, turn.chain((), "")), turn.most.rows, turn.most.depth, known) for turn in turns
-        ]
+        proposed = inner.propose(asked) if asked else ()
+        return for_turns(turns, proposed, min(self.vocab_size, self.model.config.vocab_size))[0]
 
     def _walk(self, check: Check, at: int, chain: _Chain, draft: Draft) -> Verdict:
         first = len(chain.tokens)
@@ -262,14 +254,7 @@ class ModelDrafter(DecoderDrafter):
     def _rest(self, verdict: Verdict, right: int) -> Verdict:
         """Of a verdict, what the level below has not heard."""
         self._checks += 1
-        return replace(
-            verdict,
-            round=self._checks,
-            position=verdict.position + right,
-            accepted=(),
-            tokens=verdict.tokens[right:],
-            origins=verdict.origins[right:],
-        )
+        return replace(verdict.behind(right), round=self._checks)
 
     def _next(self, chain: _Chain, outputs: Outputs, row: int) -> int | None:
         """The chain's next token; None at a NaN."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foretoken.types import Draft
+from foretoken.types import Draft, Turn
 
 
 def depths(parents: Sequence[int]) -> list[int]:
@@ -25,6 +25,20 @@ def clip(draft: Draft, rows: int, depth: int, vocab_size: int) -> Draft:
             kept.add(i)
             chosen.append(i)
     return draft if len(chosen) == len(draft) else only(draft, chosen)
+
+
+def for_turns(turns: Sequence[Turn], proposed: Sequence[Draft], vocab_size: int) -> tuple[list[Draft], int]:
+    """One draft for each turn, empty if none came, cut to its budget; and how many were late, or came twice."""
+    now = {turn.sequence: (turn.round, turn.position) for turn in turns}
+    current: dict[int, Draft] = {}
+    for draft in proposed:
+        if now.get(draft.sequence) == (draft.round, draft.position):
+            current.setdefault(draft.sequence, draft)
+    drafts = [
+        clip(current.get(turn.sequence, turn.chain((), "")), turn.most.rows, turn.most.depth, vocab_size)
+        for turn in turns
+    ]
+    return drafts, len(proposed) - len(current)
 
 
 def only(draft: Draft, chosen: Sequence[int]) -> Draft:
