@@ -328,9 +328,10 @@ int64_t argmax(const float* values, int64_t n) {
 
 namespace {
 
-// `repack` and `linear_repacked`, where the level has them.
+// `repack` and `linear_repacked`, where the level has them. Made by the compiler: code of this file that filled the table
+// would run on machines that lack its instructions, which only ask whether the table exists.
 template <class Repack, class Linear>
-foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
+constexpr foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
   return {name,  packed_bytes, pack,     linear, repack,    linear_repacked, coded_bytes, pack_coded, linear_coded,
           embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
           argmax, rank};

@@ -102,6 +102,6 @@ void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, flo
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_amx() {
-  static const Kernels table = table_of("amx", nullptr, nullptr);
+  static constexpr Kernels table = table_of("amx", nullptr, nullptr);
   return &table;
 }

@@ -74,6 +74,6 @@ void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, flo
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_amx_emulated() {
-  static const Kernels table = table_of("amx-emulated", nullptr, nullptr);
+  static constexpr Kernels table = table_of("amx-emulated", nullptr, nullptr);
   return &table;
 }

@@ -118,6 +118,6 @@ void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, flo
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
-  static const Kernels table = table_of("avx512bf16", repack_blocks<Pairs>, linear_repacked<Pairs>);
+  static constexpr Kernels table = table_of("avx512bf16", repack_blocks<Pairs>, linear_repacked<Pairs>);
   return &table;
 }

@@ -31,6 +31,6 @@ void linear_bf16(const void* const* weights, int64_t k, const void* packed, int6
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_generic() {
-  static const Kernels table = table_of("generic", nullptr, nullptr);
+  static constexpr Kernels table = table_of("generic", nullptr, nullptr);
   return &table;
 }

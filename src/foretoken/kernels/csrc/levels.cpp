@@ -138,10 +138,11 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
 // this machine lacks it, or if it does not sum as it should here, which is looked at once.
 template <const Kernels* (*Table)()>
 [[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
-  static const bool sums = here && Table() && agrees(Table()) && agrees_on_codes(Table());
+  if (!here) return nullptr;  // before anything of the level's own code
+  static const bool sums = Table() && agrees(Table()) && agrees_on_codes(Table());
   if (!Table()) {
     *reason = kUnknown;
-  } else if (here && !sums) {
+  } else if (!sums) {
     *reason = "its instructions do not sum in the formats' order on this machine";
   }
   return sums ? Table() : nullptr;
