@@ -51,6 +51,33 @@ class _Memory(NamedTuple):
         tags[:, : self.tags.shape[1]] = self.tags
         return _Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags)
 
+    def address(self, row: int, first_layer: int) -> tuple[int, int, int, int]:
+        """Of a row: its key and its value in the first layer, bytes from one layer to the next, that first layer."""
+        keys = self.keys
+        offset = row * keys.stride(1) * keys.itemsize
+        return keys.data_ptr() + offset, self.values.data_ptr() + offset, keys.stride(0) * keys.itemsize, first_layer
+
+    def expect_room(self, rows: int) -> None:
+        """What is handed over by address is written to without another look at its size."""
+        capacity = self.keys.shape[1]
+        if self.values.shape != self.keys.shape or self.tags.shape != self.keys.shape[:2] or rows > capacity:
+            raise ContractError(
+                f"a cache has room for {capacity} keys, {self.values.shape[1]} values and {self.tags.shape[1]} tags, "
+                f"expected the same for each, and {rows} at least; end its sequence"
+            )
+
+
+class Places(NamedTuple):
+    """Where keys and values lie, for native code: good until a row is placed, and as long as `memory` is kept.
+
+    own: of the first slot, its key and its value in the first layer of this cache, bytes from one layer to the next,
+    that first layer. prefix, in stretches: first position, the one behind the last, and the same of the first position.
+    """
+
+    own: tuple[int, int, int, int]
+    prefix: list[tuple[int, int, int, int, int, int]]
+    memory: list[_Memory]
+
 
 class Cache:
     """Keys and values of one sequence, or (with a parent) a view."""
@@ -73,7 +100,7 @@ class Cache:
         self._epoch = 0  # counts truncations, which pull the ground from under views
         self._parent_epoch = 0 if parent is None else parent._epoch
         self.turn = 0  # counts how often scratch was given up: rows that were placed before belong nowhere
-        self.readers = 0  # passes that run on this memory by address
+        self.writers = 0  # passes that write to this memory by address
         self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
@@ -138,40 +165,24 @@ class Cache:
         rows = slice(start + slots.start, start + slots.stop)
         self._memory.tags[layers.start - first : layers.stop - first, rows] = writer
 
-    def addresses(self) -> tuple[tuple[int, int, int, int], list[tuple[int, int, int, int, int, int]]]:
-        """Where keys and values lie, for native code.
+    def addresses(self) -> Places:
+        """Where a pass writes, and where the prefix lies that it reads.
 
-        First slot 0: address of its key and of its value in the first layer of this cache, bytes from one layer to the
-        next, that first layer. Then the prefix, in stretches: first position, the one behind the last, and the same of
-        the first position. Good until a row is placed.
+        A cache under this view may grow meanwhile, in another thread: the prefix stays where it was.
         """
-        prefix: list[tuple[int, int, int, int, int, int]] = []
+        own = self._memory
+        own.expect_room(self._used)
+        prefix, memory = [], [own]
         end = self.length
         for at in self.lineage():
             at._expect_ground()
-            at._expect_room()
             if at.base < end:
-                prefix.append((at.base, end, *at._address(0)))
+                below = own if at is self else at._memory
+                below.expect_room(end - at.base)
+                memory.append(below)
+                prefix.append((at.base, end, *below.address(0, at.layers.start)))
             end = min(end, at.base)
-        return self._address(self.length - self.base), prefix[::-1]
-
-    def _address(self, row: int) -> tuple[int, int, int, int]:
-        """Of a row of this cache's own memory: its key and its value in the first layer, bytes from one layer to the
-        next, that first layer."""
-        keys, values, _ = self._memory
-        offset = row * keys.stride(1) * keys.itemsize
-        layer_bytes = keys.stride(0) * keys.itemsize
-        return keys.data_ptr() + offset, values.data_ptr() + offset, layer_bytes, self.layers.start
-
-    def _expect_room(self) -> None:
-        """What is handed over by address is written to without another look at its size."""
-        keys, values, tags = self._memory
-        capacity = keys.shape[1]
-        if values.shape != keys.shape or tags.shape != keys.shape[:2] or self._used > capacity:
-            raise ContractError(
-                f"a cache has room for {capacity} keys, {values.shape[1]} values and {tags.shape[1]} tags, expected "
-                f"the same for each, and {self._used} at least; end its sequence"
-            )
+        return Places(own.address(self.length - self.base, self.layers.start), prefix[::-1], memory)
 
     def lineage(self) -> Iterator[Cache]:
         """This cache, and those under it, if it is a view."""
@@ -270,7 +281,7 @@ class Cache:
 
     def handed_over(self, length: int) -> Cache:
         """A cache with the memory of this one and its first `length` positions, and nothing else of it: whatever a
-        sequence that was broken off has left (scratch, counts of readers) stays behind. This one is used no more."""
+        sequence that was broken off has left (scratch, counts of writers) stays behind. This one is used no more."""
         self._expect_root("hand over", length)
         other = self._like(self.layers)
         other._memory = self._memory
@@ -311,8 +322,8 @@ class Cache:
         capacity = self._memory.keys.shape[1]
         if rows <= capacity:
             return
-        if self.readers:
-            raise ContractError("a cache cannot grow while another thread's pass runs on it; wait for the pass")
+        if self.writers:
+            raise ContractError("a cache cannot grow while another thread's pass writes to it; wait for the pass")
         capacity = max(_FIRST_CAPACITY, capacity)
         while capacity < rows:
             capacity *= 2

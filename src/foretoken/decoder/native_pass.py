@@ -9,6 +9,7 @@ child does not have, and would wait for them for ever. The native threads are ma
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -126,9 +127,9 @@ class NativePass:
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
         self._expect_fit(rows, layers)
-        with _held(rows):
+        with _placed(rows) as places:
             tokens: list[int] = self._plan.chain(
-                token, rows.positions, *self._rope.addresses(rows.positions), *_places(rows)
+                token, rows.positions, *self._rope.addresses(rows.positions), places, rows.paths
             )
         ran = min(len(rows), len(tokens) + 1)  # the row of a NaN, if there is one, is the last that was written
         cache.tag(layers, segment.slots[:ran], rows.writer)
@@ -149,12 +150,13 @@ class NativePass:
         best: torch.Tensor | None,
     ) -> None:
         self._expect_fit(rows, range(lo, hi))
-        with _held(rows):
+        with _placed(rows) as places:
             self._plan.run(
                 rows.tokens,
                 rows.positions,
                 *self._rope.addresses(rows.positions),
-                *_places(rows),
+                places,
+                rows.paths,
                 embed,
                 lo,
                 hi,
@@ -203,27 +205,24 @@ class NativePass:
 
 
 @contextmanager
-def _held(rows: Rows) -> Iterator[None]:
-    """While a pass runs by address, other Python threads run too: no cache that it uses may move its memory."""
-    caches = [cache for segment in rows.segments for cache in segment.cache.lineage()]
+def _placed(rows: Rows) -> Iterator[list[list[int]]]:
+    """Where each segment's keys and values lie, as the plan reads it.
+
+    While a pass runs by address, other Python threads run too. No cache that it writes to may move its memory; what it
+    only reads, under a view, is kept here, so that the cache that it came from may.
+    """
+    caches = [segment.cache for segment in rows.segments]
     for cache in caches:
-        cache.readers += 1
+        cache.writers += 1
     try:
-        yield
+        places = [cache.addresses() for cache in caches]
+        yield [
+            [s.span.start, s.span.stop, s.cache.length, s.slots.start, *place.own, *itertools.chain(*place.prefix)]
+            for s, place in zip(rows.segments, places, strict=True)
+        ]
     finally:
         for cache in caches:
-            cache.readers -= 1
-
-
-def _places(rows: Rows) -> tuple[list[list[int]], list[list[int]]]:
-    """Where each segment's keys and values lie, as the plan reads it; and the rows' paths through scratch."""
-    segments = []
-    for segment in rows.segments:
-        cache, span = segment.cache, segment.span
-        own, prefix = cache.addresses()
-        flat = [number for stretch in prefix for number in stretch]
-        segments.append([span.start, span.stop, cache.length, segment.slots.start, *own, *flat])
-    return segments, rows.paths
+            cache.writers -= 1
 
 
 def _expect_covered(rows: Rows, layers: range) -> None:

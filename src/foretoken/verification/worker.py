@@ -17,8 +17,7 @@ class WorkerVerifier:
     """Another verifier, asked in a thread of its own, one thing after the other in the order in which they come.
 
     It pays where a pass waits for something else than the cores that draft: a disk, another device. `close` ends the
-    thread. Known fault: a drafter on views of the target's cache that runs a pass while that cache must grow makes the
-    check fail with a ContractError; give such a drafter a cache of its own.
+    thread.
     """
 
     def __init__(self, near: Verifier) -> None:
