@@ -150,6 +150,17 @@ def made_wide_model(draft: str) -> Callable[[], object]:
     return lambda: wide_generations(model)
 
 
+def made_nothing(**settings: Any) -> Callable[[], object]:
+    """Parent and child load for themselves: weights are converted, copies made."""
+    return lambda: bits(foretoken.load("stdlib-7m", **settings).generate("import os\n", max_new_tokens=8))
+
+
+def made_damaged_decoder() -> Callable[[], object]:
+    decoder = tiny_decoder(threads=2, **WIDE)
+    decoder.weights.embedding[3, 5] = torch.inf
+    return lambda: str(decoder.nan_error())
+
+
 def made_pytorch_decoder(threads: int) -> Callable[[], object]:
     decoder = tiny_decoder(threads=threads, arithmetic="pytorch")
     rows = chain(decoder.new_cache(), [1, 2, 3])
@@ -179,13 +190,37 @@ def test_a_wide_model_says_the_same_bits_in_a_forked_child() -> None:
 
 
 @needs_fork
+@needs_native
+def test_a_forked_child_loads() -> None:
+    made = ("draft='int8'", "draft='mxfp4', threads=2", "dtype='float32'", "weights='copied'")
+    assert said_by(*(f"made_nothing({settings})" for settings in made)) == ["the same"] * len(made)
+
+
+@needs_fork
+@needs_native
+def test_a_forked_child_finds_out_which_weight_is_damaged() -> None:
+    assert said_by("made_damaged_decoder()") == ["the same"]
+    said = made_damaged_decoder()()
+    assert "1 of 2560000 numbers in model.embed_tokens.weight are NaN or infinite" in str(said), said
+
+
+WITH_THREADS = (
+    "ContractError: this process was forked from another, and PyTorch would wait for 2 threads that only that one has; "
+    "begin it with 'spawn', or load the model in it with threads=1"
+)
+
+
+@needs_fork
 def test_pytorch_s_passes_are_refused_in_a_forked_child() -> None:
-    (said,) = said_by("made_pytorch_decoder(threads=2)")
-    assert said == (
-        "ContractError: the model was loaded before this process was forked, and PyTorch would wait for 2 threads that "
-        "only the first process has; begin the new one with 'spawn', or before the model is loaded call "
-        "torch.set_num_threads(1) and give threads=1"
-    )
+    assert said_by("made_pytorch_decoder(threads=2)") == [WITH_THREADS]
+
+
+@needs_fork
+def test_a_forked_child_that_loads_for_pytorch_s_passes_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORETOKEN_NATIVE", "off")
+    *right, refused = said_by("made_nothing(threads=1)", "made_nothing(threads=2)")
+    assert right == ["the same"]
+    assert refused == WITH_THREADS
 
 
 # -- what would hang --------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from foretoken.decoder.weights import DTYPES, Weights, load_weights
 from foretoken.drafters import FRACTAL
 from foretoken.errors import CheckpointError, DraftSpecError, SettingError
 from foretoken.files import FilesAsRead
+from foretoken.kernels import forked
 from foretoken.ladder import (
     Level,
     LoadedLevel,
@@ -54,6 +55,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     _expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=read_config)
     levels = find_levels(levels, folder)
+    forked.settle()  # weights may be converted, and copies made
     config = read_config(folder)  # what is no checkpoint is refused as such, not for the files that it lacks
     files = FilesAsRead.note(deciding_files(folder).values())
     target, tokenizer = _load_decoder(folder, chosen, besides=_copies_need(levels, config))

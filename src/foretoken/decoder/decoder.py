@@ -21,7 +21,7 @@ from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.torch_pass import TorchPass
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
-from foretoken.kernels import native
+from foretoken.kernels import forked, native
 
 _AT_ONCE = 64  # rows of logits that are computed before somebody asks: of a vocabulary of 128,256, 33 MB
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
@@ -48,7 +48,6 @@ class Decoder:
     ) -> None:
         self.config = config
         self.weights = weights
-        self.threads = threads or torch.get_num_threads()
         self.device = weights.embedding.device
         self.because = why_not(weights) if arithmetic != "pytorch" else "PyTorch was asked for"
         kind, _, level = arithmetic.partition(" ")
@@ -59,6 +58,7 @@ class Decoder:
             raise ContractError(
                 f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native LEVEL{lacking}"
             )
+        self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
         self.cost = Cost()
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)

@@ -15,7 +15,7 @@ from foretoken.decoder.rope import RopeTable, rotate
 from foretoken.decoder.rows import Rows, Segment
 from foretoken.decoder.weights import LayerWeights, Weights
 from foretoken.errors import ContractError
-from foretoken.kernels import rowwise
+from foretoken.kernels import forked, rowwise
 
 
 class TorchPass:
@@ -90,7 +90,7 @@ class TorchPass:
 
     def _expect_threads(self) -> None:
         """Refuse to run in a forked child where PyTorch would wait for ever: for threads that only its parent has."""
-        if os.getpid() == self._process:
+        if os.getpid() == self._process and not (forked.lost() and self._threads > 1):
             return
         device, threads = self._weights.embedding.device, max(self._threads, torch.get_num_threads())
         if device.type != "cpu":
@@ -100,9 +100,8 @@ class TorchPass:
             )
         if threads > 1:
             raise ContractError(
-                f"the model was loaded before this process was forked, and PyTorch would wait for {threads} threads "
-                "that only the first process has; begin the new one with 'spawn', or before the model is loaded call "
-                "torch.set_num_threads(1) and give threads=1"
+                f"this process was forked from another, and PyTorch would wait for {threads} threads that only that "
+                "one has; begin it with 'spawn', or load the model in it with threads=1"
             )
 
     def _layer(

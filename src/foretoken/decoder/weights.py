@@ -10,6 +10,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
@@ -98,10 +99,22 @@ class Weights:
     def first_not_finite(self) -> str | None:
         """The name of the first tensor that holds a NaN or an infinity, and how many."""
         for name, tensor in self.tensors.items():
-            bad = int((~torch.isfinite(tensor)).sum())
+            bad = sum(map(_not_finite, torch.split(tensor.flatten(), _AT_ONCE)))
             if bad:
                 return f"{bad} of {tensor.numel()} numbers in {name}"
         return None
+
+
+_AT_ONCE = 1 << 24  # numbers that are looked at together
+
+
+def _not_finite(tensor: torch.Tensor) -> int:
+    """How many numbers are NaN or infinite. On the CPU numpy counts, not PyTorch, which hangs in a forked child."""
+    if tensor.device.type != "cpu" or not tensor.dtype.is_floating_point:
+        return int((~torch.isfinite(tensor)).sum())
+    if tensor.dtype == torch.bfloat16:  # which numpy does not know: all bits of the exponent are set
+        return int(np.count_nonzero((tensor.view(torch.int16).numpy() & 0x7F80) == 0x7F80))
+    return int(np.count_nonzero(~np.isfinite(tensor.numpy())))
 
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
