@@ -230,17 +230,31 @@ def test_one_that_fails_in_mid_run_is_told_and_the_others_are_finished(at_once: 
     expect_nothing_left(ours)
 
 
-def test_each_follows_its_grammar_and_one_that_cannot_be_read_fails_for_all() -> None:
+def test_each_follows_its_grammar_and_one_that_cannot_be_read_is_refused_once() -> None:
     pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
     ours = model("lookup")
     allowed = ours.generate_many(PROMPTS, at_once=3, regex="[a-z]{4}", max_new_tokens=9)
     alone = [model("none").generate(prompt, regex="[a-z]{4}", max_new_tokens=9).tokens for prompt in PROMPTS]
     assert [done.tokens for done in allowed] == alone
-    with pytest.raises(BatchError) as raised:
-        ours.generate_many(PROMPTS, at_once=3, regex="(", max_new_tokens=9)
-    assert raised.value.completions == [None] * len(PROMPTS)
-    assert all(isinstance(error, GrammarError) for error in raised.value.errors.values())
-    assert len(raised.value.errors) == len(PROMPTS)
+    with pytest.raises(GrammarError) as alone_refused:
+        ours.generate(PROMPTS[0], regex="(", max_new_tokens=9)
+    for as_completed in (False, True):
+        with pytest.raises(GrammarError) as refused:
+            ours.generate_many(PROMPTS, at_once=3, regex="(", max_new_tokens=9, as_completed=as_completed)
+        assert str(refused.value) == str(alone_refused.value)
+    expect_nothing_left(ours)
+
+
+def test_settings_that_are_none_are_refused() -> None:
+    ours: Any = model("none")
+    calls = (ours.generate, ours.stream, ours.completions, ours.chat(plain=True).send)
+    for call in (*calls, lambda *given: ours.generate_many(["import os"], *given[1:])):
+        for given in (5, {"max_new_tokens": 5}, "greedy", LoadSettings()):
+            with pytest.raises(SettingError, match="settings came as .*, expected them by name, or a GenerateSettings"):
+                call("import os", given)
+    for given in (None, 1, "yes"):
+        with pytest.raises(SettingError, match="as_completed is .*, expected True or False"):
+            ours.generate_many(["import os"], as_completed=given)
     expect_nothing_left(ours)
 
 

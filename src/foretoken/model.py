@@ -151,10 +151,13 @@ class Model:
             raise SettingError(f"n is {chosen.n}, and here each prompt has one completion; repeat the prompt instead")
         if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
             raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
+        if not isinstance(as_completed, bool):
+            raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")
         if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
             raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
-        self._expect_usable(chosen)
-        self._sampling(chosen)  # refuses what is wrong for every prompt before any is begun
+        (any_prompt,) = self._requests((0,), chosen)
+        self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
+        self._verifier.end(any_prompt.sequence)
         done = self._many(list(prompts), chosen, at_once)
         if as_completed:
             return done
@@ -383,8 +386,7 @@ def _exhausted(run: Generation) -> list[Completion]:
         try:
             next(run)
         except StopIteration as end:
-            completions: list[Completion] = end.value
-            return completions
+            return list(end.value)
 
 
 def _token_ids(prompt: Any) -> tuple[int, ...] | None:

@@ -125,6 +125,8 @@ class _Settings:
         """Settings ready-made, or from keywords."""
         if ready is None:
             return cls.of(given)
+        if not isinstance(ready, cls):
+            raise SettingError(f"settings came as {quoted(ready)}, expected them by name, or a {cls.__name__}")
         if given:
             raise SettingError(f"settings came both ready-made and by name ({cut(', '.join(given))}); give one of them")
         return ready

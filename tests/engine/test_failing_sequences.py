@@ -223,6 +223,15 @@ def test_who_waits_for_the_prompt_of_one_that_fails_reads_it_itself() -> None:
         loop.expect_empty()
 
 
+def test_who_would_wait_for_its_own_prompt_is_refused() -> None:
+    loop = Loop("none", world=apart())
+    with pytest.raises(ContractError, match="sequence 0 has its own prompt_of; expected another, or None"):
+        loop.admit(0, prompt_of=0)
+    loop.admit(0)
+    loop.run()
+    loop.expect_as_alone(0)
+
+
 def test_what_a_conversation_had_read_when_it_failed_is_kept() -> None:
     plain = apart().plains[0]
     loop = Loop("lookup", world=apart(), samplers=grammar_for(0, 4))

@@ -43,7 +43,8 @@ class Round:
 
 def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
     """The rounds in which no prompt is read. Several sequences of one round are drawn as one."""
-    rounds, now = [], 0.0
+    rounds: list[Round] = []
+    now = 0.0
     for record in records:
         if record.read:
             continue
@@ -54,7 +55,7 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
             passes += _passes(work, levels, drafted, accepted, now - record.began, now, check)
         rounds.append(
             Round(
-                number=record.round,
+                number=len(rounds) + 1,  # a prompt may have taken several
                 start=now,
                 check=check,
                 end=check + record.check_seconds,

@@ -340,6 +340,8 @@ class LocalVerifier:
                 f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
                 f"expected 1 to {self.context_length - 1}"
             )
+        if request.prompt_of == request.sequence:
+            raise ContractError(f"sequence {request.sequence} has its own prompt_of; expected another, or None")
         lacking = self._features.lacking(request.needs)
         if lacking is not None:
             raise ContractError(f"sequence {request.sequence} needs {lacking}")
