@@ -250,10 +250,12 @@ def test_settings_that_are_none_are_refused() -> None:
     calls = (ours.generate, ours.stream, ours.completions, ours.chat(plain=True).send)
     for call in (*calls, lambda *given: ours.generate_many(["import os"], *given[1:])):
         for given in (5, {"max_new_tokens": 5}, "greedy", LoadSettings()):
-            with pytest.raises(SettingError, match="settings came as .*, expected them by name, or a GenerateSettings"):
+            with pytest.raises(
+                SettingError, match=r"settings came as .*, expected them by name, or a GenerateSettings"
+            ):
                 call("import os", given)
     for given in (None, 1, "yes"):
-        with pytest.raises(SettingError, match="as_completed is .*, expected True or False"):
+        with pytest.raises(SettingError, match=r"as_completed is .*, expected True or False"):
             ours.generate_many(["import os"], as_completed=given)
     expect_nothing_left(ours)
 
