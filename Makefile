@@ -2,6 +2,7 @@
 #
 #   VENV=DIR              where the environment lives (.venv)
 #   PYTHON=python3.12     which Python makes it
+#   PACKAGES_OF=.venv     another environment, whose packages this one uses instead of installing them again
 #   TORCH_INDEX=URL       another index to find torch on, e.g. PyTorch's own, whose CPU build is ten times smaller
 #   FORETOKEN_NATIVE=...  auto (default), required, or off: the native module
 #   WORKERS=2             processes that tests run in; each uses two threads
@@ -11,6 +12,7 @@
 
 VENV ?= .venv
 PYTHON ?= python3
+PACKAGES_OF ?=
 TORCH_INDEX ?=
 export FORETOKEN_NATIVE ?= auto
 WORKERS ?= 2
@@ -63,7 +65,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): $(BIN)/python pyproject.toml CMakeLists.txt $(wildcard src/foretoken/kernels/csrc/*)
+ifdef PACKAGES_OF
+	@cd $(VENV) && echo $(abspath $(PACKAGES_OF))/lib/python*/site-packages > $$(echo lib/python*/site-packages)/packages.pth
+	$(PIP) install -q --disable-pip-version-check --no-deps -e .
+else
 	@echo "installing into $(VENV) (torch is large: the first time takes minutes)"
 	$(PIP) install -q --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e ".[dev]"
+endif
 	@rm -f $(VENV)/.installed-* && touch $@
 	@$(BIN)/foretoken doctor --quick

