@@ -12,8 +12,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 HERE = Path(__file__).parent
 # What does not depend on who multiplies: what is measured, drawn and read from files, the command line, settings and
-# messages, casts into formats (which are PyTorch's with either engine). It meets one of the two engines; what the command
-# line generates, and says of its engine, meets both.
+# messages, casts into formats (which are PyTorch's with either engine). It meets one of the two engines; what the
+# command line generates, and says of its engine, meets both.
 ABOVE = (
     *("bench", "cli", "doctor", "formats", "prove", "rehearsal", "timeline", "trees"),
     *("copies/test_place.py", "copies/test_quantise.py", "decoder/test_config.py", "decoder/test_config_positions.py"),
@@ -24,7 +24,12 @@ ABOVE = (
     *("test_repository.py", "test_settings.py", "test_source.py", "test_stats.py", "test_stopping.py", "test_text.py"),
     *("test_tokenizer_files.py", "test_types.py"),
     # with either arithmetic where both are there
-    *("engine/test_interrupted_turns.py", "engine/test_open_loop.py", "test_generate_many.py", "test_generate_beside.py"),
+    *(
+        "engine/test_interrupted_turns.py",
+        "engine/test_open_loop.py",
+        "test_generate_many.py",
+        "test_generate_beside.py",
+    ),
 )
 WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py", "doctor/test_engine.py")
 
