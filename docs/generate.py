@@ -15,7 +15,7 @@ import typer
 import foretoken.errors
 from foretoken.bench import figures
 from foretoken.cli.app import app
-from foretoken.drafters import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
 from foretoken.formats import FORMATS
 
 DOCS = Path(__file__).parent

@@ -12,8 +12,8 @@ from foretoken.build import with_draft
 from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
-from foretoken.drafters import DRAFTERS
 from foretoken.drafters.fractal import FractalDrafter, Guesses
+from foretoken.drafters.table import DRAFTERS
 from foretoken.model import Model
 from foretoken.stats import Stats, together
 from tests.tiny import needs_native

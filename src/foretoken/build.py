@@ -17,20 +17,12 @@ from foretoken.decoder.low_bit import copy_of, quantised, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.shards import deciding_files
 from foretoken.decoder.weights import DTYPES, Weights, load_weights
-from foretoken.drafters import FRACTAL
-from foretoken.errors import CheckpointError, DraftSpecError, SettingError
+from foretoken.drafters.decoders import in_format
+from foretoken.drafters.recipe import Context, Level, LoadedLevel
+from foretoken.errors import CheckpointError, SettingError
 from foretoken.files import FilesAsRead
 from foretoken.kernels import forked
-from foretoken.ladder import (
-    Level,
-    LoadedLevel,
-    belongs_to_a_format,
-    embedded,
-    expect_copies_first,
-    in_format,
-    make_ladder,
-    name_levels,
-)
+from foretoken.ladder import find_levels, make_ladder, name_levels
 from foretoken.model import Model
 from foretoken.progress import size
 from foretoken.sampling.samplers import Samplers
@@ -125,15 +117,9 @@ def _drafting(
         decoders[level.called] = known[key].decoder
         return known[key]
 
+    faithful = not settings.cache
     drafter = make_ladder(
-        levels,
-        target,
-        guessing or samplers,
-        rule=settings.rule,
-        tokenizer=tokenizer,
-        load=load,
-        caches=caches,
-        faithful=not settings.cache,
+        levels, Context(target, tokenizer, guessing or samplers, settings.rule, load, faithful=faithful, caches=caches)
     )
     verifier = LocalVerifier(
         target,
@@ -156,35 +142,6 @@ def _drafting(
         settings=settings,
         files=files,
     )
-
-
-def find_levels(levels: list[Level], folder: Path) -> list[Level]:
-    """Levels with what the folders of their checkpoints say, before weights are loaded. folder: the target's."""
-    found = [_find_level(level, folder) for level in levels]
-    expect_copies_first(found)
-    return found
-
-
-def _find_level(level: Level, folder: Path) -> Level:
-    if level.entry is FRACTAL:
-        return embedded(level, read_config(folder).num_layers)
-    if not level.has_decoder or level.is_copy or level.folder is not None:
-        return level
-    place = resolve(level.name, accept=read_config)
-    about = beside.describe(place)
-    if about is None and level.format is None and "inputs" in level.options:
-        raise belongs_to_a_format(level.name, "inputs")
-    if about is not None and level.format not in (None, about.format):
-        raise DraftSpecError(
-            f"draft {level.name!r} is in {about.format.label} already, of which no other format is made; leave format "
-            "out, or name the model that it was made of"
-        )
-    is_copy = about is not None and about.is_of(folder, read_config(folder))
-    if not is_copy and "own-cache" in level.options:
-        raise DraftSpecError(
-            f"draft {level.name!r} is no copy of the model, and has a cache of its own anyhow; leave 'own-cache' out"
-        )
-    return replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
 
 
 def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:

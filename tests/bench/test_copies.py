@@ -14,13 +14,14 @@ import pytest
 
 from foretoken.bench import acceptance, copies
 from foretoken.bench.ceilings import Ceiling
-from foretoken.build import find_levels, load, load_level
+from foretoken.build import load, load_level
 from foretoken.copies import quantise
 from foretoken.copies.beside import place_beside
 from foretoken.decoder import low_bit
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ForetokenError, InputError
 from foretoken.formats import format_of
+from foretoken.ladder import find_levels
 from foretoken.source import EMBEDDED
 from tests.tiny import needs_native
 

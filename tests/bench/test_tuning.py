@@ -16,8 +16,9 @@ from foretoken.bench.tuning.fractal import Candidate, _best_of_kinds
 from foretoken.bench.tuning.report import identity, steps, verdict
 from foretoken.bench.tuning.search import Placement, Space, search, spread
 from foretoken.bench.tuning.trials import COPY, TARGET, Ran, Trace
+from foretoken.drafters.fractal import embedded
 from foretoken.errors import SettingError
-from foretoken.ladder import embedded, name_levels
+from foretoken.ladder import name_levels
 from foretoken.settings import LoadSettings
 from tests.tiny import one_thread, tiny_decoder
 

@@ -9,13 +9,17 @@ from functools import cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
-from foretoken.drafters import DRAFTERS, FRACTAL
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
+from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
+from foretoken.ladder import make_ladder, name_levels
 from foretoken.sampling.sampler import Sampler
+from foretoken.sampling.samplers import Samplers
+from foretoken.settings import LoadSettings
 from foretoken.trees.grow import SHAPES
 from foretoken.types import Budget, Drafter
 from tests.fakes import Delayed, Halves, KeysValues, Ladder, LastLayer, Liar, OverBudget, Scripted, Silent
@@ -147,15 +151,25 @@ def _fractal(
 
 
 def _shipped(name: str) -> Callable[[Stage], Drafter]:
-    return lambda stage: DRAFTERS[name].make()
+    levels = name_levels(LoadSettings(draft=name))
+    return lambda stage: make_ladder(levels, Context(stage.world.target, None, Samplers(None), "walk", _nothing))
+
+
+def _nothing(level: Level) -> LoadedLevel:
+    raise AssertionError(f"nothing stands behind {level.name}")
+
+
+def shipped() -> dict[str, Entry]:
+    """Those of the table of drafters for which nothing is loaded."""
+    return {
+        name: Entry(_shipped(name), shows=() if name == "none" else EVENTS)
+        for name in DRAFTERS
+        if not recipe_of(DRAFTERS[name]).has_decoder
+    }
 
 
 TABLE: dict[str, Entry] = {
-    **{
-        name: Entry(_shipped(name), shows=() if name == "none" else EVENTS)
-        for name in DRAFTERS
-        if DRAFTERS[name] is not FRACTAL
-    },
+    **shipped(),
     "fractal, int8, last layer": Entry(_fractal(2)),
     "fractal, mxfp4, first layer, lookup": Entry(_fractal(0, format="mxfp4", window=4, slots="lookup")),
     "fractal, int2, all layers, fixed, patient": Entry(

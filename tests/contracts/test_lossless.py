@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from foretoken.decoder.caches import Caches
-from foretoken.drafters import DRAFTERS
+from foretoken.drafters.table import DRAFTERS
 from foretoken.types import Request, SamplingParams, Verdict, Verifier
 from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise

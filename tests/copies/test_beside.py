@@ -25,7 +25,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.errors import DraftSpecError, ModelError
 from foretoken.formats import quantiser, slices, values
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.ladder import name_levels
+from foretoken.ladder import find_levels, name_levels
 from foretoken.settings import LoadSettings
 from tests.copies.conftest import copy_of, write_checkpoint
 from tests.tiny import needs_native
@@ -51,7 +51,7 @@ def draft_of(model: Path, draft: str, **settings: Any) -> Decoder:
     """The decoder of a draft's first level."""
     chosen = LoadSettings(draft=draft, **settings)
     target = foretoken.load(model, draft="none", **settings).target
-    level = build.find_levels(name_levels(chosen), model)[0]
+    level = find_levels(name_levels(chosen), model)[0]
     return build.load_level(level, model, target, chosen).decoder
 
 

@@ -10,12 +10,13 @@ import pytest
 import foretoken
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.drafters import DRAFTERS, FRACTAL
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
+from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import DraftSpecError
-from foretoken.ladder import Level, LoadedLevel, make_ladder, name_levels
+from foretoken.ladder import make_ladder, name_levels
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings import LoadSettings
 from foretoken.types import Drafter, Request, Turn
@@ -37,8 +38,7 @@ def never(level: Level) -> Any:
 
 def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
     levels = name_levels(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
-    drafter = make_ladder(levels, no_target, Samplers(None), rule="walk", load=never, tokenizer=None, caches=None)
-    return drafter, levels[0].tokens
+    return make_ladder(levels, Context(no_target, None, Samplers(None), "walk", never)), levels[0].tokens
 
 
 def test_a_draft_becomes_the_drafter_that_it_names() -> None:
@@ -47,7 +47,7 @@ def test_a_draft_becomes_the_drafter_that_it_names() -> None:
     assert isinstance(drafter_of(LoadSettings().draft)[0], LookupDrafter)
 
 
-@pytest.mark.parametrize("name", [name for name, entry in DRAFTERS.items() if entry is not FRACTAL])
+@pytest.mark.parametrize("name", [name for name, entry in DRAFTERS.items() if not recipe_of(entry).has_decoder])
 def test_every_drafter_in_the_table_can_be_made_without_a_model_and_is_called_what_the_table_says(name: str) -> None:
     drafter, tokens = drafter_of(name)
     assert drafter.name == name
@@ -66,15 +66,8 @@ def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -
     (level,) = name_levels(LoadSettings(draft="somebody/something"))
 
     def make(theirs: Any, ours: Any) -> Drafter:
-        return make_ladder(
-            [level],
-            tiny_decoder(),
-            Samplers(None),
-            rule="walk",
-            load=lambda level: LoadedLevel(tiny_decoder(), theirs),
-            tokenizer=ours,
-            caches=None,
-        )
+        loaded = LoadedLevel(tiny_decoder(), theirs)
+        return make_ladder([level], Context(tiny_decoder(), ours, Samplers(None), "walk", lambda level: loaded))
 
     with pytest.raises(DraftSpecError) as error:
         make(other, one)
@@ -121,15 +114,8 @@ def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> N
 def ladder(spec: str, caches: Caches | None) -> list[Any]:
     """The drafters of a ladder, nearest to the target first."""
     target = tiny_decoder()
-    drafter: Any = make_ladder(
-        name_levels(LoadSettings(draft=spec)),
-        target,
-        Samplers(None),
-        rule="walk",
-        load=lambda level: LoadedLevel(target),
-        tokenizer=None,
-        caches=caches,
-    )
+    context = Context(target, None, Samplers(None), "walk", lambda level: LoadedLevel(target), caches=caches)
+    drafter: Any = make_ladder(name_levels(LoadSettings(draft=spec)), context)
     levels = []
     while drafter is not None:
         levels.append(drafter)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from foretoken.drafters import CHAIN, TREE
+from foretoken.drafters.recipe import Level
+from foretoken.drafters.table import CHAIN, TREE
 from foretoken.errors import DraftSpecError
 from foretoken.formats import FORMATS, format_of
-from foretoken.ladder import Level, name_levels
+from foretoken.ladder import name_levels
 from foretoken.settings import LoadSettings
 
 

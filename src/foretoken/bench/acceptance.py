@@ -21,15 +21,16 @@ from rich.console import Console
 from rich.progress import Progress
 
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
-from foretoken.build import find_levels, load, load_level
+from foretoken.build import load, load_level
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.recipe import Level, LoadedLevel
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
 from foretoken.errors import InputError, quoted
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.ladder import Level, LoadedLevel, name_levels
+from foretoken.ladder import find_levels, name_levels
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings import LoadSettings
 from foretoken.stats import summarise

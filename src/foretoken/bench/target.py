@@ -10,12 +10,12 @@ from typing import Any
 
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn
-from foretoken.build import Loaded, find_levels, load, with_draft
+from foretoken.build import Loaded, load, with_draft
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import PromptError, SettingError
-from foretoken.ladder import name_levels
+from foretoken.ladder import find_levels, name_levels
 from foretoken.model import Model
 from foretoken.rehearsal import honest
 from foretoken.settings import LoadSettings

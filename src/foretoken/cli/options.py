@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import SettingError, quoted
 from foretoken.files import read_bytes
+from foretoken.formats import FORMATS
 from foretoken.settings import GenerateSettings, LoadSettings
 
 _LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Sampling", "Form of the output"
@@ -28,9 +30,9 @@ LOAD: dict[str, Any] = {
     "draft": _option(
         str,
         _LOADING,
-        "What drafts: none, lookup, lookup:min_match=3, the model's copy in a low-bit format (mxfp4, int8, int4, int3, "
-        "int2), fractal (such a copy within the model), a checkpoint (folder, hub id, stdlib-1m), or levels of them "
-        "with commas between, such as mxfp4,lookup.",
+        f"What drafts: {', '.join(DRAFTERS)}; the model's copy in a low-bit format ({', '.join(FORMATS)}); a "
+        "checkpoint (folder, hub id, stdlib-1m); each perhaps with options, such as lookup:min_match=3; or levels of "
+        "them with commas between, such as mxfp4,lookup.",
     ),
     "num_speculative_tokens": _option(
         int | None, _LOADING, "Most draft tokens a round.", show_default="what suits the draft"

@@ -32,16 +32,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from foretoken.acceptance.walk import agreeing
+from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs, joined
 from foretoken.decoder.rows import Rows, chain
+from foretoken.drafters.decoders import DecoderRecipe, format_asked
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.reading import DecoderDrafter, Reading, choose
+from foretoken.drafters.recipe import Context, Level
+from foretoken.drafters.table import DrafterEntry
+from foretoken.errors import DraftSpecError
+from foretoken.settings import MOST_DRAFT_TOKENS
 from foretoken.types import Distribution, Draft, Request, Turn, Verdict, Work
 
 SLOTS = ("fixed", "lookup", "recycle")
@@ -256,3 +264,79 @@ class FractalDrafter(DecoderDrafter):
             sampler.advance([token])
         sampler.rewind(step)
         made.guesses.append(tuple(made.tokens))
+
+
+class FractalRecipe(DecoderRecipe):
+    """In the model's own layers, so nothing speeds it up, and it drafts for the model alone."""
+
+    def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
+        """The level that these options ask for."""
+        format = format_asked(name, {"format": "int8", **options})
+        return Level(name, entry, options, MOST_DRAFT_TOKENS, format, is_copy=True)
+
+    def found(self, level: Level, folder: Path) -> Level:
+        """The level with what the number of the model's layers decides."""
+        return embedded(level, read_config(folder).num_layers)
+
+    def make(self, level: Level, context: Context) -> FractalDrafter:
+        """The drafter."""
+        loaded, common = self.loaded(level, context)
+        return FractalDrafter(
+            loaded.decoder,
+            context.guessing,
+            target=context.target,
+            layers=level.options["layers"],
+            window=level.options["w"],
+            slots=level.options.get("slots", "lookup"),
+            # for the rejection rule, too: whether a guess has settled depends on tokens behind those that are judged
+            patient=context.faithful or context.independent,
+            **common,
+        )
+
+    def expect_below(self, level: Level, above: Level, spec: str) -> None:
+        """Refused."""
+        raise DraftSpecError(
+            f"draft {spec!r}: 'fractal' runs in the model's own layers, so it drafts for the model alone; leave "
+            f"{above.name!r} out"
+        )
+
+    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
+        """Refused."""
+        advice = "; slots=lookup starts from what lookup finds" if below.name == "lookup" else ""
+        raise DraftSpecError(
+            f"draft {spec!r}: 'fractal' guesses all its tokens at once and cannot be sped up by {below.name!r}{advice}"
+        )
+
+
+def embedded(level: Level, num_layers: int) -> Level:
+    """A fractal level with what it leaves open: before a quarter of the layers, evenly spaced,
+    and as many tokens in the window (FractalLLM, appendix D)."""
+    n, layers = level.options.get("n"), level.options.get("layers")
+    called = f"draft {level.name!r}"
+    if layers is None:
+        n = max(1, num_layers // 4) if n is None else n
+        if n > num_layers:
+            raise DraftSpecError(
+                f"{called}: n is {n}, and the model has {num_layers} layers; give at most {num_layers}"
+            )
+        layers = tuple(num_layers * at // n - 1 for at in range(1, n + 1))
+    elif list(layers) != sorted({at for at in layers if at < num_layers}):
+        raise DraftSpecError(
+            f"{called}: layers is {'+'.join(map(str, layers))}, expected numbers from 0 to {num_layers - 1}, ascending"
+        )
+    elif n not in (None, len(layers)):
+        raise DraftSpecError(f"{called}: n is {n}, and layers names {len(layers)}; leave one of them out")
+    window = level.options.get("w", len(layers))
+    most = window + len(layers) + 1
+    if most > MOST_DRAFT_TOKENS:
+        raise DraftSpecError(
+            f"{called} is to draft {most} tokens a round, expected at most {MOST_DRAFT_TOKENS}; give a smaller w"
+        )
+    return replace(
+        level,
+        options={**level.options, "n": len(layers), "layers": layers, "w": window},
+        tokens=min(level.tokens, most),
+    )
+
+
+RECIPE = FractalRecipe()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 
 from foretoken.drafters.automaton import SuffixAutomaton
+from foretoken.drafters.recipe import Context, Level, Recipe
 from foretoken.errors import DraftSpecError
 from foretoken.types import Draft, Needs, Request, Turn, Verdict, Work
 
@@ -66,3 +67,14 @@ class LookupDrafter:
             followed.append(followed[-period])
         work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(followed))
         return turn.chain(followed, self.name, (work,))
+
+
+class LookupRecipe(Recipe):
+    """A chain that costs nothing."""
+
+    def make(self, level: Level, context: Context) -> LookupDrafter:
+        """The drafter."""
+        return LookupDrafter(**{name: value for name, value in level.options.items() if name != "tokens"})
+
+
+RECIPE = LookupRecipe()

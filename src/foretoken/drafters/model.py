@@ -22,7 +22,9 @@ from foretoken.checking import Check, Part, run_check
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.outputs import Outputs
+from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, choose
+from foretoken.drafters.recipe import Context, Level
 from foretoken.trees.tree import for_turns
 from foretoken.types import TARGET, Distribution, Draft, Drafter, Request, Turn, Verdict, Work
 
@@ -268,3 +270,18 @@ class ModelDrafter(DecoderDrafter):
         sampler.advance([token])
         chain.tokens.append(token)
         return token
+
+
+class ChainRecipe(DecoderRecipe):
+    """A chain, which another draft may speed up."""
+
+    def make(self, level: Level, context: Context) -> ModelDrafter:
+        """The drafter."""
+        loaded, common = self.loaded(level, context)
+        return ModelDrafter(loaded.decoder, context.guessing, inner=context.inner, lent=context.lent, **common)
+
+    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
+        """It can be, by any draft that can speed up another."""
+
+
+RECIPE = ChainRecipe()

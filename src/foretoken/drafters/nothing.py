@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretoken.drafters.recipe import Context, Level, Recipe
+from foretoken.errors import DraftSpecError
 from foretoken.types import Draft, Needs, Request, Turn, Verdict
 
 
@@ -28,3 +30,18 @@ class NothingDrafter:
 
     def end(self, sequence: int) -> None:
         """Nothing to forget."""
+
+
+class NothingRecipe(Recipe):
+    """No draft."""
+
+    def make(self, level: Level, context: Context) -> NothingDrafter:
+        """The drafter."""
+        return NothingDrafter()
+
+    def expect_below(self, level: Level, above: Level, spec: str) -> None:
+        """Refused."""
+        raise DraftSpecError(f"draft {spec!r}: 'none' speeds nothing up; leave it out")
+
+
+RECIPE = NothingRecipe()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -21,9 +22,14 @@ from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.checking import Part, run_check
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.rows import Rows
+from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
+from foretoken.drafters.recipe import Context, Level
+from foretoken.drafters.table import TREE, DrafterEntry
+from foretoken.errors import DraftSpecError
+from foretoken.settings import MOST_DRAFT_TOKENS
 from foretoken.trees.grow import Growth
-from foretoken.types import Distribution, Draft, Turn, Verdict, Work
+from foretoken.types import Budget, Distribution, Draft, Turn, Verdict, Work
 
 _CANDIDATES = 16  # children that a node is given before the shape chooses, if its width is not more
 
@@ -162,3 +168,57 @@ def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
     accepted, _ = walk(grown.tokens, grown.parents, lambda _: next(text, NOTHING))
     slots = [grown.slots[i] for i in accepted]
     return [slot for slot in slots if slot is not None]  # of a branch, only the leaf may have none
+
+
+_WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # of a tree whose form is left open
+
+
+class TreeRecipe(DecoderRecipe):
+    """A tree, which nothing speeds up."""
+
+    def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
+        """The level that these options ask for."""
+        nodes = options.get("k", _WIDTH) * options.get("depth", _DEPTH)
+        return Level(name, entry, options, options.get("nodes", nodes))
+
+    def budget(self, level: Level) -> Budget:
+        """As many tokens as it sends, as deep and as wide as it is."""
+        return Budget(level.tokens, level.options.get("depth", _DEPTH), level.options.get("k", _WIDTH))
+
+    def make(self, level: Level, context: Context) -> TreeDrafter:
+        """The drafter."""
+        loaded, common = self.loaded(level, context)
+        shape, sharpness = level.options.get("shape", "beam"), level.options.get("sharpness", _SHARPNESS)
+        return TreeDrafter(loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, **common)
+
+    def expect_size(self, level: Level, spec: str) -> None:
+        """Refuse more draft tokens than a round may have, and more than a beam can ever send."""
+        width, depth = level.options.get("k", _WIDTH), level.options.get("depth", _DEPTH)
+        size = max(level.tokens, width * depth)
+        if size > MOST_DRAFT_TOKENS:
+            what = "nodes" if size == level.tokens != width * depth else f"nodes, k = {width} times depth = {depth}"
+            raise DraftSpecError(f"draft {spec!r} is a tree of {size} {what}; expected at most {MOST_DRAFT_TOKENS}")
+        if level.options.get("shape", "beam") == "beam" and level.tokens > width * depth:
+            raise DraftSpecError(
+                f"draft {spec!r} is to send {level.tokens} nodes, but a beam has {width * depth}, k = {width} times "
+                f"depth = {depth}; give fewer nodes, or another shape"
+            )
+
+    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
+        """Refused."""
+        option = next(name for name in level.options if name in TREE.options)
+        raise DraftSpecError(
+            f"draft {spec!r}: {option!r} makes {level.name!r} draft a tree, and trees cannot be sped up; leave "
+            f"{option!r} out, or {below.name!r}"
+        )
+
+    def expect_rule(self, level: Level, rule: str, spec: str) -> None:
+        """The rejection rule can judge only a tree whose form nothing decides."""
+        if rule == "rejection" and level.options.get("shape") != "full":
+            raise DraftSpecError(
+                f"draft {spec!r} grows a tree whose form depends on what is sampled, which the rejection rule cannot "
+                "judge; use shape=full, or rule 'walk'"
+            )
+
+
+RECIPE = TreeRecipe()

@@ -11,7 +11,7 @@ import torch
 
 from foretoken import files
 from foretoken.decoder.shards import deciding_files
-from foretoken.drafters import DRAFTERS
+from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
 from foretoken.model import Model
 from foretoken.provenance import processor, provenance

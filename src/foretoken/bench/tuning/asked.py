@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretoken.drafters import FRACTAL
+from foretoken.drafters.table import FRACTAL
 from foretoken.errors import SettingError, nearest, quoted
 from foretoken.formats import FORMATS
 from foretoken.settings import MOST_DRAFT_TOKENS, LoadSettings

@@ -1,0 +1,139 @@
+"""Drafts that a decoder stands behind: a copy of the model in a low-bit format, or another checkpoint.
+
+Both draft a chain, or with an option of `TREE`'s a tree: foretoken.drafters.model, foretoken.drafters.tree.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foretoken.copies import beside
+from foretoken.decoder.config import read_config
+from foretoken.drafters.recipe import Context, Level, LoadedLevel, Recipe, recipe_of
+from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
+from foretoken.formats import FORMATS, Format, format_of
+from foretoken.settings import DraftLevel
+from foretoken.source import EMBEDDED, resolve
+from foretoken.text import Tokenizer
+
+
+class DecoderRecipe(Recipe):
+    """A kind of draft that a decoder stands behind."""
+
+    has_decoder = True
+
+    def found(self, level: Level, folder: Path) -> Level:
+        """The level with what its checkpoint's folder says."""
+        if level.is_copy or level.folder is not None:
+            return level
+        place = resolve(level.name, accept=read_config)
+        about = beside.describe(place)
+        if about is None and level.format is None and "inputs" in level.options:
+            raise _belongs_to_a_format(level.name, "inputs")
+        if about is not None and level.format not in (None, about.format):
+            raise DraftSpecError(
+                f"draft {level.name!r} is in {about.format.label} already, of which no other format is made; leave "
+                "format out, or name the model that it was made of"
+            )
+        is_copy = about is not None and about.is_of(folder, read_config(folder))
+        if not is_copy and "own-cache" in level.options:
+            raise DraftSpecError(
+                f"draft {level.name!r} is no copy of the model, and has a cache of its own anyhow; leave 'own-cache' "
+                "out"
+            )
+        return replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
+
+    def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
+        """What stands behind a level, and the arguments that all drafters with a decoder take."""
+        loaded = context.load(level)
+        if not level.is_copy:
+            _expect_same_tokens(level.name, context.tokenizer, loaded.tokenizer)
+        return loaded, {
+            "name": level.called,
+            "vocab_size": context.target.config.valid_vocab_size,
+            "independent": context.independent,
+            "views": context.caches if level.is_copy and "own-cache" not in level.options else None,
+        }
+
+
+def decoder_level(level: DraftLevel) -> Level:
+    """The level that the name of a format or of a checkpoint asks for: a chain, or with an option of a tree's a
+    tree."""
+    is_copy = is_format(level.name)
+    if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
+        known = [*DRAFTERS, *FORMATS, *EMBEDDED]
+        raise DraftSpecError(
+            f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; a checkpoint is named by its "
+            "folder or hub id"
+        )
+    more = COPY_OPTIONS if is_copy else CHECKPOINT_OPTIONS
+    options = level.values({**more, **CHAIN.options, **TREE.options})  # whichever it is, a message names them all
+    trees = [option for option in options if option in TREE.options]
+    chains = [option for option in options if option in CHAIN.options]
+    if trees and chains:
+        raise DraftSpecError(
+            f"draft {level.name!r}: {chains[0]!r} is an option of a chain, and {trees[0]!r} makes it a tree; a tree "
+            "has 'nodes'"
+        )
+    entry = TREE if trees else CHAIN
+    return replace(
+        recipe_of(entry).level(level.name, entry, options), format=format_asked(level.name, options), is_copy=is_copy
+    )
+
+
+def is_format(name: str) -> bool:
+    """Whether it is the name of a low-bit format, or a label: `int4-g64`, whatever its group."""
+    return re.sub(r"-g[0-9]{1,9}$", "", name) in FORMATS
+
+
+def format_asked(name: str, options: dict[str, Any]) -> Format | None:
+    """The low-bit format that a draft asks for, by its name or by an option."""
+    called = name if is_format(name) else options.get("format")
+    if called is None:
+        if "group" in options:
+            raise _belongs_to_a_format(name, "group")
+        return None
+    try:
+        return format_of(called, options.get("group"))
+    except SettingError as error:
+        raise DraftSpecError(f"draft {name!r}: {error}") from None
+
+
+def _belongs_to_a_format(name: str, option: str) -> DraftSpecError:
+    """What to say of an option that a checkpoint has only in a low-bit format."""
+    return DraftSpecError(
+        f"draft {name!r}: {option!r} belongs to a low-bit format; add format=int4, or leave {option!r} out"
+    )
+
+
+def in_format(name: str, format: Format) -> str:
+    """How a draft asks for a checkpoint in a format: `NAME:format=int4`, with the group if it is not the usual one."""
+    group = f":group={format.group}" if format != FORMATS[format.name] else ""
+    return f"{name}:format={format.name}{group}"
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _expect_same_tokens(name: str, target: Tokenizer | None, draft: Tokenizer | None) -> None:
+    """A draft speaks in token ids, so they must mean the same; rows of padding have no tokens and do not matter."""
+    if target is None or draft is None:
+        if target is None and draft is None:
+            return
+        lacking = "the model" if target is None else f"draft {name!r}"
+        raise DraftSpecError(f"{lacking} has no tokenizer, so their tokens cannot be compared; add its files")
+    ours, theirs = target.vocabulary, draft.vocabulary
+    for token in sorted(ours.keys() | theirs.keys()):
+        if ours.get(token) != theirs.get(token):
+            raise DraftSpecError(
+                f"draft {name!r} has another tokenizer: token {token} is {theirs.get(token)!r} there and "
+                f"{ours.get(token)!r} in the model; use a draft of the model's own family"
+            )

@@ -1,0 +1,68 @@
+"""The table of drafters that a user can name, one row each, and which options they take.
+
+A low-bit format is a draft too: a copy of the model in it. What is no name at all is a checkpoint. Both draft as
+`CHAIN` or, with an option of `TREE`'s, as a tree. A row is light: what reads it, to name a draft or to list them all,
+imports no drafter.
+
+To add a drafter: write its file, which ends with its recipe (foretoken.drafters.recipe), and add its row here. Every
+contract test in `tests/contracts` then runs on it; `--help` and the documents have it from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from foretoken.formats import FORMATS
+from foretoken.settings import OptionKind
+from foretoken.trees.grow import SHAPES
+
+
+@dataclass(frozen=True)
+class DrafterEntry:
+    """A row: in which module a drafter and its recipe are, and which options it takes."""
+
+    module: str
+    summary: str
+    options: Mapping[str, OptionKind] = field(default_factory=dict)  # `tokens` is num_speculative_tokens
+    num_speculative_tokens: int = 8  # most draft tokens a round, where the user names no number
+
+
+DRAFTERS: dict[str, DrafterEntry] = {
+    "none": DrafterEntry("foretoken.drafters.nothing", "plain decoding"),
+    "lookup": DrafterEntry(
+        "foretoken.drafters.lookup",
+        "repeats what followed the longest earlier match in prompt and output",
+        {"min_match": int, "tokens": int},
+    ),
+    "fractal": DrafterEntry(
+        "foretoken.drafters.fractal",
+        "a low-bit copy, embedded before `n` layers of the model or before `layers` (counted from 0), guesses `w` "
+        "tokens at once, and one more at each; `slots` says what the first guess is",
+        {
+            "n": int,
+            "w": int,
+            "layers": list,
+            "format": tuple(FORMATS),
+            "group": int,
+            "inputs": ("int8", "bf16"),
+            "slots": ("fixed", "lookup", "recycle"),
+        },
+    ),
+}
+
+FRACTAL = DRAFTERS["fractal"]
+CHAIN = DrafterEntry(
+    "foretoken.drafters.model",
+    "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model",
+    {"tokens": int},
+    num_speculative_tokens=5,
+)
+TREE = DrafterEntry(
+    "foretoken.drafters.tree",
+    "the same, drafting a tree: `k` nodes wide, `depth` deep, `nodes` sent; `sharpness` is the scale of its errors",
+    {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float},
+)
+
+COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool}
+CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), **COPY_OPTIONS}
