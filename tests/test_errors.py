@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from foretoken.errors import (
+    BatchError,
     CheckpointError,
     DraftSpecError,
     ForetokenError,
@@ -25,6 +26,17 @@ from foretoken.settings import DraftLevel, GenerateSettings, LoadSettings, parse
 from foretoken.source import resolve
 
 KINDS = [ForetokenError, InputError, TranscriptError, CheckpointError, ModelNotFoundError, UnsupportedModelError]
+
+
+def test_an_error_of_many_prompts_reaches_another_process() -> None:
+    error = BatchError([None, None], {0: SettingError("one"), 1: CheckpointError("two")})
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.completions == [None, None]
+    assert {index: repr(each) for index, each in again.errors.items()} == {
+        0: repr(error.errors[0]),
+        1: repr(error.errors[1]),
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -155,6 +155,11 @@ def made_nothing(**settings: Any) -> Callable[[], object]:
     return lambda: bits(foretoken.load("stdlib-7m", **settings).generate("import os\n", max_new_tokens=8))
 
 
+def made_grandchild() -> Callable[[], object]:
+    """A child's child has as many native threads as its parents."""
+    return lambda: in_child(lambda: in_child(lambda: foretoken.load("stdlib-1m").target.threads))
+
+
 def made_damaged_decoder() -> Callable[[], object]:
     decoder = tiny_decoder(threads=2, **WIDE)
     decoder.weights.embedding[3, 5] = torch.inf
@@ -193,7 +198,7 @@ def test_a_wide_model_says_the_same_bits_in_a_forked_child() -> None:
 @needs_native
 def test_a_forked_child_loads() -> None:
     made = ("draft='int8'", "draft='mxfp4', threads=2", "dtype='float32'", "weights='copied'")
-    assert said_by(*(f"made_nothing({settings})" for settings in made)) == ["the same"] * len(made)
+    assert said_by(*(f"made_nothing({settings})" for settings in made), "made_grandchild()") == ["the same"] * 5
 
 
 @needs_fork

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import foretoken
+from foretoken.audit import audit
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
@@ -228,6 +229,27 @@ def test_one_that_fails_in_mid_run_is_told_and_the_others_are_finished(at_once: 
     found = [None if done is None else done.tokens for done in raised.value.completions]
     assert found == [plains[0].tokens[:15], None, plains[1].tokens[:15], None, plains[0].tokens[:15]]
     expect_nothing_left(ours)
+
+
+def test_an_audit_that_fails_is_that_prompts_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    audits = itertools.count()
+
+    def failing(*given: Any) -> Any:
+        if next(audits) == 2:
+            raise NumericsError("in the audit")
+        return audit(*given)
+
+    monkeypatch.setattr("foretoken.model.audit", failing)
+    with pytest.raises(BatchError) as raised:
+        model("lookup").generate_many(PROMPTS, at_once=3, audit=True, **SETTINGS["greedy"])
+    assert [str(error) for error in raised.value.errors.values()] == ["in the audit"]
+    assert sum(done is None for done in raised.value.completions) == 1
+    expect_nothing_left(model("lookup"))
+
+
+def test_a_token_of_thousands_of_digits_is_that_prompts_own() -> None:
+    with pytest.raises(BatchError, match="the prompt holds token <int>; the model has tokens 0 to"):
+        model("lookup").generate_many([[5], [10**5000], [6]], max_new_tokens=2)
 
 
 def test_each_follows_its_grammar_and_one_that_cannot_be_read_is_refused_once() -> None:

@@ -187,6 +187,21 @@ def test_copied_weights_do_not_care(change: Callable[[Path], object], folder: Pa
     assert generate(model, hash_logits=True).logits_sha256 == before.logits_sha256
 
 
+@pytest.mark.parametrize("home", ["auto", "mapped", "copied"])
+def test_a_file_that_changes_while_it_is_converted_is_an_error(
+    home: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = MappedFiles.expect_names
+
+    def then_changed(files: MappedFiles) -> None:
+        mapped(files)
+        overwrite(folder / "model.safetensors")
+
+    monkeypatch.setattr(MappedFiles, "expect_names", then_changed)
+    said = refusal(lambda: foretoken.load(folder, dtype="float32", weights=home))
+    assert said.startswith(f"{folder / 'model.safetensors'} has changed since it was loaded")
+
+
 def test_what_was_converted_does_not_care(folder: Path) -> None:
     model = foretoken.load(folder, dtype="float32")
     before = generate(model).tokens

@@ -123,12 +123,16 @@ class Engine:
 
     def cancel(self, sequence: int) -> None:
         """Drop a sequence, wherever it is; one that is not there is dropped already. The others do not notice."""
-        if self._live.pop(sequence, None) is not None or sequence in self._ended:
-            self._ended = [other for other in self._ended if other != sequence]
+        if sequence not in self._live and sequence not in self._ended:
+            return
+        try:
+            self._drafter.end(sequence)
+        finally:
             try:
-                self._drafter.end(sequence)
-            finally:
                 self._verifier.end(sequence)
+            finally:  # last: what is broken off before is done again by whoever closes the loop
+                self._live.pop(sequence, None)
+                self._ended = [other for other in self._ended if other != sequence]
 
     def close(self) -> None:
         """Drop all sequences."""
@@ -176,11 +180,27 @@ class Engine:
             pass
         if not self._sent:
             return []
-        sent = self._sent.popleft()
+        sent = self._sent[0]
         waited = time.perf_counter() if self._schedule.ahead else sent.proposed
-        verdicts = self._settle(sent, self._verifier.result(sent.ticket))
+        try:
+            found = self._verifier.result(sent.ticket)
+        except BaseException:
+            self._break_off(sent)
+            raise
+        finally:
+            self._sent.popleft()
+        verdicts = self._settle(sent, found)
         self._record(sent, verdicts, waited)
         return verdicts
+
+    def _break_off(self, sent: _Sent) -> None:
+        """No verdict comes of a pass: its sequences stand where they stood; what was guessed of it is taken back."""
+        for sequence in sent.sequences & self._live.keys():
+            s = self._live[sequence]
+            guessed = bool(s.guessed)
+            s.under_way.clear()  # what was drafted behind it is passed over when it arrives
+            if guessed:
+                self._drafter.rewind(sequence, s.position)
 
     # -- what goes into a pass --------------------------------------------------------------------------------------
 
@@ -193,11 +213,17 @@ class Engine:
         chunks = self._chunks(sum(1 + len(draft) for draft in drafts))
         if not drafts and not chunks:
             return False
-        drafts = [self._foresee(draft) for draft in drafts]
+        guesses = [self._foreseen(draft) for draft in drafts]
+        drafts = [draft for draft, _ in guesses]
         drafted = time.perf_counter()
         sequences = frozenset([*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)])
         ticket = self._verifier.submit(drafts, chunks)
         self._sent.append(_Sent(ticket, sequences, drafts, dropped, began, drafted))
+        for chunk in chunks:
+            self._live[chunk.sequence].under_way.append(None)
+        for draft, guess in guesses:
+            self._live[draft.sequence].under_way.append(None if guess is None else guess.tokens)
+        self._drafter.observe([guess for _, guess in guesses if guess is not None])
         return True
 
     def _turns(self) -> list[Turn]:
@@ -229,25 +255,23 @@ class Engine:
         chunks = []
         for s in self._live.values():
             if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # else it is being read
-                rows = min(room, s.left)
+                # of a prompt that another has read all but a row may be there; if not, the verdict says what is left
+                read_by_another = s.request.prompt_of is not None and s.left == len(s.request.prompt)
+                rows = 1 if read_by_another else min(room, s.left)
                 room -= rows
                 chunks.append(PromptChunk(s.request.sequence, rows))
-                s.under_way.append(None)
         return chunks
 
-    def _foresee(self, draft: Draft) -> Draft:
-        """Tell the drafter a guessed verdict, if it may go on while this draft is checked: that the longest path is
-        right, whose last token, which is held back, is the bonus."""
-        s = self._live[draft.sequence]
+    def _foreseen(self, draft: Draft) -> tuple[Draft, Verdict | None]:
+        """What of a draft to check, and the verdict to guess, if the drafter may go on meanwhile: that the longest path
+        is right, whose last token, which is held back, is the bonus."""
         path = longest_path(draft.parents) if self._schedule.ahead and self._drafter.needs == Needs() else []
         if not path:
-            s.under_way.append(None)
-            return draft
+            return draft, None
         tokens = tuple(draft.tokens[i] for i in path)
-        s.under_way.append(tokens)
         accepted, origins = tuple(path[:-1]), (*(draft.origins[i] for i in path[:-1]), TARGET)
-        self._drafter.observe([Verdict(draft.sequence, draft.round, draft.position, accepted, tokens, origins)])
-        return only(draft, [i for i in range(len(draft)) if i != path[-1]])
+        guess = Verdict(draft.sequence, draft.round, draft.position, accepted, tokens, origins)
+        return only(draft, [i for i in range(len(draft)) if i != path[-1]]), guess
 
     # -- what comes out of it ---------------------------------------------------------------------------------------
 
@@ -262,8 +286,8 @@ class Engine:
         news = [self._heard(self._live[verdict.sequence], verdict) for verdict in settled]
         for verdict in settled:
             if verdict.last:
-                del self._live[verdict.sequence]
                 self._ended.append(verdict.sequence)
+                del self._live[verdict.sequence]
         self._drafter.observe([verdict for verdict in news if verdict is not None])
         return settled
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from foretoken.results import Completion
@@ -98,6 +98,10 @@ class BatchError(ForetokenError):
         self.completions = list(completions)
         self.errors = dict(errors)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From one process to another: an error is made anew from what it was made of."""
+        return type(self), (self.completions, self.errors)
+
 
 class ContractError(ForetokenError, RuntimeError):
     """A part broke the rules between parts."""
@@ -105,6 +109,18 @@ class ContractError(ForetokenError, RuntimeError):
 
 class NativeError(ForetokenError, RuntimeError):
     """The native module is required or forced, and cannot be had."""
+
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def without_frames(error: Error) -> Error:
+    """An error to keep: without the frames that it came through, which hold whatever was in them, such as caches."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 def one_line(text: str) -> str:

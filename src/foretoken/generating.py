@@ -35,7 +35,22 @@ class _Counter:
 
     def __init__(self, costs: Costs) -> None:
         self.records: list[RoundRecord] = []
+        self._dropped = 0  # how many there were before the first of them
         self._costs = costs
+
+    @property
+    def count(self) -> int:
+        """How many rounds there have been."""
+        return self._dropped + len(self.records)
+
+    def since(self, first: int) -> list[RoundRecord]:
+        """The records of round `first` and those after it."""
+        return self.records[first - self._dropped :]
+
+    def drop(self, before: int) -> None:
+        """Forget the records of rounds that nobody under way was in: there may be many prompts."""
+        del self.records[: before - self._dropped]
+        self._dropped = before
 
     def step(self, engine: Engine) -> list[Verdict]:
         before, known = self._costs(), len(self.records)
@@ -58,9 +73,9 @@ def generating(
     the others go on. Closing the iterator cancels what is left.
     """
     counter = _Counter(costs)
-    engine = make_engine(counter.records.append)
     waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
     live: dict[int, tuple[int, Request, Output, int]] = {}  # by sequence; the last: how many rounds had been before
+    engine = make_engine(counter.records.append)
     try:
         while True:
             while len(live) < at_once and (following := next(waiting, None)) is not None:
@@ -71,7 +86,7 @@ def generating(
                 except ForetokenError as error:
                     yield index, Ended(error=error)
                 else:
-                    live[request.sequence] = (index, request, output, len(counter.records))
+                    live[request.sequence] = (index, request, output, counter.count)
             if not live:
                 return
             for verdict in counter.step(engine):
@@ -84,6 +99,7 @@ def generating(
                 for piece in output.take(verdict):
                     yield index, piece
                 if verdict.last:
-                    yield index, Ended(request, output, counter.records[first:])
+                    yield index, Ended(request, output, counter.since(first))
+            counter.drop(min((first for *_, first in live.values()), default=counter.count))
     finally:
         engine.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -25,7 +24,7 @@ from foretoken.output import Generation, Output, Piece, Stream
 from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
-from foretoken.text import Tokenizer, expect_whole
+from foretoken.text import Tokenizer, expect_whole, token_ids
 from foretoken.types import TARGET, Budget, Drafter, Request, SamplingParams, Verifier
 
 
@@ -156,8 +155,10 @@ class Model:
         if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
             raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
         (any_prompt,) = self._requests((0,), chosen)
-        self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
-        self._verifier.end(any_prompt.sequence)
+        try:
+            self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
+        finally:
+            self._verifier.end(any_prompt.sequence)
         done = self._many(list(prompts), chosen, at_once)
         if as_completed:
             return done
@@ -237,16 +238,14 @@ class Model:
 
     def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
         """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
-        ended: dict[int, Ended] = {}
+        done: dict[int, Completion] = {}
         with closing(self._generating([partial(self._prepared, r, settings) for r in requests], len(requests))) as run:
             for index, event in run:
                 if isinstance(event, Piece):
                     yield index, event
-                elif event.error is not None:
-                    raise event.error
                 else:
-                    ended[index] = event
-        return [self._completion(ended[index], settings) for index in range(len(requests))]
+                    done[index] = self._completion(event, settings)
+        return [done[index] for index in range(len(requests))]
 
     def _many(
         self, prompts: Sequence[str | Sequence[int]], settings: GenerateSettings, at_once: int
@@ -263,11 +262,13 @@ class Model:
             for index, event in run:
                 if isinstance(event, Piece):
                     continue
-                if event.error is not None:
-                    errors[index] = event.error
+                try:
+                    done = self._completion(event, settings)
+                except ForetokenError as error:
+                    errors[index] = error
                     continue
-                completions[index] = completion = self._completion(event, settings)
-                yield index, completion
+                completions[index] = done
+                yield index, done
         if errors:
             raise BatchError(completions, errors)
 
@@ -315,6 +316,9 @@ class Model:
         return {name: decoder.cost for name, decoder in self.decoders.items()}
 
     def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
+        """Raises what it ended with, and what an audit ends with."""
+        if ended.error is not None:
+            raise ended.error
         request, output, records = ended.request, ended.output, ended.records
         assert request is not None
         assert output is not None
@@ -363,7 +367,7 @@ class Model:
             expect_whole(prompt, "the prompt")
             tokens = tuple(self.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
         else:
-            ids = _token_ids(prompt)
+            ids = token_ids(prompt)
             if ids is None:
                 raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids")
             tokens = ids
@@ -372,7 +376,7 @@ class Model:
         size, context = self._verifier.vocab_size, self._verifier.context_length
         for token in tokens:
             if not 0 <= token < size:
-                raise PromptError(f"the prompt holds token {token}; the model has tokens 0 to {size - 1}")
+                raise PromptError(f"the prompt holds token {quoted(token)}; the model has tokens 0 to {size - 1}")
         if len(tokens) >= context:
             raise PromptError(
                 f"the prompt has {len(tokens)} tokens, and the model's context holds {context} with what follows; "
@@ -387,14 +391,3 @@ def _exhausted(run: Generation) -> list[Completion]:
             next(run)
         except StopIteration as end:
             return list(end.value)
-
-
-def _token_ids(prompt: Any) -> tuple[int, ...] | None:
-    """Token ids from a list, tensor or array; None for anything else, bytes, truth values and fractions among it."""
-    if isinstance(prompt, bytes | bytearray):
-        return None
-    try:
-        items = list(prompt)
-        return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
-    except TypeError:
-        return None

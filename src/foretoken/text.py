@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -320,3 +321,14 @@ def _overlap(text: str, stop: str) -> int:
         if text.endswith(stop[:count]):
             return count
     return 0
+
+
+def token_ids(prompt: Any) -> tuple[int, ...] | None:
+    """Token ids from a list, tensor or array; None for anything else, bytes, truth values and fractions among it."""
+    if isinstance(prompt, bytes | bytearray):
+        return None
+    try:
+        items = list(prompt)
+        return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
+    except TypeError:
+        return None

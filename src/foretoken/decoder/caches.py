@@ -38,6 +38,9 @@ class Caches:
         """Forget a sequence; one that is not there is forgotten already."""
         self._caches.pop(sequence, None)
 
+    def __contains__(self, sequence: int) -> bool:
+        return sequence in self._caches
+
     def __getitem__(self, sequence: int) -> Cache:
         try:
             return self._caches[sequence]

@@ -60,6 +60,7 @@ class Decoder:
             )
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
         self.cost = Cost()
+        self._bad: str | None = None  # which weight holds NaN or infinities, where that was looked at; "": none
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass
@@ -206,8 +207,10 @@ class Decoder:
 
     def nan_error(self) -> NumericsError:
         """The error for a NaN among the logits, with its cause if the weights hold one."""
-        bad = self.weights.first_not_finite()
-        if bad is not None:
+        if self._bad is None:  # to look at all weights takes as long as a pass, or longer
+            self._bad = self.weights.first_not_finite() or ""
+        bad = self._bad
+        if bad:
             return NumericsError(f"the model's logits hold NaN: {bad} are NaN or infinite; fetch the checkpoint again")
         dtype = str(self.weights.embedding.dtype).removeprefix("torch.")
         advice = "load it as float32" if dtype != "float32" else "the checkpoint is of no use as it is"

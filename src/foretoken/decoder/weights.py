@@ -214,6 +214,7 @@ def load_weights(
             return made
     codes = _coded(found, config, threads)  # on the CPU: what runs elsewhere takes their values there
     placed = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    files.expect_unchanged()  # while it was converted
     stays = bool(codes) or any(placed[name] is tensor for name, tensor in tensors.items())
     return replace(assemble(placed, config, codes), mapped=files if stays else None)
 

@@ -16,7 +16,7 @@ def settle() -> None:
     cannot be known.
     """
     if os.getpid() not in _settled:
-        _settled[os.getpid()] = torch.get_num_threads()
+        _settled[os.getpid()] = max(_settled.values()) or torch.get_num_threads()  # a child's child has its number
         torch.set_num_threads(1)
 
 

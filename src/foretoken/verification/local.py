@@ -19,7 +19,7 @@ from foretoken.checking import Check, Part, run_check
 from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
-from foretoken.errors import ContractError, ForetokenError
+from foretoken.errors import ContractError, ForetokenError, without_frames
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.stopping import MakeStopsAfter, Watch, limit, never, stop_in
 from foretoken.types import (
@@ -150,10 +150,13 @@ class LocalVerifier:
 
     def end(self, sequence: int) -> None:
         """Free a sequence; one that is not there is free already. The cache of a conversation is kept."""
-        state = self._sequences.pop(sequence, None)
-        if state is not None and state.request.conversation is not None and self._cached:
+        state = self._sequences.get(sequence)
+        if state is not None and sequence in self.caches and self._cached and state.request.conversation is not None:
             self._kept.put(state.request.conversation, self.caches[sequence], state.text[: state.known], state.seen)
         self.caches.close(sequence)
+        for ticket, verdicts in list(self._results.items()):  # nobody takes them where a round was broken off
+            self._results[ticket] = [verdict for verdict in verdicts if verdict.sequence != sequence]
+        self._sequences.pop(sequence, None)  # last: what is broken off here is done by the next call
 
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation; one that is not there is free already."""
@@ -221,7 +224,7 @@ class LocalVerifier:
             for part in parts:
                 part.cache.discard()
             raise
-        return [gain if isinstance(gain, Verdict) else self._committed(check, gain) for gain in gains]
+        return [gain if isinstance(gain, Verdict) else self._settled(check, gain) for gain in gains]
 
     def _judged(self, check: Check, at: int, draft: Draft) -> _Gain:
         """What a draft comes to: the walk, cut where the sequence stops."""
@@ -257,9 +260,16 @@ class LocalVerifier:
         state = self._sequences[sequence]
         self.caches[sequence].discard()
         self._sequences[sequence] = replace(state, ended=True)
-        return Verdict(sequence, state.round, state.known, (), (), (), error=error)
+        return Verdict(sequence, state.round, state.known, (), (), (), error=without_frames(error))
 
     # -- what comes out of it ---------------------------------------------------------------------------------------
+
+    def _settled(self, check: Check, gain: _Gain) -> Verdict:
+        """What came of a part of the pass. Features that cannot be made end this sequence, and no other."""
+        try:
+            return self._committed(check, gain)
+        except ForetokenError as error:
+            return self._failed(gain.sequence, error)
 
     def _committed(self, check: Check, gain: _Gain) -> Verdict:
         """Commit a part of the pass, and say what came of it. Nothing that can fail runs before the record is new."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
@@ -23,9 +24,10 @@ class WorkerVerifier:
     def __init__(self, near: Verifier) -> None:
         self.context_length, self.vocab_size = near.context_length, near.vocab_size
         self._near = near
-        self._thread = ThreadPoolExecutor(1, "foretoken-verifier")
+        self._thread = ThreadPoolExecutor(1, "foretoken-verifier", self._note)
         self._passes: dict[int, Future[list[Verdict]]] = {}
         self._tickets = itertools.count()
+        self._ident = 0  # of the thread, once there is one
 
     def admit(self, request: Request) -> None:
         """As the other one, after the passes under way."""
@@ -55,5 +57,10 @@ class WorkerVerifier:
         """Wait for what is under way and end the thread."""
         self._thread.shutdown()
 
+    def _note(self) -> None:
+        self._ident = threading.get_ident()
+
     def _ask(self, question: Callable[[], Result]) -> Result:
+        if threading.get_ident() == self._ident:
+            return question()  # by Python's collector, which came by in that thread: to wait for it would be for ever
         return self._thread.submit(question).result()
