@@ -19,7 +19,8 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.types import Draft, Needs, PromptChunk, Request, Turn, Verdict, Verifier, Work
+from foretoken.telemetry import Work
+from foretoken.types import Draft, Needs, PromptChunk, Request, Turn, Verdict, Verifier
 
 Shape = str  # "chain" or "tree"
 

@@ -9,13 +9,13 @@ import pytest
 
 import foretoken
 from foretoken.build import with_draft
-from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.drafters.fractal import FractalDrafter, Guesses
 from foretoken.drafters.table import DRAFTERS
 from foretoken.model import Model
 from foretoken.stats import Stats, together
+from foretoken.telemetry import Cost
 from tests.tiny import needs_native
 from tests.tiny import one_thread as one_thread
 

@@ -10,8 +10,9 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
-    {"types", "errors", "settings", "provenance", "progress", "files", "limits", "formats"},
-    {"trees", "acceptance", "kernels", "stopping", "stats", "text", "source", "pictures", "results"},
+    {"errors", "settings", "telemetry", "provenance", "progress", "files", "limits", "formats"},
+    {"types", "stats"},
+    {"trees", "acceptance", "kernels", "stopping", "text", "source", "pictures", "results"},
     {"decoder", "sampling", "output", "timeline"},
     {"checking", "copies"},
     {"verification", "drafters", "rehearsal"},
@@ -64,7 +65,7 @@ def test_imports_point_down() -> None:
     seen = 0
     for path in modules():
         here = part_of(path)
-        for name in imports_of(ast.parse(path.read_text(encoding="utf-8"))):
+        for name in imports_of(ast.parse(path.read_text(encoding="utf-8")), typing=True):
             there = name.split(".")[1]
             if there not in LEVEL:  # public names, used by the command line
                 assert here == "cli", f"{path.name} imports {name} from the package's top"
@@ -74,6 +75,24 @@ def test_imports_point_down() -> None:
                 f"{path.relative_to(SOURCE)} imports {name}: upwards"
             )
     assert seen > 50, "the test no longer sees the imports"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Not within a package either, nor for type checkers alone."""
+    names = {".".join(("foretoken", *path.relative_to(SOURCE).with_suffix("").parts)): path for path in modules()}
+    names = {name.removesuffix(".__init__"): path for name, path in names.items()}
+    below: dict[str, set[str]] = {}
+    for name, path in names.items():
+        below[name] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                whole = {f"{node.module}.{alias.name}" for alias in node.names}
+                below[name] |= whole & names.keys() or {node.module} & names.keys()
+    assert sum(map(len, below.values())) > 500, "the test no longer sees the imports"
+    while below:  # take away who imports nobody that is left, until nobody is left
+        free = {name for name, others in below.items() if not others & below.keys()}
+        assert free, f"circles of imports among {sorted(below)}"
+        below = {name: others for name, others in below.items() if name not in free}
 
 
 def test_a_drafter_never_sees_the_verifier_nor_the_engine_the_decoder() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 import foretoken
 from foretoken.stats import LevelStats, Stats, summarise
-from foretoken.types import RoundRecord, Work
+from foretoken.telemetry import RoundRecord, Work
 
 PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, propose_seconds=0.0, check_seconds=0.5, read={0: 5})
 

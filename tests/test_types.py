@@ -11,6 +11,7 @@ import torch
 from foretoken.errors import ContractError
 from foretoken.results import Audit, Completion
 from foretoken.stats import Stats
+from foretoken.telemetry import RoundRecord, Work
 from foretoken.types import (
     TARGET,
     Budget,
@@ -19,10 +20,8 @@ from foretoken.types import (
     Needs,
     PromptChunk,
     Request,
-    RoundRecord,
     Turn,
     Verdict,
-    Work,
 )
 
 TURN = Turn(sequence=2, round=7, position=40, rows=8, depth=4)

@@ -24,7 +24,8 @@ from foretoken.errors import ForetokenError
 from foretoken.formats import format_of
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.stopping import never
-from foretoken.types import Budget, Drafter, PromptChunk, Request, RoundRecord, SamplingParams, Verdict, Verifier
+from foretoken.telemetry import RoundRecord
+from foretoken.types import Budget, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
 from tests.tiny import random_tensors, tiny_config
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foretoken.build import load
     from foretoken.chat import Chat
-    from foretoken.decoder.cost import Cost
     from foretoken.errors import (
         BatchError,
         CheckpointError,
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
     from foretoken.results import Audit, Completion, TokenLogprobs
     from foretoken.settings import GenerateSettings, LoadSettings
     from foretoken.stats import LevelStats, Stats
+    from foretoken.telemetry import Cost, RoundRecord, Work
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
-    from foretoken.types import RoundRecord, Work
 
 __version__ = "0.1.0"
 
@@ -49,7 +48,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "foretoken.build": ("load",),
     "foretoken.chat": ("Chat",),
-    "foretoken.decoder.cost": ("Cost",),
     "foretoken.errors": (
         "BatchError",
         "CheckpointError",
@@ -73,9 +71,9 @@ _HOMES = {
     "foretoken.results": ("Audit", "Completion", "TokenLogprobs"),
     "foretoken.settings": ("GenerateSettings", "LoadSettings"),
     "foretoken.stats": ("LevelStats", "Stats"),
+    "foretoken.telemetry": ("Cost", "RoundRecord", "Work"),
     "foretoken.transcript.record": ("record",),
     "foretoken.transcript.verify": ("Verification", "verify"),
-    "foretoken.types": ("RoundRecord", "Work"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

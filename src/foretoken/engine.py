@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
 from foretoken.stopping import limit
+from foretoken.telemetry import RoundRecord
 from foretoken.trees.tree import for_turns, longest_path, only
 from foretoken.types import (
     TARGET,
@@ -28,7 +29,6 @@ from foretoken.types import (
     Needs,
     PromptChunk,
     Request,
-    RoundRecord,
     Turn,
     Verdict,
     Verifier,

@@ -26,10 +26,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from foretoken.results import Completion
+from typing import Any, TypeVar
 
 
 class ForetokenError(Exception):
@@ -86,10 +83,11 @@ class NumericsError(ForetokenError, ArithmeticError):
 class BatchError(ForetokenError):
     """Some prompts of many failed; the others were finished.
 
-    `completions` has one for each prompt, in their order, None for those that failed; `errors` says why, by index.
+    `completions` has a `Completion` for each prompt, in their order, None for those that failed; `errors` says why, by
+    index.
     """
 
-    def __init__(self, completions: Sequence[Completion | None], errors: Mapping[int, ForetokenError]) -> None:
+    def __init__(self, completions: Sequence[Any], errors: Mapping[int, ForetokenError]) -> None:
         first = min(errors)
         super().__init__(
             f"{len(errors)} of {len(completions)} prompts failed, the first of them number {first}: {errors[first]}; "

@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from foretoken.decoder.cost import Cost
 from foretoken.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.output import Output, Piece
-from foretoken.types import Request, RoundRecord, Verdict
+from foretoken.telemetry import Cost, RoundRecord
+from foretoken.types import Request, Verdict
 
 Costs = Callable[[], dict[str, Cost]]  # what each decoder has cost so far
 # a request, made when there is room for it; raises what is wrong with it

@@ -13,7 +13,6 @@ from typing import Any, Literal, overload
 
 from foretoken.audit import audit
 from foretoken.chat import Chat
-from foretoken.decoder.cost import Cost
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.engine import Engine, Schedule
@@ -24,6 +23,7 @@ from foretoken.output import Generation, Output, Piece, Stream
 from foretoken.results import Completion
 from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
 from foretoken.stats import summarise
+from foretoken.telemetry import Cost
 from foretoken.text import Tokenizer, expect_whole, token_ids
 from foretoken.types import TARGET, Budget, Drafter, Request, SamplingParams, Verifier
 

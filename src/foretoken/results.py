@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from foretoken.types import FinishReason, RoundRecord
+from foretoken.telemetry import RoundRecord
+from foretoken.types import FinishReason
 
 if TYPE_CHECKING:
     import torch

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from foretoken.types import RoundRecord, Work
-
-if TYPE_CHECKING:
-    from foretoken.decoder.cost import Cost
+from foretoken.telemetry import Cost, RoundRecord, Work
 
 
 @dataclass(frozen=True, slots=True)

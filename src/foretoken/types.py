@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from foretoken.errors import ContractError, ForetokenError
+from foretoken.telemetry import Work
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import torch
-
-    from foretoken.decoder.cache import Cache
-    from foretoken.decoder.cost import Cost
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
 FinishReason = Literal["stop", "length"]
@@ -177,25 +175,6 @@ class PromptChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What one level of a drafter did in one call: without it, the cost of inner levels would be invisible.
-
-    It computed `rows` in some `passes` of its model, from `began` on (`time.perf_counter`) for some `seconds`, and
-    gained `draft_tokens`. Where it checked what the level below it had drafted, once, `checked_tokens` of those
-    `accepted_tokens` were right. The work of different levels does not overlap in time.
-    """
-
-    level: str
-    rows: int = 0
-    began: float = 0.0
-    seconds: float = 0.0
-    draft_tokens: int = 0
-    checked_tokens: int = 0
-    accepted_tokens: int = 0
-    passes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """N proposed tokens with their parents. Parents come before children.
 
@@ -285,28 +264,6 @@ class Verdict:
         return self.finish_reason is not None or self.error is not None
 
 
-class Extractor(Protocol):
-    """Reduces the target's keys and values, beside the target, to what a drafter needs to see of them. Only reads.
-
-    `name` holds a version or a hash of what it computes with: two that give other features have other names.
-    """
-
-    name: str
-
-    def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """Features of the committed positions `start` to `stop`: one row a position, memory of their own."""
-        ...
-
-
-class Views(Protocol):
-    """What a drafter that shares the target's cache is given: a way to make views, one a round, and nothing else."""
-
-    def view(self, sequence: int, layers: range | None = None, length: int | None = None) -> Cache:
-        """A window on a sequence's committed keys and values, of all layers or some, and of `length` positions at most:
-        a drafter that has not heard of the last verdict yet must not see what it has brought."""
-        ...
-
-
 class Drafter(Protocol):
     """Proposes tokens. Sees turns and verdicts, and of the target's cache only views; never verifier or engine."""
 
@@ -373,28 +330,3 @@ class Verifier(Protocol):
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation; one that is not there is free already."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """What one round did, for statistics, pictures and (later) the pace. Times in seconds.
-
-    `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included; `work[s]`
-    is what went into its draft. `read[s]` counts tokens of its prompt that were read: a round that has it is one of the
-    prompt's, also the last of them, which brings the first token. `dropped` counts drafts that were late, repeated or
-    for an unknown sequence. The round began at `began` (`time.perf_counter`), with drafting; checking followed. `cost`
-    is what decoders computed and read in it, for all its sequences, by the name of their level; the engine knows no
-    decoder, so who records adds it.
-    """
-
-    round: int
-    drafted: Mapping[int, int]
-    accepted: Mapping[int, int]
-    new_tokens: Mapping[int, int]
-    propose_seconds: float
-    check_seconds: float
-    dropped: int = 0
-    work: Mapping[int, tuple[Work, ...]] = field(default_factory=dict)
-    began: float = 0.0
-    cost: Mapping[str, Cost] = field(default_factory=dict)
-    read: Mapping[int, int] = field(default_factory=dict)

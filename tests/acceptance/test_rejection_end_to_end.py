@@ -19,7 +19,8 @@ from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
-from foretoken.types import Budget, Distribution, Drafter, Request, RoundRecord, SamplingParams
+from foretoken.telemetry import RoundRecord
+from foretoken.types import Budget, Distribution, Drafter, Request, SamplingParams
 from foretoken.verification.local import LocalVerifier
 from tests.chance import FALSE_ALARM, assert_drawn_from, chi_square_tail
 from tests.oracles import sampled_distribution

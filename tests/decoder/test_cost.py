@@ -11,12 +11,13 @@ import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.cost import Cost, CostModel
+from foretoken.decoder.cost import CostModel
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
 from foretoken.formats import format_of
+from foretoken.telemetry import Cost
 from tests.decoder.models import build_reference, family_case, load_decoder, random_tokens
 from tests.tiny import tiny_decoder
 

@@ -14,7 +14,8 @@ from foretoken.engine import Engine, Schedule
 from foretoken.errors import ForetokenError
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.stopping import MakeStopsAfter, never
-from foretoken.types import Budget, Draft, Drafter, PromptChunk, Request, RoundRecord, Verdict, Verifier
+from foretoken.telemetry import RoundRecord
+from foretoken.types import Budget, Draft, Drafter, PromptChunk, Request, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.world import GREEDY, Plain, Snapshot, World, chain_of, decode, make_world, weak_decoder

@@ -14,7 +14,8 @@ from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.engine import Engine
 from foretoken.sampling.sampler import DRAFT_DICE, TARGET_DICE, Sampler
-from foretoken.types import Budget, Drafter, Request, RoundRecord, SamplingParams, Turn, Verdict
+from foretoken.telemetry import RoundRecord
+from foretoken.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
 from tests.world import VOCABULARY, Snapshot, chain_of, make_world, read, weak_decoder

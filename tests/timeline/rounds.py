@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from foretoken.results import Completion
 from foretoken.stats import summarise
-from foretoken.types import RoundRecord, Work
+from foretoken.telemetry import RoundRecord, Work
 
 PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 0.02, read={0: 5})
 

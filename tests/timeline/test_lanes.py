@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from foretoken.telemetry import RoundRecord, Work
 from foretoken.timeline.lanes import Pass, Round, lanes, rows_of
-from foretoken.types import RoundRecord, Work
 from tests.timeline.rounds import PROMPT, rounds
 
 LADDER = ("small", "lookup")

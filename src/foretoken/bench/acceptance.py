@@ -34,7 +34,8 @@ from foretoken.ladder import find_levels, name_levels
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings import LoadSettings
 from foretoken.stats import summarise
-from foretoken.types import Budget, Drafter, Request, RoundRecord, SamplingParams
+from foretoken.telemetry import RoundRecord
+from foretoken.types import Budget, Drafter, Request, SamplingParams
 from foretoken.verification.local import LocalVerifier
 
 Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view

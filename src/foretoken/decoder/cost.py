@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -18,35 +17,7 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LINEARS, LayerWeights, Weights
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What calls of a decoder cost, together.
-
-    `flops`: floating-point operations, of which a multiplication and an addition are two. `weight_bytes`: those read of
-    weights in their format, and of embedding rows; a weight is taken to be read once a call, whatever the number of
-    rows, and to be in no cache of the processor before. `cache_bytes`: of keys and values, those read of what is
-    committed, once a call, sequence and layer, and those written.
-    """
-
-    flops: int = 0
-    weight_bytes: int = 0
-    cache_bytes: int = 0
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(
-            self.flops + other.flops,
-            self.weight_bytes + other.weight_bytes,
-            self.cache_bytes + other.cache_bytes,
-        )
-
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(
-            self.flops - other.flops,
-            self.weight_bytes - other.weight_bytes,
-            self.cache_bytes - other.cache_bytes,
-        )
+from foretoken.telemetry import Cost
 
 
 class CostModel:

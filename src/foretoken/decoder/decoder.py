@@ -13,7 +13,7 @@ import torch
 from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.cost import Cost, CostModel
+from foretoken.decoder.cost import CostModel
 from foretoken.decoder.native_pass import NativePass, why_not
 from foretoken.decoder.outputs import Outputs, Scored
 from foretoken.decoder.rope import RopeTable
@@ -22,6 +22,7 @@ from foretoken.decoder.torch_pass import TorchPass
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
 from foretoken.kernels import forked, native
+from foretoken.telemetry import Cost
 
 _AT_ONCE = 64  # rows of logits that are computed before somebody asks: of a vocabulary of 128,256, 33 MB
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one

@@ -50,7 +50,8 @@ from foretoken.drafters.recipe import Context, Level
 from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
 from foretoken.settings import MOST_DRAFT_TOKENS
-from foretoken.types import Distribution, Draft, Request, Turn, Verdict, Work
+from foretoken.telemetry import Work
+from foretoken.types import Distribution, Draft, Request, Turn, Verdict
 
 SLOTS = ("fixed", "lookup", "recycle")
 _FIXED = 0  # the token in slots that nothing is known of

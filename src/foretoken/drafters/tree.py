@@ -28,8 +28,9 @@ from foretoken.drafters.recipe import Context, Level
 from foretoken.drafters.table import TREE, DrafterEntry
 from foretoken.errors import DraftSpecError
 from foretoken.settings import MOST_DRAFT_TOKENS
+from foretoken.telemetry import Work
 from foretoken.trees.grow import Growth
-from foretoken.types import Budget, Distribution, Draft, Turn, Verdict, Work
+from foretoken.types import Budget, Distribution, Draft, Turn, Verdict
 
 _CANDIDATES = 16  # children that a node is given before the shape chooses, if its width is not more
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-from foretoken.types import RoundRecord
+from foretoken.telemetry import RoundRecord
 
 _MOST = 160  # passes that the line is drawn through: with all pairs of them, an instant
 

@@ -11,7 +11,8 @@ from foretoken.checking import Check
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import gathered, joined
-from foretoken.types import Extractor, Features, Needs, Request
+from foretoken.decoder.views import Extractor
+from foretoken.types import Features, Needs, Request
 
 Tensors = dict[str, torch.Tensor]
 

@@ -19,13 +19,13 @@ from foretoken.checking import Check, Part, run_check
 from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
+from foretoken.decoder.views import Extractor
 from foretoken.errors import ContractError, ForetokenError, without_frames
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.stopping import MakeStopsAfter, Watch, limit, never, stop_in
 from foretoken.types import (
     TARGET,
     Draft,
-    Extractor,
     Features,
     FinishReason,
     Needs,

@@ -25,7 +25,8 @@ from foretoken.bench.reproduce.costs import COST_NOTE, Predicted, predict
 from foretoken.bench.reproduce.drawing import bars, heat_maps
 from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, REPORTED, TITLE, Reported
 from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Paper, Part, Rehearsed, Subject, Table, beside
+from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Rehearsed, Subject, Table, beside
+from foretoken.bench.reproduce.parts import Paper, Part
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.rehearsal.shapes import SHAPES
 

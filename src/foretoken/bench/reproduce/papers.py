@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from foretoken.bench.reproduce.paper import Paper
+from foretoken.bench.reproduce.parts import Paper
 from foretoken.errors import SettingError, nearest, quoted
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from foretoken.bench.fields import difference, expect
 from foretoken.bench.reproduce import places
-from foretoken.bench.reproduce.paper import SCALES, Paper, Subject
+from foretoken.bench.reproduce.paper import SCALES, Subject
 from foretoken.bench.reproduce.papers import paper
+from foretoken.bench.reproduce.parts import Paper
 from foretoken.bench.reproduce.report import report
 from foretoken.bench.reproduce.workbench import Progress, Workbench
 from foretoken.errors import InputError, SettingError, nearest, quoted
