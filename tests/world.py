@@ -27,6 +27,7 @@ from foretoken.stopping import never
 from foretoken.telemetry import RoundRecord
 from foretoken.types import Budget, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
 from foretoken.verification.local import LocalVerifier
+from foretoken.verification.uncached import UncachedVerifier
 from tests.tiny import random_tensors, tiny_config
 
 LONGEST = 20  # tokens of plain continuation that the contracts use
@@ -151,13 +152,12 @@ class Run:
     ) -> None:
         """budgets: if they are not those of one level that drafts a chain of num_speculative_tokens."""
         caches = Caches() if caches is None else caches
-        verifier: Verifier = LocalVerifier(
+        verifier: Verifier = (LocalVerifier if cached else UncachedVerifier)(
             target,
             caches,
             extractors=getattr(drafter, "extractors", ()),
             samplers=samplers,
             stops=never if stops_after is None else lambda request: partial(stops_after, request.sequence),
-            cached=cached,
         )
         if wrap is not None:
             verifier = wrap(verifier)

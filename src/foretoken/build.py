@@ -30,6 +30,7 @@ from foretoken.settings import LoadSettings
 from foretoken.source import DEFAULT_MODEL, resolve
 from foretoken.text import Tokenizer, watch_for_stops
 from foretoken.verification.local import LocalVerifier
+from foretoken.verification.uncached import UncachedVerifier
 
 log = logging.getLogger(__name__)
 
@@ -121,10 +122,9 @@ def _drafting(
     drafter = make_ladder(
         levels, Context(target, tokenizer, guessing or samplers, settings.rule, load, faithful=faithful, caches=caches)
     )
-    verifier = LocalVerifier(
+    verifier = (LocalVerifier if settings.cache else UncachedVerifier)(
         target,
         caches,
-        cached=settings.cache,
         samplers=samplers.target,
         stops=watch_for_stops(tokenizer),
         rule=settings.rule,

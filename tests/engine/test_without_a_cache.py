@@ -14,7 +14,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.errors import ContractError, SettingError
 from foretoken.model import Model
 from foretoken.types import Request
-from foretoken.verification.local import LocalVerifier
+from foretoken.verification.uncached import UncachedVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.engine.common import both
 from tests.world import Run, make_world
@@ -62,7 +62,7 @@ def test_every_drafter_of_the_table_gives_what_plain_decoding_gives(name: str, a
     world, caches = make_world(arithmetic), Caches()
     drafter = TABLE[name].make(Stage(world, caches, "chain"))
     if drafter.needs.extractors:
-        verifier = LocalVerifier(world.target, caches, extractors=getattr(drafter, "extractors", ()), cached=False)
+        verifier = UncachedVerifier(world.target, caches, extractors=getattr(drafter, "extractors", ()))
         with pytest.raises(ContractError, match="an extractor reads keys and values, and none are kept here"):
             verifier.admit(Request(0, world.plains[0].prompt, 9, needs=drafter.needs))
         assert caches._caches == {}

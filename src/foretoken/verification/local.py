@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from foretoken.checking import Check, Part, run_check
+from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches, KeptCaches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
@@ -35,56 +36,15 @@ from foretoken.types import (
 )
 from foretoken.verification.features import FeatureReader, Seen, Tensors, taps_of
 from foretoken.verification.judging import JUDGES, by_walk
-
-
-@dataclass(frozen=True)
-class _Sequence:
-    """What the verifier knows of a sequence between passes.
-
-    `text` begins with the `known` tokens of prompt and output; what may stand behind them is left of a pass that was
-    broken off. The cache holds all of them but the last; while the prompt is read (round 0), what has been read of it.
-    `told`: of so many positions the drafter has the features. The sampler is moved along a walk before anything is
-    committed, so each round puts it back first.
-    """
-
-    request: Request
-    sampler: Sampler
-    watch: Watch
-    text: list[int]
-    known: int
-    seen: Seen
-    round: int = 0
-    told: int = 0
-    cached: int = 0
-    ended: bool = False
-
-    @property
-    def gained(self) -> int:
-        """How many tokens it has gained."""
-        return self.known - len(self.request.prompt)
-
-
-@dataclass(frozen=True)
-class _Gain:
-    """What one part of a pass comes to for its sequence, before it is committed: rows of the part that are kept, and
-    the tokens behind them. tokens: none while a prompt is read."""
-
-    sequence: int
-    part: int
-    path: Sequence[int]
-    tokens: tuple[int, ...] = ()
-    accepted: tuple[int, ...] = ()
-    origins: tuple[str, ...] = ()
-    reason: FinishReason | None = None
+from foretoken.verification.state import Gain, State
 
 
 class LocalVerifier:
     """A target in this process. `extractors`, by their names, make what requests may need.
 
     `rule` says how drafts are judged when sampling: "walk" (the target's own choices, followed as far as the draft has
-    them) or "rejection" (the classical one: the distribution is kept, the tokens are not). With `cached` False no keys
-    or values are kept from pass to pass: each computes the whole text again, with the same result. `stops` makes what
-    watches a request's tokens for its stop strings.
+    them) or "rejection" (the classical one: the distribution is kept, the tokens are not). `stops` makes what watches a
+    request's tokens for its stop strings.
     """
 
     def __init__(
@@ -93,7 +53,6 @@ class LocalVerifier:
         caches: Caches | None = None,
         *,
         extractors: Sequence[Extractor] = (),
-        cached: bool = True,
         samplers: MakeSampler = Sampler,
         stops: MakeStopsAfter = never,
         rule: str = "walk",
@@ -103,11 +62,10 @@ class LocalVerifier:
         self.vocab_size = target.config.valid_vocab_size
         self._target = target
         self._features = FeatureReader(target, {extractor.name: extractor for extractor in extractors})
-        self._cached = cached
         self._samplers = samplers
         self._stops = stops
         self._judge = JUDGES[rule]
-        self._sequences: dict[int, _Sequence] = {}
+        self._sequences: dict[int, State] = {}
         self._kept: KeptCaches[Seen] = KeptCaches()
         self._results: dict[int, list[Verdict]] = {}
         self._tickets = itertools.count()
@@ -118,14 +76,9 @@ class LocalVerifier:
         self._expect_readable(request)
         sampler = self._samplers(request)  # a grammar may be refused
         watch = Watch(request, self._stops)
-        names = self._features.names(request.needs)
-        cache, seen = self._target.new_cache(), Seen(names)
-        if request.conversation is not None and self._cached:
-            kept = self._kept.take(request.conversation, request.prompt)
-            if kept is not None and kept.more.holds(names, kept.cache.length):
-                cache, seen = kept.cache, kept.more.first(names, kept.cache.length)
+        cache, seen = self._taken_up(request, self._features.names(request.needs))
         self.caches.open(request.sequence, cache)
-        self._sequences[request.sequence] = _Sequence(
+        self._sequences[request.sequence] = State(
             request, sampler, watch, list(request.prompt), len(request.prompt), seen, cached=cache.length
         )
 
@@ -151,8 +104,8 @@ class LocalVerifier:
     def end(self, sequence: int) -> None:
         """Free a sequence; one that is not there is free already. The cache of a conversation is kept."""
         state = self._sequences.get(sequence)
-        if state is not None and sequence in self.caches and self._cached and state.request.conversation is not None:
-            self._kept.put(state.request.conversation, self.caches[sequence], state.text[: state.known], state.seen)
+        if state is not None and sequence in self.caches and state.request.conversation is not None:
+            self._keep(state.request.conversation, state)
         self.caches.close(sequence)
         for ticket, verdicts in list(self._results.items()):  # nobody takes them where a round was broken off
             self._results[ticket] = [verdict for verdict in verdicts if verdict.sequence != sequence]
@@ -161,6 +114,32 @@ class LocalVerifier:
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation; one that is not there is free already."""
         self._kept.forget(conversation)
+
+    # -- what is kept from pass to pass, which UncachedVerifier does without ----------------------------------------
+
+    def _taken_up(self, request: Request, names: frozenset[str]) -> tuple[Cache, Seen]:
+        """The cache that a sequence begins with: of its conversation, if that has one with the features it needs."""
+        if request.conversation is not None:
+            kept = self._kept.take(request.conversation, request.prompt)
+            if kept is not None and kept.more.holds(names, kept.cache.length):
+                return kept.cache, kept.more.first(names, kept.cache.length)
+        return self._target.new_cache(), Seen(names)
+
+    def _keep(self, conversation: int, state: State) -> None:
+        """Keep what a sequence has read for the next one of its conversation."""
+        self._kept.put(conversation, self.caches[state.request.sequence], state.text[: state.known], state.seen)
+
+    def _held(self, state: State) -> int:
+        """How many positions a cache holds before a draft is checked: all but the last token, which is the root."""
+        return state.known - 1
+
+    def _commit(self, check: Check, gain: Gain, cache: Cache, *, reading: bool) -> None:
+        """Keep the rows of a pass that have become text. reading: they are of the prompt."""
+        check.commit(gain.part, gain.path)
+
+    def _prompt_read(self, state: State) -> None:
+        """A prompt has been read whole."""
+        self._share(state)
 
     # -- what comes into a pass -------------------------------------------------------------------------------------
 
@@ -174,7 +153,7 @@ class LocalVerifier:
             raise ContractError(f"a draft came for sequence {draft.sequence}, whose prompt has not been read")
         if (draft.round, draft.position) != (state.round, state.known):
             return False
-        held, expected = self.caches[draft.sequence].length, state.known - 1 if self._cached else 0
+        held, expected = self.caches[draft.sequence].length, self._held(state)
         if held != expected:
             raise ContractError(
                 f"the cache of sequence {draft.sequence} holds {held} positions, expected {expected}: "
@@ -210,7 +189,7 @@ class LocalVerifier:
         named = [*(draft.sequence for draft in drafts), *reading]
         needs = [self._sequences[sequence].request.needs for sequence in named]
         layers = self._target.config.num_layers
-        gains: list[_Gain | Verdict] = []
+        gains: list[Gain | Verdict] = []
         try:
             check = run_check(self._target, parts, [tap for need in needs for tap in taps_of(need, layers)])
             for at, sequence in enumerate(named):
@@ -226,7 +205,7 @@ class LocalVerifier:
             raise
         return [gain if isinstance(gain, Verdict) else self._settled(check, gain) for gain in gains]
 
-    def _judged(self, check: Check, at: int, draft: Draft) -> _Gain:
+    def _judged(self, check: Check, at: int, draft: Draft) -> Gain:
         """What a draft comes to: the walk, cut where the sequence stops."""
         state = self._sequences[draft.sequence]
         state.sampler.rewind(state.gained)
@@ -235,22 +214,22 @@ class LocalVerifier:
         origins = (*(draft.origins[i] for i in walked.accepted), TARGET)
         count, reason = self._stop(state, gained)
         accepted = tuple(walked.accepted[:count])
-        return _Gain(
+        return Gain(
             draft.sequence, at, check.path(at, accepted, count), gained[:count], accepted, origins[:count], reason
         )
 
-    def _read(self, check: Check, at: int, sequence: int) -> _Gain:
+    def _read(self, check: Check, at: int, sequence: int) -> Gain:
         """What a chunk of a prompt comes to: a first token, if it is the last one."""
         state, part = self._sequences[sequence], check.parts[at]
         path = range(len(part.text))
         if not part.wanted:
-            return _Gain(sequence, at, path)
+            return Gain(sequence, at, path)
         state.sampler.rewind(0)
         (token,) = by_walk(check, at, _NOTHING_DRAFTED, state.sampler, self._target.nan_error).gained(())
         _, reason = self._stop(state, (token,))
-        return _Gain(sequence, at, path, (token,), (), (TARGET,), reason)
+        return Gain(sequence, at, path, (token,), (), (TARGET,), reason)
 
-    def _stop(self, state: _Sequence, gained: Sequence[int]) -> tuple[int, FinishReason | None]:
+    def _stop(self, state: State, gained: Sequence[int]) -> tuple[int, FinishReason | None]:
         request = state.request
         before = state.text[len(request.prompt) : state.known]
         room = limit(request, self.context_length) - len(before)
@@ -264,22 +243,19 @@ class LocalVerifier:
 
     # -- what comes out of it ---------------------------------------------------------------------------------------
 
-    def _settled(self, check: Check, gain: _Gain) -> Verdict:
+    def _settled(self, check: Check, gain: Gain) -> Verdict:
         """What came of a part of the pass. Features that cannot be made end this sequence, and no other."""
         try:
             return self._committed(check, gain)
         except ForetokenError as error:
             return self._failed(gain.sequence, error)
 
-    def _committed(self, check: Check, gain: _Gain) -> Verdict:
+    def _committed(self, check: Check, gain: Gain) -> Verdict:
         """Commit a part of the pass, and say what came of it. Nothing that can fail runs before the record is new."""
         state, cache = self._sequences[gain.sequence], self.caches[gain.sequence]
         reading = not state.round
         held = cache.length if reading else state.known - 1  # positions that had been committed before
-        if self._cached or reading:
-            check.commit(gain.part, gain.path)
-        else:
-            cache.discard()
+        self._commit(check, gain, cache, reading=reading)
         rows = len(gain.path) if reading else len(gain.tokens)
         state.text[state.known :] = gain.tokens
         self._sequences[gain.sequence] = now = replace(
@@ -305,12 +281,10 @@ class LocalVerifier:
         if state.request.needs != Needs():
             verdict = replace(verdict, features=self._features_of(state, check, gain, held, rows))
         if reading and gain.tokens:
-            self._share(now)
-            if not self._cached:
-                cache.truncate(0)
+            self._prompt_read(now)
         return verdict
 
-    def _logits(self, check: Check, gain: _Gain) -> torch.Tensor | None:
+    def _logits(self, check: Check, gain: Gain) -> torch.Tensor | None:
         """What each token was chosen from: of each row that is kept, from the root on."""
         if not gain.tokens:
             return None
@@ -318,7 +292,7 @@ class LocalVerifier:
         rows = check.rows_of(gain.part, gain.path[root:])
         return joined([check.outputs.logits(row)[None] for row in rows])
 
-    def _features_of(self, state: _Sequence, check: Check, gain: _Gain, held: int, rows: int) -> Features | None:
+    def _features_of(self, state: State, check: Check, gain: Gain, held: int, rows: int) -> Features | None:
         """The features of the last `rows` rows of a part, and of `held` positions before it that are not told yet."""
         request, cache = state.request, self.caches[gain.sequence]
         passed: list[Tensors] = []
@@ -330,13 +304,13 @@ class LocalVerifier:
                 state.seen.keep(new)
         return self._features.features(request, cache, min(state.told, held), passed)
 
-    def _share(self, state: _Sequence) -> None:
+    def _share(self, state: State) -> None:
         """Give what has been read to sequences that wait for the same prompt: all but its last token, from whose row
         each chooses a token of its own."""
         request = state.request
         known = list(self._sequences.values())  # at once: other threads admit and end theirs meanwhile
         waiting = [s for s in known if s.request.prompt_of == request.sequence and not s.round]
-        for other in waiting if self._cached else ():
+        for other in waiting:
             sequence, length = other.request.sequence, len(request.prompt) - 1
             names = other.seen.names
             alike = other.request.prompt == request.prompt and state.seen.holds(names, length)
@@ -355,8 +329,6 @@ class LocalVerifier:
         lacking = self._features.lacking(request.needs)
         if lacking is not None:
             raise ContractError(f"sequence {request.sequence} needs {lacking}")
-        if request.needs.extractors and not self._cached:
-            raise ContractError("an extractor reads keys and values, and none are kept here; load with a cache")
 
 
 _NOTHING_DRAFTED = Draft(-1, 0, 0, (), (), ())
