@@ -37,9 +37,9 @@ test: $(INSTALLED) ## the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "$(TESTS)"
 
 check: $(INSTALLED) ## style, types, layers, and that generated documents are fresh
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py -k "not python_in_the_documents"
 	$(BIN)/python docs/generate.py --check
 
@@ -65,7 +65,8 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): $(BIN)/python pyproject.toml CMakeLists.txt $(wildcard src/foretoken/kernels/csrc/*)
-ifdef PACKAGES_OF
+ifneq ($(PACKAGES_OF),)
+	@echo "installing into $(VENV), with the packages of $(PACKAGES_OF) (the native module takes a minute)"
 	@cd $(VENV) && echo $(abspath $(PACKAGES_OF))/lib/python*/site-packages > $$(echo lib/python*/site-packages)/packages.pth
 	$(PIP) install -q --disable-pip-version-check --no-deps -e .
 else

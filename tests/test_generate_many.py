@@ -188,7 +188,7 @@ def test_where_some_prompts_fail_the_others_are_finished(at_once: int) -> None:
         assert error.completions[index] is None
     expect_all_the_same([error.completions[index] for index in good], "greedy")
     assert str(error) == (
-        f"7 of {len(prompts)} prompts failed, the first of them number 0: {error.errors[0]}; what the others gave is "
+        f"7 of {len(prompts)} prompts failed, the first of them prompts[0]: {error.errors[0]}; what the others gave is "
         "in this error's completions"
     )
     expect_nothing_left(ours)
@@ -222,7 +222,7 @@ def test_one_that_fails_in_mid_run_is_told_and_the_others_are_finished(at_once: 
     ours = tiny(poisoned(special.tokens[3]).target)
     prompts = [plains[0].prompt, (3, special.tokens[3]), plains[1].prompt, special.prompt, plains[0].prompt]
     with pytest.raises(
-        BatchError, match=r"^2 of 5 prompts failed, the first of them number 1: the model's logits"
+        BatchError, match=r"^2 of 5 prompts failed, the first of them prompts\[1\]: the model's logits"
     ) as raised:
         ours.generate_many(prompts, at_once=at_once, max_new_tokens=15)
     assert {index: type(error) for index, error in raised.value.errors.items()} == {1: NumericsError, 3: NumericsError}
@@ -289,6 +289,7 @@ def test_settings_that_are_none_are_refused() -> None:
         (b"bytes", {}, "prompts is b'bytes', expected several prompts; give one prompt to `generate`"),
         (None, {}, "prompts is None, expected several prompts; give one prompt to `generate`"),
         (7, {}, "prompts is 7, expected several prompts; give one prompt to `generate`"),
+        ([10, 20, 30], {}, "prompts is [10, 20, 30], expected several prompts; give one prompt to `generate`"),
         (["a"], {"n": 2}, "n is 2, and here each prompt has one completion; repeat the prompt instead"),
         (["a"], {"at_once": 0}, "at_once is 0, expected a whole number, 1 or more"),
         (["a"], {"at_once": -3}, "at_once is -3, expected a whole number, 1 or more"),

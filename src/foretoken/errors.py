@@ -90,7 +90,7 @@ class BatchError(ForetokenError):
     def __init__(self, completions: Sequence[Any], errors: Mapping[int, ForetokenError]) -> None:
         first = min(errors)
         super().__init__(
-            f"{len(errors)} of {len(completions)} prompts failed, the first of them number {first}: {errors[first]}; "
+            f"{len(errors)} of {len(completions)} prompts failed, the first of them prompts[{first}]: {errors[first]}; "
             "what the others gave is in this error's completions"
         )
         self.completions = list(completions)

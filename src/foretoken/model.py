@@ -148,7 +148,10 @@ class Model:
         chosen = GenerateSettings.chosen(chosen, settings)
         if chosen.n != 1:
             raise SettingError(f"n is {chosen.n}, and here each prompt has one completion; repeat the prompt instead")
-        if isinstance(prompts, str | bytes) or not isinstance(prompts, Iterable):
+        several: list[Any] = (
+            list(prompts) if isinstance(prompts, Iterable) and not isinstance(prompts, str | bytes) else [0]
+        )
+        if several and all(isinstance(item, int) for item in several):  # the tokens of one
             raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
         if not isinstance(as_completed, bool):
             raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")
@@ -159,7 +162,7 @@ class Model:
             self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
         finally:
             self._verifier.end(any_prompt.sequence)
-        done = self._many(list(prompts), chosen, at_once)
+        done = self._many(several, chosen, at_once)
         if as_completed:
             return done
         found = dict(done)

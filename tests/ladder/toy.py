@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from foretoken.drafters.recipe import Context, Level, Recipe
 from foretoken.drafters.table import DrafterEntry
+from foretoken.telemetry import Work
 from foretoken.types import Draft, Needs, Request, Turn, Verdict
 
 ENTRY = DrafterEntry("tests.ladder.toy", "says the last token again, `times` times", {"times": int, "tokens": int}, 3)
@@ -25,10 +27,13 @@ class ToyDrafter:
         self._texts.update((request.sequence, list(request.prompt)) for request in requests)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        return [
-            turn.chain(self._texts[turn.sequence][-1:] * min(self.times, turn.rows, turn.depth), self.name)
-            for turn in turns
-        ]
+        return [self._draft(turn) for turn in turns]
+
+    def _draft(self, turn: Turn) -> Draft:
+        began = time.perf_counter()
+        tokens = self._texts[turn.sequence][-1:] * min(self.times, turn.rows, turn.depth)
+        work = Work(self.name, 0, began, time.perf_counter() - began, len(tokens))
+        return turn.chain(tokens, self.name, (work,))
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         for verdict in verdicts:

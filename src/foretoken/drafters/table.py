@@ -4,8 +4,8 @@ A low-bit format is a draft too: a copy of the model in it. What is no name at a
 `CHAIN` or, with an option of `TREE`'s, as a tree. A row is light: what reads it, to name a draft or to list them all,
 imports no drafter.
 
-To add a drafter: write its file, which ends with its recipe (foretoken.drafters.recipe), and add its row here. Every
-contract test in `tests/contracts` then runs on it; `--help` and the documents have it from here.
+To add a drafter: write its file, which ends with its recipe (foretoken.drafters.recipe), and add its row here: see
+ARCHITECTURE.md, "What to touch to add".
 """
 
 from __future__ import annotations
