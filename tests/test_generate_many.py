@@ -243,6 +243,7 @@ def test_an_audit_that_fails_is_that_prompts_own(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(BatchError) as raised:
         model("lookup").generate_many(PROMPTS, at_once=3, audit=True, **SETTINGS["greedy"])
     assert [str(error) for error in raised.value.errors.values()] == ["in the audit"]
+    assert all(error.__traceback__ is None for error in raised.value.errors.values()), "it holds the audit's pass"
     assert sum(done is None for done in raised.value.completions) == 1
     expect_nothing_left(model("lookup"))
 

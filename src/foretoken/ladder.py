@@ -1,7 +1,7 @@
 """From what a user calls a draft to a drafter: `lookup`, `mxfp4,lookup`, `PATH:k=4:depth=6`.
 
-The level nearest to the target comes first; each is sped up by the one behind it and checks what that one drafts. What
-a level is and takes is its recipe's affair (foretoken.drafters.recipe); here is what levels are to each other.
+The level nearest to the target comes first. Each level is sped up by the one behind it and checks what that one drafts.
+A level's recipe reads its options and makes it (foretoken.drafters.recipe). This module puts the levels together.
 """
 
 from __future__ import annotations

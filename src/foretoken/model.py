@@ -16,7 +16,7 @@ from foretoken.chat import Chat
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.engine import Engine, Schedule
-from foretoken.errors import BatchError, CheckpointError, ForetokenError, PromptError, SettingError, quoted
+from foretoken.errors import BatchError, ForetokenError, PromptError, SettingError, quoted, without_frames
 from foretoken.files import FilesAsRead
 from foretoken.generating import Ended, Event, Prepare, generating
 from foretoken.output import Generation, Output, Piece, Stream
@@ -268,7 +268,7 @@ class Model:
                 try:
                     done = self._completion(event, settings)
                 except ForetokenError as error:
-                    errors[index] = error
+                    errors[index] = without_frames(error)  # an audit's frames hold a pass
                     continue
                 completions[index] = done
                 yield index, done
@@ -311,7 +311,7 @@ class Model:
                 yield event
         yield from ((index, Ended(error=error)) for index in sorted(left))
 
-    def _changed(self) -> CheckpointError | None:
+    def _changed(self) -> ForetokenError | None:
         """What is wrong where a file that weights are mapped from has changed since it was loaded."""
         return next((error for files in self._mapped if (error := files.changed()) is not None), None)
 

@@ -1,4 +1,4 @@
-"""The values that travel: requests in, drafts and verdicts between the parts, completions out.
+"""The values that travel: requests in, drafts and verdicts between the parts.
 
 All are frozen. A drafter sees turns and verdicts and returns drafts; the verifier sees drafts and returns verdicts;
 nothing else passes between them, so either may stand at the far end of a network.

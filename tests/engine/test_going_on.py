@@ -18,7 +18,7 @@ from foretoken.errors import NumericsError
 from foretoken.types import Needs
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.worker import WorkerVerifier
-from tests.engine.open_loop import Loop, apart, seven
+from tests.engine.open_loop import COUNT, Loop, apart, seven
 from tests.engine.test_open_loop import LATE
 from tests.world import GREEDY, World, chain_of, decode
 
@@ -59,6 +59,33 @@ def test_whichever_pass_is_broken_off_the_loop_goes_on(
     assert broken == 7
 
 
+@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["model on a view, model", "tree, mxfp4 on a view", "mxfp4, int2, lookup on stacked views"]
+)
+def test_the_targets_cache_grows_while_others_draft_on_views_of_it(name: str, ahead: int) -> None:
+    """In a thread of its own, at any time: the target's cache outgrows the memory that it began with."""
+    one, other = (plain.prompt for plain in seven().plains[:2])
+    line = (*one, *other) * 20
+    plains = tuple(decode(seven().target, line[:length], COUNT, GREEDY) for length in (236, 241, 246, 250))
+    for drafted in (2, 5):  # of which the last is held back, as the bonus that is guessed
+        loop = Loop(
+            name,
+            world=World(seven().target, plains),
+            wrap=WorkerVerifier,
+            schedule=Schedule(ahead=ahead),
+            tokens=drafted,
+        )
+        for sequence in range(len(plains)):
+            loop.admit(sequence)
+        loop.run()
+        for sequence in range(len(plains)):
+            loop.expect_as_alone(sequence)
+        assert sum(sum(record.accepted.values()) for record in loop.records) > 0
+        loop.expect_empty()
+        loop.verifier.near.close()
+
+
 class FailingOnce:
     """An extractor that fails once."""
 
@@ -74,12 +101,18 @@ class FailingOnce:
         return {}
 
 
+class Looking(NothingDrafter):
+    """Drafts nothing, and wants what an extractor makes."""
+
+    needs = Needs(extractors=("failing-once",))
+
+    def __init__(self, extractor: FailingOnce) -> None:
+        self.extractors = (extractor,)
+
+
 @pytest.mark.parametrize("at", [1, 3, 4, 8])
 def test_features_that_cannot_be_made_end_their_own_sequence(at: int) -> None:
-    drafter = NothingDrafter()
-    drafter.needs = Needs(extractors=("failing-once",))
-    drafter.extractors = (FailingOnce(at),)  # type: ignore[attr-defined]
-    loop = Loop(drafter, world=apart(), budgets=chain_of(1))
+    loop = Loop(Looking(FailingOnce(at)), world=apart(), budgets=chain_of(1))
     for sequence in range(3):
         loop.admit(sequence)
     loop.run()
@@ -127,7 +160,7 @@ def test_who_shares_a_prompt_waits_for_it_and_for_nobody_else() -> None:
     assert read[-1] == dict.fromkeys(range(1, 6), 1)
 
 
-def test_a_conversation_may_be_forgotten_in_the_verifiers_own_thread() -> None:
+def test_a_conversation_may_be_forgotten_in_the_verifiers_own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python's collector comes by in any thread, and ends a conversation that nobody holds there."""
     model = foretoken.load("stdlib-1m", draft="none", threads=1)
     near = model._verifier
@@ -139,7 +172,7 @@ def test_a_conversation_may_be_forgotten_in_the_verifiers_own_thread() -> None:
         worker.forget(99)
         return real(*given)
 
-    near.submit = submit  # type: ignore[method-assign]
+    monkeypatch.setattr(near, "submit", submit)
     found: list[tuple[int, ...]] = []
     thread = Thread(target=lambda: found.append(model.generate([5, 6], max_new_tokens=2).tokens), daemon=True)
     thread.start()

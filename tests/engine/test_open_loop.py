@@ -13,7 +13,6 @@ from foretoken.types import Request, Verifier
 from foretoken.verification.worker import WorkerVerifier
 from tests.engine.open_loop import COUNT, LONG, Loop, seven
 from tests.fakes import FarVerifier
-from tests.world import GREEDY, World, decode
 
 DRAFTERS = (
     "none",
@@ -167,33 +166,6 @@ def test_those_who_leave_while_a_check_is_under_way_leave_nothing(name: str, lat
         loop.expect_empty()
         if isinstance(loop.verifier.near, WorkerVerifier):
             loop.verifier.near.close()
-
-
-@pytest.mark.parametrize("ahead", [1, 2])
-@pytest.mark.parametrize(
-    "name", ["model on a view, model", "tree, mxfp4 on a view", "mxfp4, int2, lookup on stacked views"]
-)
-def test_the_targets_cache_grows_while_others_draft_on_views_of_it(name: str, ahead: int) -> None:
-    """In a thread of its own, at any time: the target's cache outgrows the memory that it began with."""
-    one, other = (plain.prompt for plain in seven().plains[:2])
-    line = (*one, *other) * 20
-    plains = tuple(decode(seven().target, line[:length], COUNT, GREEDY) for length in (236, 241, 246, 250))
-    for drafted in (2, 5):  # of which the last is held back, as the bonus that is guessed
-        loop = Loop(
-            name,
-            world=World(seven().target, plains),
-            wrap=WorkerVerifier,
-            schedule=Schedule(ahead=ahead),
-            tokens=drafted,
-        )
-        for sequence in range(len(plains)):
-            loop.admit(sequence)
-        loop.run()
-        for sequence in range(len(plains)):
-            loop.expect_as_alone(sequence)
-        assert sum(sum(record.accepted.values()) for record in loop.records) > 0
-        loop.expect_empty()
-        loop.verifier.near.close()
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])

@@ -30,8 +30,10 @@ def test_it_drafts_and_the_text_is_the_same() -> None:
         done = foretoken.load("stdlib-7m", draft=draft).generate(PROMPT, max_new_tokens=40)
         assert done.tokens == plain.tokens
         assert done.stats.draft_tokens > 0
-    assert foretoken.load("stdlib-7m", draft="toy").drafter.times == 2  # type: ignore[attr-defined]
-    assert foretoken.load("stdlib-7m", draft="toy:times=5").drafter.times == 5  # type: ignore[attr-defined]
+    for draft, times in (("toy", 2), ("toy:times=5", 5)):
+        drafter = foretoken.load("stdlib-7m", draft=draft).drafter
+        assert isinstance(drafter, toy.ToyDrafter)
+        assert drafter.times == times
 
 
 @pytest.mark.parametrize(

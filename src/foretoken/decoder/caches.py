@@ -14,7 +14,7 @@ More = TypeVar("More")
 
 
 class Caches:
-    """Owned by the verifier; a drafter is given it as `foretoken.types.Views`, to make views with and nothing else."""
+    """Owned by the verifier. A drafter is given it as `foretoken.decoder.views.Views`, which only makes views."""
 
     def __init__(self) -> None:
         self._caches: dict[int, Cache] = {}

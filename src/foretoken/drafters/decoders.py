@@ -63,7 +63,7 @@ class DecoderRecipe(Recipe):
 def decoder_level(level: DraftLevel) -> Level:
     """The level that the name of a format or of a checkpoint asks for: a chain, or with an option of a tree's a
     tree."""
-    is_copy = is_format(level.name)
+    is_copy = _is_format(level.name)
     if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
         known = [*DRAFTERS, *FORMATS, *EMBEDDED]
         raise DraftSpecError(
@@ -85,14 +85,14 @@ def decoder_level(level: DraftLevel) -> Level:
     )
 
 
-def is_format(name: str) -> bool:
+def _is_format(name: str) -> bool:
     """Whether it is the name of a low-bit format, or a label: `int4-g64`, whatever its group."""
     return re.sub(r"-g[0-9]{1,9}$", "", name) in FORMATS
 
 
 def format_asked(name: str, options: dict[str, Any]) -> Format | None:
     """The low-bit format that a draft asks for, by its name or by an option."""
-    called = name if is_format(name) else options.get("format")
+    called = name if _is_format(name) else options.get("format")
     if called is None:
         if "group" in options:
             raise _belongs_to_a_format(name, "group")

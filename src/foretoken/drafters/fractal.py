@@ -310,8 +310,8 @@ class FractalRecipe(DecoderRecipe):
 
 
 def embedded(level: Level, num_layers: int) -> Level:
-    """A fractal level with what it leaves open: before a quarter of the layers, evenly spaced,
-    and as many tokens in the window (FractalLLM, appendix D)."""
+    """A fractal level with what it leaves open: before a quarter of the layers, evenly spaced, and as many tokens in
+    the window (FractalLLM, appendix D)."""
     n, layers = level.options.get("n"), level.options.get("layers")
     called = f"draft {level.name!r}"
     if layers is None:

@@ -90,7 +90,7 @@ class Context:
 
     @property
     def independent(self) -> bool:
-        """Whether drafts throw dice of their own, for the rejection rule."""
+        """Whether drafts are sampled with noise of their own, for the rejection rule, and not with the target's."""
         return self.rule == "rejection"
 
     @property
