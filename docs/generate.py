@@ -153,7 +153,7 @@ def command_line() -> Iterator[str]:
         "",
         "## Environment and exit codes",
         "",
-        "Environment: `FORETOKEN_LEVEL` forces an instruction level (generic, avx2, avxvnni, avx512, "
+        "Environment: `FORETOKEN_ISA` forces an instruction set (generic, avx2, avxvnni, avx512, "
         "avx512vnni, avx512bf16, amx: same output, other speed); `FORETOKEN_NATIVE` is auto, off (everything in "
         "PyTorch, whose output is another) or required.",
         "",
@@ -172,7 +172,7 @@ def command_line() -> Iterator[str]:
         "each file of the model that decides something. `foretoken verify FILE` generates again and compares all of "
         "it, bit for bit: later, with another draft, with another number of threads, or on another machine. A record "
         "of the native engine needs the native engine and the same architecture (x86-64, say), not the same "
-        "instruction level; one of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor "
+        "instruction set; one of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor "
         "if its bits are to be equal. A model that moved is named with `--model`.",
         "",
         "With `--json` neither line is printed. The audit is `audit` in the object (null without `--audit`): "

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import foretoken
-from foretoken.build import with_draft
-from foretoken.model import Model
-from foretoken.results import Completion
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
+from foretoken.results.completion import Completion
 from foretoken.verification.local import LocalVerifier
 from tests.engine.open_loop import tables_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from foretoken.types import Distribution, SamplingParams
+from foretoken.protocol.types import Distribution, SamplingParams
 
 NextToken = Callable[[tuple[int, ...]], int]  # a target, as a function of the tokens that came before
 

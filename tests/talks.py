@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from foretoken.source import EMBEDDED
+from foretoken.common.source import EMBEDDED
 
 TEMPLATE = """\
 {%- for message in messages -%}

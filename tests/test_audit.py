@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.audit import audit
+from foretoken.api.audit import audit
+from foretoken.api.model import Model
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.errors import ContractError, SettingError
-from foretoken.model import Model
-from foretoken.results import Audit
-from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.types import Budget, Request, Verdict
+from foretoken.protocol.types import Budget, Request, Verdict
+from foretoken.results.completion import Audit
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 from foretoken.verification.local import LocalVerifier
 from tests.tiny import ARITHMETICS
 from tests.world import World, make_world

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import foretoken
+from foretoken.api.model import Model
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import Rows
 from foretoken.errors import GrammarError, InputError, NumericsError, PromptError, SettingError
-from foretoken.model import Model
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 from tests.interrupts import Interrupts
 from tests.talks import TEMPLATE, talking, written
 

@@ -16,14 +16,14 @@ import torch
 from safetensors.torch import save_file
 
 import foretoken
-from foretoken import progress as progress_module
+from foretoken.common import progress as progress_module
+from foretoken.common.progress import progress
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.config import parse_config
-from foretoken.decoder.copied import copied
+from foretoken.decoder.homes.huge_pages import copied
 from foretoken.decoder.weights import expected_shapes
 from foretoken.errors import ModelError
-from foretoken.progress import progress
-from foretoken.results import Completion
-from foretoken.source import EMBEDDED
+from foretoken.results.completion import Completion
 from tests.tiny import BASE, needs_native
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken.build import with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.drafters.fractal import FractalDrafter, Guesses
 from foretoken.drafters.table import DRAFTERS
-from foretoken.model import Model
-from foretoken.stats import Stats, together
-from foretoken.telemetry import Cost
+from foretoken.protocol.telemetry import Cost
+from foretoken.results.stats import Stats, together
 from tests.tiny import needs_native
 from tests.tiny import one_thread as one_thread
 

@@ -8,6 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
+from foretoken.common.files import read_json
+from foretoken.common.source import resolve
 from foretoken.errors import (
     BatchError,
     CheckpointError,
@@ -21,9 +23,9 @@ from foretoken.errors import (
     one_line,
     quoted,
 )
-from foretoken.files import read_json
-from foretoken.settings import DraftLevel, GenerateSettings, LoadSettings, parse_draft
-from foretoken.source import resolve
+from foretoken.settings.drafts import DraftLevel, parse_draft
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 
 KINDS = [ForetokenError, InputError, TranscriptError, CheckpointError, ModelNotFoundError, UnsupportedModelError]
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from foretoken.bench import identical, passes
+from foretoken.common.files import as_json, beginning, expect_place, read_bytes, write_json
 from foretoken.errors import InputError, TranscriptError
-from foretoken.files import as_json, beginning, expect_place, read_bytes, write_json
 from tests.prove import __main__ as prove
 
 RECORD = {"number": 1, "name": "é"}
@@ -71,7 +71,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path: 
     path.write_text("what was there", encoding="utf-8")
     code = """
 import os, signal, sys
-from foretoken.files import write_json
+from foretoken.common.files import write_json
 os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
 write_json(sys.argv[1], {"number": 1})
 """

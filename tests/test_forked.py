@@ -28,10 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import foretoken
-from foretoken.chat import Chat
+from foretoken.api.chat import Chat
+from foretoken.api.model import Model
 from foretoken.decoder.rows import chain
-from foretoken.model import Model
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 from tests.tiny import BASE, needs_native, random_tensors, tiny_config, tiny_decoder
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

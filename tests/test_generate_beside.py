@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 from tests.many import PROMPTS, SETTINGS, expect_all_the_same, expect_nothing_left, expect_same, model, truth
 
 

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.audit import audit
+from foretoken.api.audit import audit
+from foretoken.api.model import Model
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.errors import BatchError, GrammarError, NumericsError, PromptError, SettingError
-from foretoken.model import Model
-from foretoken.settings import LoadSettings
-from foretoken.types import Budget
+from foretoken.protocol.types import Budget
+from foretoken.settings.load import LoadSettings
 from foretoken.verification.local import LocalVerifier
 from tests.engine.open_loop import apart, poisoned
 from tests.many import LOOP, PROMPTS, SETTINGS, expect_all_the_same, expect_nothing_left, model, truth
@@ -239,7 +239,7 @@ def test_an_audit_that_fails_is_that_prompts_own(monkeypatch: pytest.MonkeyPatch
             raise NumericsError("in the audit")
         return audit(*given)
 
-    monkeypatch.setattr("foretoken.model.audit", failing)
+    monkeypatch.setattr("foretoken.api.model.audit", failing)
     with pytest.raises(BatchError) as raised:
         model("lookup").generate_many(PROMPTS, at_once=3, audit=True, **SETTINGS["greedy"])
     assert [str(error) for error in raised.value.errors.values()] == ["in the audit"]

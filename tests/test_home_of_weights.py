@@ -13,27 +13,28 @@ import torch
 from safetensors.torch import save_file
 
 import foretoken
+from foretoken.api.model import Model
+from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
-from foretoken.decoder import home, weights
+from foretoken.decoder import weights
 from foretoken.decoder.config import read_config
-from foretoken.decoder.home import SMALL, SPARE, Home, choose
+from foretoken.decoder.homes import choice as home
+from foretoken.decoder.homes.choice import SMALL, SPARE, Home, choose
 from foretoken.decoder.low_bit import quantised, size_in
 from foretoken.decoder.weights import expected_shapes
 from foretoken.errors import ModelError
 from foretoken.formats import format_of
 from foretoken.kernels import native
-from foretoken.model import Model
-from foretoken.settings import LoadSettings
-from foretoken.source import EMBEDDED
+from foretoken.settings.load import LoadSettings
 from tests.copies.loaded import in_pytorch
-from tests.levels import HERE, at_level
+from tests.isas import HERE, with_isa
 from tests.tiny import needs_native
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
 GB = 10**9
-FITTING: dict[str, Any] = {"level": "avx512", "has_layout": True, "needed": 3 * GB, "besides": 0, "left": 16 * GB}
-HAS_LAYOUT = native.module() is not None and native.repacks(native.level())
-needs_layout = pytest.mark.skipif(not HAS_LAYOUT, reason="the level here reads weights as fast as they lie in the file")
+FITTING: dict[str, Any] = {"isa": "avx512", "has_layout": True, "needed": 3 * GB, "besides": 0, "left": 16 * GB}
+HAS_LAYOUT = native.module() is not None and native.repacks(native.isa())
+needs_layout = pytest.mark.skipif(not HAS_LAYOUT, reason="the isa here reads weights as fast as they lie in the file")
 
 
 @pytest.fixture
@@ -56,15 +57,15 @@ def generate(model: Model) -> tuple[tuple[int, ...], str | None]:
     ("kind", "changes", "expected"),
     [
         ("bfloat16", {}, Home("copied", "avx512 has a faster layout for bfloat16")),
-        ("bfloat16", {"level": None}, Home("mapped", "a copy is for the native engine on the CPU")),
+        ("bfloat16", {"isa": None}, Home("mapped", "a copy is for the native engine on the CPU")),
         (
             "bfloat16",
-            {"level": "amx", "has_layout": False},
+            {"isa": "amx", "has_layout": False},
             Home("mapped", "amx reads them as fast as they lie in the file"),
         ),
-        ("float16", {}, Home("mapped", "no level has a faster layout for float16")),
-        ("float32", {}, Home("mapped", "no level has a faster layout for float32")),
-        ("mxfp4", {}, Home("mapped", "no level has a faster layout for mxfp4")),
+        ("float16", {}, Home("mapped", "no instruction set has a faster layout for float16")),
+        ("float32", {}, Home("mapped", "no instruction set has a faster layout for float32")),
+        ("mxfp4", {}, Home("mapped", "no instruction set has a faster layout for mxfp4")),
         ("bfloat16", {"needed": 14_560_032}, Home("mapped", "copying 14.6 MB would only make loading slower")),
         ("bfloat16", {"left": None}, Home("mapped", "this system does not tell how much memory is left")),
         (
@@ -122,7 +123,7 @@ def test_where_it_pays_target_and_drafts_are_copied_and_no_file_stays_mapped(dra
     before = files_mapped()
     model = foretoken.load("stdlib-7m", draft=draft)
     assert {decoder.home for decoder in model.decoders.values()} == {"copied"}
-    assert model.target.weights.layouts > {"rows"}, "a tied output layer stays in rows, all else has the level's layout"
+    assert model.target.weights.layouts > {"rows"}, "a tied output layer stays in rows, all else has the isa's layout"
     assert files_mapped() == before
     assert generate(model) == generate(foretoken.load("stdlib-7m", draft="none", weights="mapped"))
     assert files_mapped() == before
@@ -130,14 +131,14 @@ def test_where_it_pays_target_and_drafts_are_copied_and_no_file_stays_mapped(dra
 
 @needs_native
 @pytest.mark.usefixtures("nothing_is_small")
-@pytest.mark.parametrize("level", HERE)
-def test_the_level_decides(level: str) -> None:
-    with at_level(level):
-        has_layout = native.repacks(level)
+@pytest.mark.parametrize("isa", HERE)
+def test_the_level_decides(isa: str) -> None:
+    with with_isa(isa):
+        has_layout = native.repacks(isa)
         model = foretoken.load("stdlib-1m", draft="none")
         assert model.target.home == ("copied" if has_layout else "mapped")
-        assert model.target.weights.layouts == ({"rows", level} if has_layout else {"rows"})
-    assert has_layout == (level not in ("generic", "amx", "amx-emulated")), "as docs/benchmarks.md says"
+        assert model.target.weights.layouts == ({"rows", isa} if has_layout else {"rows"})
+    assert has_layout == (isa not in ("generic", "amx", "amx-emulated")), "as docs/benchmarks.md says"
 
 
 @pytest.mark.usefixtures("nothing_is_small")
@@ -152,7 +153,7 @@ def test_pytorch_reads_them_where_they_are(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_says_what_it_did_and_what_it_would_do_with_more_memory(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder, level = EMBEDDED["stdlib-1m"], native.level()
+    folder, isa = EMBEDDED["stdlib-1m"], native.isa()
 
     def told(**settings: Any) -> list[str]:
         caplog.clear()
@@ -162,7 +163,7 @@ def test_it_says_what_it_did_and_what_it_would_do_with_more_memory(
 
     (message,) = told()
     assert message.startswith(f"the weights in {folder}, 2.0 MB, were copied into memory in 0.")
-    assert message.endswith(f" s: {level} has a faster layout for bfloat16")
+    assert message.endswith(f" s: {isa} has a faster layout for bfloat16")
     assert told(weights="mapped") == told(weights="copied") == []
     monkeypatch.setattr(weights, "memory_left", lambda: 2 * GB)
     assert told() == [
@@ -203,7 +204,7 @@ def test_a_system_that_does_not_give_what_it_says_is_left_is_no_reason_to_fail(
         raise ModelError("the machine does not give it; leave them where they are, with weights 'mapped'")
 
     expected = generate(foretoken.load("stdlib-1m", weights="mapped"))
-    monkeypatch.setattr("foretoken.decoder.copied.together", lambda kinds, **more: refuse() if kinds else {})
+    monkeypatch.setattr("foretoken.decoder.homes.huge_pages.together", lambda kinds, **more: refuse() if kinds else {})
     with caplog.at_level(logging.INFO):
         model = foretoken.load("stdlib-1m")
     assert model.target.home == "mapped"

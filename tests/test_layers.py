@@ -10,16 +10,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 
 # the layers of ARCHITECTURE.md
 LAYERS: list[set[str]] = [
-    {"errors", "settings", "telemetry", "provenance", "progress", "files", "limits", "formats"},
-    {"types", "stats"},
-    {"trees", "acceptance", "kernels", "stopping", "text", "source", "pictures", "results"},
-    {"decoder", "sampling", "output", "timeline"},
-    {"checking", "copies"},
-    {"verification", "drafters", "rehearsal"},
-    {"engine", "training", "ladder"},
-    {"audit", "chat", "generating"},
-    {"model"},
-    {"build"},
+    {"errors", "common", "settings", "formats"},
+    {"protocol"},
+    {"trees", "acceptance", "kernels", "text", "results"},
+    {"decoder", "sampling"},
+    {"copies", "prices"},
+    {"verification", "drafters", "rehearsal", "timeline"},
+    {"loop", "training"},
+    {"api"},
     {"transcript"},
     {"bench"},
     {"doctor"},
@@ -100,5 +98,5 @@ def test_a_drafter_never_sees_the_verifier_nor_the_engine_the_decoder() -> None:
         names = set(imports_of(ast.parse(path.read_text(encoding="utf-8")), typing=True))
         if part_of(path) == "drafters":
             assert not any(name.startswith("foretoken.verification") for name in names), path.name
-        if part_of(path) == "engine":
+        if part_of(path) == "loop":
             assert not any(name.startswith("foretoken.decoder") for name in names), path.name

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.limits import Limits, control_groups
+from foretoken.common.limits import Limits, control_groups
 
 V2 = "30 23 0:26 {root} /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "3{n} 31 0:3{n} {root} /sys/fs/cgroup/{name} rw,relatime - cgroup cgroup rw,{name}\n"

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 import foretoken
+from foretoken.api.model import Model
+from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
 from foretoken.decoder import weights
-from foretoken.decoder.copied import copied
-from foretoken.decoder.mapped import MappedFiles
+from foretoken.decoder.homes.huge_pages import copied
+from foretoken.decoder.homes.mapped import MappedFiles
 from foretoken.errors import BatchError, CheckpointError
 from foretoken.formats import format_of
-from foretoken.model import Model
-from foretoken.source import EMBEDDED
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
 ADVICE = (
@@ -75,7 +75,7 @@ def test_a_file_that_was_overwritten_is_found_before_it_is_read(
     model = foretoken.load(folder)
     ask(model)
     overwrite(folder / "model.safetensors")
-    monkeypatch.setattr("foretoken.model.Engine", lambda *args, **options: pytest.fail("it runs"))
+    monkeypatch.setattr("foretoken.api.model.Engine", lambda *args, **options: pytest.fail("it runs"))
     for _ in range(2):
         assert refusal(lambda: ask(model)) == f"{folder / 'model.safetensors'} has changed since it was loaded{ADVICE}"
 

@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import foretoken
-from foretoken.model import Model
+from foretoken.api.model import Model
 
 STARTS = ("def add(", "import os\nimport", "class Stack:\n    def push(self, item):", "for i in range(")
 

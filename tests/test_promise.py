@@ -14,7 +14,7 @@ import foretoken
 from foretoken import kernels
 from foretoken.errors import SettingError
 from foretoken.kernels import native, rowwise
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 from tests.tiny import needs_native
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
@@ -35,7 +35,7 @@ def test_the_native_engine_keeps_the_exact_promise_whatever_is_asked(asked: str)
     model = foretoken.load("stdlib-1m", promise=asked)
     done = model.generate(PROMPT, max_new_tokens=4)
     assert model.promise == done.promise == "exact"
-    assert done.arithmetic == model.target.arithmetic == f"native {native.level()}"
+    assert done.arithmetic == model.target.arithmetic == f"native {native.isa()}"
 
 
 @pytest.mark.usefixtures("pytorch")

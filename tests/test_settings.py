@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken.errors import DraftSpecError, SettingError, quoted
-from foretoken.settings import DraftLevel, GenerateSettings, LoadSettings, parse_draft
+from foretoken.settings.drafts import DraftLevel, parse_draft
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 
 ABSURD_NUMBERS = [0, -1, True, False, 1.0, 2.5, "8", float("nan")]
 

@@ -9,8 +9,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors as hub_errors
 
+from foretoken.common.source import DEFAULT_MODEL, EMBEDDED, resolve
 from foretoken.errors import ModelNotFoundError, SettingError, UnsupportedModelError
-from foretoken.source import DEFAULT_MODEL, EMBEDDED, resolve
 
 KNOWN = "(known: stdlib-1m, stdlib-7m)"
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 import foretoken
-from foretoken.stats import LevelStats, Stats, summarise
-from foretoken.telemetry import RoundRecord, Work
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.results.stats import LevelStats, Stats, summarise
 
 PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, propose_seconds=0.0, check_seconds=0.5, read={0: 5})
 

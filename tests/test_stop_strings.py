@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foretoken
+from foretoken.api.model import Model
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import SettingError
-from foretoken.model import Model
-from foretoken.results import Completion
-from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.text import TextStream, Tokenizer, watch_for_stops
-from foretoken.types import Budget, Drafter
+from foretoken.protocol.types import Budget, Drafter
+from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
+from foretoken.text.tokenizer import TextStream, Tokenizer, watch_for_stops
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
 from tests.world import LONGEST, make_world

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.stopping import Watch, limit, stop_in
-from foretoken.types import FinishReason, Request
+from foretoken.protocol.types import FinishReason, Request
+from foretoken.text.stopping import Watch, limit, stop_in
 
 END = 9
 PROMPT = (1, 2, 3)

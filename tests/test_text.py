@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import CheckpointError
-from foretoken.source import EMBEDDED
-from foretoken.text import StreamDecoder, Tokenizer
+from foretoken.text.tokenizer import StreamDecoder, Tokenizer
 
 
 def _save(tokenizer: tokenizers.Tokenizer, folder: Path, **special: str) -> Tokenizer:

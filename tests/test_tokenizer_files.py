@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import tokenizers
 
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import CheckpointError
-from foretoken.source import EMBEDDED
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 
 PEERS = Path(__file__).parent.parent / "src" / "foretoken" / "bench" / "peers"
 Change = Callable[[dict[str, Any]], object]

@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from foretoken.errors import ContractError
-from foretoken.results import Audit, Completion
-from foretoken.stats import Stats
-from foretoken.telemetry import RoundRecord, Work
-from foretoken.types import (
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.types import (
     TARGET,
     Budget,
     Draft,
@@ -23,6 +21,8 @@ from foretoken.types import (
     Turn,
     Verdict,
 )
+from foretoken.results.completion import Audit, Completion
+from foretoken.results.stats import Stats
 
 TURN = Turn(sequence=2, round=7, position=40, rows=8, depth=4)
 DRAFT = Draft(

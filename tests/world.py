@@ -19,13 +19,13 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.engine import Engine, Schedule
 from foretoken.errors import ForetokenError
 from foretoken.formats import format_of
+from foretoken.loop.engine import Engine, Schedule
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.stopping import never
-from foretoken.telemetry import RoundRecord
-from foretoken.types import Budget, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
+from foretoken.text.stopping import never
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.uncached import UncachedVerifier
 from tests.tiny import random_tensors, tiny_config

@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretoken.build import load
-    from foretoken.chat import Chat
+    from foretoken.api.build import load
+    from foretoken.api.chat import Chat
+    from foretoken.api.model import Model
     from foretoken.errors import (
         BatchError,
         CheckpointError,
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
         UnsupportedModelError,
     )
     from foretoken.kernels import explain
-    from foretoken.model import Model
-    from foretoken.output import Piece, Stream
-    from foretoken.results import Audit, Completion, TokenLogprobs
-    from foretoken.settings import GenerateSettings, LoadSettings
-    from foretoken.stats import LevelStats, Stats
-    from foretoken.telemetry import Cost, RoundRecord, Work
+    from foretoken.loop.output import Piece, Stream
+    from foretoken.protocol.telemetry import Cost, RoundRecord, Work
+    from foretoken.results.completion import Audit, Completion, TokenLogprobs
+    from foretoken.results.stats import LevelStats, Stats
+    from foretoken.settings.generate import GenerateSettings
+    from foretoken.settings.load import LoadSettings
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
 
@@ -46,8 +47,8 @@ __version__ = "0.1.0"
 
 # where each public name lives: it is imported when it is first used, so that `import foretoken` is instant
 _HOMES = {
-    "foretoken.build": ("load",),
-    "foretoken.chat": ("Chat",),
+    "foretoken.api.build": ("load",),
+    "foretoken.api.chat": ("Chat",),
     "foretoken.errors": (
         "BatchError",
         "CheckpointError",
@@ -66,12 +67,13 @@ _HOMES = {
         "UnsupportedModelError",
     ),
     "foretoken.kernels": ("explain",),
-    "foretoken.model": ("Model",),
-    "foretoken.output": ("Piece", "Stream"),
-    "foretoken.results": ("Audit", "Completion", "TokenLogprobs"),
-    "foretoken.settings": ("GenerateSettings", "LoadSettings"),
-    "foretoken.stats": ("LevelStats", "Stats"),
-    "foretoken.telemetry": ("Cost", "RoundRecord", "Work"),
+    "foretoken.api.model": ("Model",),
+    "foretoken.loop.output": ("Piece", "Stream"),
+    "foretoken.results.completion": ("Audit", "Completion", "TokenLogprobs"),
+    "foretoken.settings.generate": ("GenerateSettings",),
+    "foretoken.settings.load": ("LoadSettings",),
+    "foretoken.results.stats": ("LevelStats", "Stats"),
+    "foretoken.protocol.telemetry": ("Cost", "RoundRecord", "Work"),
     "foretoken.transcript.record": ("record",),
     "foretoken.transcript.verify": ("Verification", "verify"),
 }

@@ -17,8 +17,8 @@ import torch
 
 from foretoken.acceptance.rejection import reject, without
 from foretoken.acceptance.walk import walk
+from foretoken.protocol.types import Distribution, Request, SamplingParams
 from foretoken.sampling.sampler import Sampler
-from foretoken.types import Distribution, Request, SamplingParams
 from tests.chance import Dice, assert_drawn_from, every_run
 from tests.oracles import path_to, sampled_distribution
 

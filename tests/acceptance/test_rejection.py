@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foretoken.acceptance.rejection import chance, reject, residual, without
 from foretoken.errors import ContractError
-from foretoken.types import Distribution
+from foretoken.protocol.types import Distribution
 from tests.chance import Dice, every_run
 
 TARGET = np.array([0.5, 0.3, 0.2, 0.0])

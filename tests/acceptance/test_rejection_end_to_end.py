@@ -14,13 +14,13 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import assemble
+from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
-from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.tree import TreeDrafter
-from foretoken.engine import Engine
+from foretoken.loop.engine import Engine
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget, Distribution, Drafter, Request, SamplingParams
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
-from foretoken.telemetry import RoundRecord
-from foretoken.types import Budget, Distribution, Drafter, Request, SamplingParams
 from foretoken.verification.local import LocalVerifier
 from tests.chance import FALSE_ALARM, assert_drawn_from, chi_square_tail
 from tests.oracles import sampled_distribution

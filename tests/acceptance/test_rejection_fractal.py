@@ -14,8 +14,8 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.fractal import FractalDrafter
+from foretoken.protocol.types import Distribution, Request, SamplingParams, Turn
 from foretoken.sampling.sampler import Sampler
-from foretoken.types import Distribution, Request, SamplingParams, Turn
 from foretoken.verification.local import LocalVerifier
 from tests.chance import Dice, every_run
 from tests.oracles import sampled_distribution

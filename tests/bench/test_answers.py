@@ -14,7 +14,7 @@ import foretoken
 from foretoken.bench.answers import answer_line, differing, write_answers
 from foretoken.bench.suites import Prompt
 from foretoken.errors import InputError, SettingError
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 
 TALK = Prompt("81", ("def add(a, b):\n    return", "def sub("), "coding", chat=True)
 

@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
+from foretoken.api.build import load, load_level
 from foretoken.bench import acceptance, copies
 from foretoken.bench.ceilings import Ceiling
-from foretoken.build import load, load_level
+from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
 from foretoken.copies.beside import place_beside
 from foretoken.decoder import low_bit
 from foretoken.decoder.weights import Weights
+from foretoken.drafters.ladder import find_levels
 from foretoken.errors import ForetokenError, InputError
 from foretoken.formats import format_of
-from foretoken.ladder import find_levels
-from foretoken.source import EMBEDDED
 from tests.tiny import needs_native
 
 SMALL = 1 << 22  # bytes: nothing here is a measurement

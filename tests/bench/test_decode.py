@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 
+from foretoken.api.model import Model
 from foretoken.bench import decode
 from foretoken.bench.decode import Asked, measure, write_answers
 from foretoken.bench.samples import Sample, journal_of
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Prompt
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import DraftSpecError, InputError, SettingError
-from foretoken.model import Model
-from foretoken.results import Completion
-from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.source import EMBEDDED
+from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 from tests.rehearsal.conftest import rehearse
 
 TEXTS = ("def add(self, other):\n        return self.", "for i in range(10):\n    print(i)\nfor i in range(")

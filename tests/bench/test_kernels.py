@@ -27,7 +27,7 @@ def test_the_record_has_every_kernel_at_every_size(monkeypatch: pytest.MonkeyPat
     assert heard[-1] == 1.0
     assert heard == sorted(heard)
     results = record["results"]
-    names = ["linear_bf16", *["linear_bf16_repacked"] * native.repacks(native.level()), "linear_fp32"]
+    names = ["linear_bf16", *["linear_bf16_repacked"] * native.repacks(native.isa()), "linear_fp32"]
     names += [f"linear_mxfp4_{inputs}" for inputs in ("int8", "bf16", "fp32")]
     names += [f"linear_int4-g32_{inputs}" for inputs in ("int8", "bf16")]
     assert sorted(result["kernel"] for result in results) == sorted(2 * names)
@@ -38,7 +38,7 @@ def test_the_record_has_every_kernel_at_every_size(monkeypatch: pytest.MonkeyPat
     assert all(roof["gflops"] > 0 for roof in record["roofs"])
     for result in results:
         assert (result["m"], result["k"]) == (64, 96)
-        assert result["level"] == native.level()
+        assert result["isa"] == native.isa()
         assert result["fraction_of_bandwidth"] > 0
         assert result["seconds"] > 0
     low, high = record["read_bandwidth_range_gb_per_s"]
@@ -94,9 +94,9 @@ def test_a_record_is_drawn_and_the_same_record_the_same(monkeypatch: pytest.Monk
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_level_or_format_that_is_not_there_is_refused() -> None:
-    with pytest.raises(NativeError, match="there is no instruction level 'sse'"):
-        bench(level="sse")
+def test_an_instruction_set_or_format_that_is_not_there_is_refused() -> None:
+    with pytest.raises(NativeError, match="there is no instruction set 'sse'"):
+        bench(isa="sse")
     with pytest.raises(SettingError, match="there is no format 'bf61'"):
         bench(formats=("bf61",))
 
@@ -123,7 +123,7 @@ def test_a_pass_reads_all_of_a_checkpoint_but_the_embedding(tmp_path: Path, monk
     monkeypatch.setattr(passes, "SHAPE", {**passes.SHAPE, **small, "num_key_value_heads": 2})
     monkeypatch.setattr(passes, "CONTEXT", 300)
     size = passes.write_checkpoint(tmp_path, layers=2)
-    ceiling = Ceiling(1, native.level(), SMALL)
+    ceiling = Ceiling(1, native.isa(), SMALL)
     rows = passes.passes(tmp_path, "mapped", ceiling, size, rounds=1)
     assert [row["rows"] for row in rows] == list(passes.ROWS)
     assert passes.attention(tmp_path, ceiling, rounds=1)["cache_bytes"] == 2 * 2 * 300 * 2 * 2 * 16

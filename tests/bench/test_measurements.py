@@ -10,10 +10,10 @@ import pytest
 
 from foretoken.bench import identical
 from foretoken.bench.suites import open_suite
+from foretoken.common.provenance import provenance
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError
-from foretoken.provenance import provenance
-from foretoken.source import EMBEDDED
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
 from foretoken.training.pretrain import Recipe, learning_rate
 
@@ -80,7 +80,7 @@ def test_the_command_line_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -
 
 def test_two_changes_of_the_code_are_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"rev-parse": "0123456789ab", "diff": ""}
-    monkeypatch.setattr("foretoken.provenance._git", lambda _folder, command, *_: said[command])
+    monkeypatch.setattr("foretoken.common.provenance._git", lambda _folder, command, *_: said[command])
     clean = provenance()["commit"]
     commits = [provenance()["commit"] for said["diff"] in ("+ one", "+ other", "+ one")]
     assert clean == "0123456789ab"

@@ -89,14 +89,14 @@ def test_a_peer_gets_our_threads_its_libraries_and_no_python_of_ours(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
-    monkeypatch.setenv("FORETOKEN_LEVEL", "generic")
+    monkeypatch.setenv("FORETOKEN_ISA", "generic")
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "first.so").touch()
     peer = Peer("x", (), tmp_path / "x.py", preload=(("lib/first.so",), ("lib/absent.so", "/absent/*.so")))
     found = variables(Environment(peer, tmp_path / "bin" / "python", ()), 2)
     assert found["OMP_NUM_THREADS"] == "2"
     assert found["LD_PRELOAD"] == str(tmp_path / "lib" / "first.so")
-    assert not {"PYTHONPATH", "FORETOKEN_LEVEL"} & set(found)
+    assert not {"PYTHONPATH", "FORETOKEN_ISA"} & set(found)
 
 
 def test_what_is_made_of_a_checkpoint_is_made_once_until_it_changes(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from foretoken.api.build import load
 from foretoken.bench.records import read
 from foretoken.bench.side_by_side import measuring, table
 from foretoken.bench.side_by_side.environments import environment
 from foretoken.bench.side_by_side.peers import PEERS
 from foretoken.bench.side_by_side.process import PeerProcess
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
-from foretoken.build import load
 from foretoken.errors import DraftSpecError, InputError, SettingError
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 from tests.bench.fake_peers import BAD, GOOD, peer_of
 from tests.cli.conftest import Cli, cli
 

@@ -17,9 +17,9 @@ from foretoken.bench.reproduce.fractal_reported import HYPERPARAMETERS, REPORTED
 from foretoken.bench.reproduce.paper import REFERENCE
 from foretoken.bench.reproduce.running import Asked, Reproduction, read, reproduce
 from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.common.files import write_json
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError
-from foretoken.files import write_json
-from foretoken.source import EMBEDDED
 from tests.tiny import one_thread
 
 __all__ = ["one_thread"]

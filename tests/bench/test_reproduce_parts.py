@@ -8,9 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from foretoken.bench import in_turn
 from foretoken.bench.generations import differing
-from foretoken.bench.in_turn import cached_pass, seconds_of, whole_pass
 from foretoken.bench.reproduce import places
 from foretoken.bench.reproduce.guesses import correct_tokens
 from foretoken.bench.reproduce.paper import Data, Method, Rehearsed, Subject, beside
@@ -21,7 +19,7 @@ from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import Prompt
 from foretoken.errors import InputError, SettingError
 from foretoken.rehearsal import honest, write
-from tests.tiny import one_thread, tiny_decoder
+from tests.tiny import one_thread
 
 __all__ = ["one_thread"]
 
@@ -108,28 +106,6 @@ def test_the_report_says_loudly_that_tokens_differ() -> None:
     said = identity({"generations": lines, "watched": [], "differing_tokens": 2, "promise": "exact"})
     assert "2 tokens DIFFER" in said
     assert "(wrong)" in said
-
-
-def test_passes_are_timed_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter(range(1000))
-    monkeypatch.setattr(in_turn, "perf_counter", lambda: float(next(clock)))
-    seen: list[str] = []
-    seconds = seconds_of({"a": lambda: seen.append("a"), "b": lambda: (seen.append("b"), next(clock))}, rounds=3)
-    assert seen == ["a", "b"] * 4
-    assert seconds == {"a": 1.0, "b": 2.0}
-
-
-def test_a_pass_without_a_cache_costs_the_prefix_too() -> None:
-    decoder = tiny_decoder()
-    behind, whole = cached_pass(decoder, 20, 3), whole_pass(decoder, 20, 3)
-
-    def flops(run: Any) -> int:
-        before = decoder.cost
-        run()
-        return (decoder.cost - before).flops
-
-    assert flops(behind) == flops(behind), "nothing stays in the cache"
-    assert flops(whole) == flops(whole) > 4 * flops(behind)
 
 
 def test_guesses_are_counted_up_to_the_first_that_is_wrong() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from foretoken.bench.suites import Prompt, digest, first, first_turn, open_suite
 from foretoken.bench.suites.heldout import LENGTH, cut_suite, load_cuts
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError, PromptError
-from foretoken.source import EMBEDDED
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
 
 TOKENIZER = Tokenizer.load(EMBEDDED["stdlib-7m"])

@@ -15,9 +15,9 @@ import pytest
 from foretoken.bench.suites import Suite, hub, open_suite
 from foretoken.bench.suites.datasets import shorten
 from foretoken.bench.suites.table import DATA_SETS
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError
-from foretoken.source import EMBEDDED
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer.load(EMBEDDED["stdlib-7m"])
 assert TOKENIZER is not None

@@ -10,16 +10,17 @@ from foretoken.bench.statistics import PLAIN
 from foretoken.bench.tuning import budget as budgets
 from foretoken.bench.tuning.asked import Asked
 from foretoken.bench.tuning.budget import Budget, OutOfTimeError
-from foretoken.bench.tuning.costs import Costs, PassCosts, at, measure, rising
+from foretoken.bench.tuning.costs import Costs, measure
 from foretoken.bench.tuning.finals import Final, recommended
 from foretoken.bench.tuning.fractal import Candidate, _best_of_kinds
 from foretoken.bench.tuning.report import identity, steps, verdict
 from foretoken.bench.tuning.search import Placement, Space, search, spread
 from foretoken.bench.tuning.trials import COPY, TARGET, Ran, Trace
 from foretoken.drafters.fractal import embedded
+from foretoken.drafters.ladder import name_levels
 from foretoken.errors import SettingError
-from foretoken.ladder import name_levels
-from foretoken.settings import LoadSettings
+from foretoken.prices.price import PassPrice, Price
+from foretoken.settings.load import LoadSettings
 from tests.tiny import one_thread, tiny_decoder
 
 __all__ = ["one_thread"]
@@ -114,19 +115,9 @@ def test_a_placement_is_what_the_draft_says() -> None:
     assert level.format.name == "int4"
 
 
-def test_costs_lie_on_the_line_between_what_was_measured() -> None:
-    known = {1: 1.0, 4: 2.5, 8: 3.5}
-    assert [at(known, rows) for rows in (0, 1, 2, 4, 6, 8, 12)] == [0.0, 1.0, 1.5, 2.5, 3.0, 3.5, 4.5]
-    assert at({3: 2.0}, 7) == 2.0
-
-
-def test_fewer_rows_never_cost_more() -> None:
-    assert rising({8: 5.0, 1: 2.0, 2: 9.0, 4: 4.0}) == {1: 2.0, 2: 4.0, 4: 4.0, 8: 5.0}
-
-
 # 8 layers; a row costs 8 in the model's layers and 1 in its head, a half of that in the copy
-WHOLE = PassCosts({1: 8.0, 2: 16.0}, {1: 1.0, 2: 2.0}, 9.0)
-HALF = PassCosts({1: 4.0, 2: 8.0}, {1: 0.5, 2: 1.0}, 4.0)
+WHOLE = PassPrice(Price({1: 8.0, 2: 16.0}), Price({1: 1.0, 2: 2.0}), 9.0)
+HALF = PassPrice(Price({1: 4.0, 2: 8.0}), Price({1: 0.5, 2: 1.0}), 4.0)
 COSTS = Costs(8, 100, WHOLE, {"int8": HALF}, round=1.0, guess=0.25, draft=0.125)
 
 
@@ -154,7 +145,7 @@ def test_what_is_not_a_pass_is_what_rounds_took_besides() -> None:
     assert (made.round, made.guess, made.draft) == (1.0, 0.25, 0.125)
     warm = bare.with_rest((plain[0], [4.5] * 4), fractal, chain, "int8")
     assert (warm.round, warm.plain()) == (0.0, 1 / 4.5), "passes in turn are slower than those of one model"
-    assert (warm.target.layers[2], warm.copies["int8"].head[1], warm.copies["int8"].step) == (8.0, 0.25, 2.0)
+    assert (warm.target.layers.of(2), warm.copies["int8"].head.of(1), warm.copies["int8"].step) == (8.0, 0.25, 2.0)
 
 
 def test_passes_are_measured_by_their_rows() -> None:
@@ -162,8 +153,16 @@ def test_passes_are_measured_by_their_rows() -> None:
     costs = measure(decoder, {"int8": copy}, prefix=5, most=5, rounds=1)
     assert (costs.num_layers, costs.prefix, list(costs.copies)) == (3, 5, ["int8"])
     for each in (costs.target, costs.copies["int8"]):
-        assert list(each.layers) == list(each.head) == [1, 2, 3, 4, 5]
-        assert all(seconds > 0 for seconds in (*each.layers.values(), *each.head.values(), each.step))
+        layers, head = each.layers.seconds, each.head.seconds
+        assert list(layers) == list(head) == [1, 2, 3, 4, 5]
+        assert all(seconds > 0 for seconds in (*layers.values(), *head.values(), each.step))
+    said = costs.to_json()
+    assert list(said) == ["num_layers", "prefix", "target", "copies", "round", "guess", "draft"]
+    assert said["copies"]["int8"] == {
+        "layers": costs.copies["int8"].layers.seconds,
+        "head": costs.copies["int8"].head.seconds,
+        "step": costs.copies["int8"].step,
+    }
 
 
 def test_a_budget_keeps_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,14 +15,15 @@ from foretoken.bench.suites import open_suite
 from foretoken.bench.target import load_target
 from foretoken.bench.tuning import trials as trying
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import Costs, PassCosts
+from foretoken.bench.tuning.costs import Costs
 from foretoken.bench.tuning.drawing import draw
 from foretoken.bench.tuning.fractal import CHAINS, KIND, tune
 from foretoken.bench.tuning.search import Placement
 from foretoken.bench.tuning.trials import Trials
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import SettingError
-from foretoken.settings import LoadSettings
+from foretoken.prices.price import PassPrice, Price
+from foretoken.settings.load import LoadSettings
 from tests.tiny import one_thread
 
 __all__ = ["one_thread"]
@@ -161,7 +162,10 @@ def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatc
     before = dict(ran)
     trace = trials.trace(its.draft)
     assert {each.decoder for each in trace.ran} == {"copy", "target"}
-    ones, nothing = PassCosts({1: 1.0, 2: 2.0}, {1: 100.0, 2: 200.0}, 0.0), PassCosts({1: 0.0}, {1: 0.0}, 0.0)
+    ones, nothing = (
+        PassPrice(Price({1: 1.0, 2: 2.0}), Price({1: 100.0, 2: 200.0})),
+        PassPrice(Price({1: 0.0}), Price({1: 0.0})),
+    )
     for part, costs in {
         "copy": Costs(count, 1, nothing, {"int8": ones}),
         "target": Costs(count, 1, ones, {"int8": nothing}),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import foretoken
-from foretoken import build
+from foretoken.api import build
+from foretoken.api.model import Model
 from foretoken.cli import show
-from foretoken.model import Model
-from foretoken.results import Audit
-from foretoken.source import EMBEDDED
+from foretoken.common.source import EMBEDDED
+from foretoken.results.completion import Audit
 from tests.cli.conftest import Cli
 from tests.test_audit import Flips
 

@@ -46,7 +46,7 @@ def test_what_is_read_says_what_runs_and_what_fits(cli: Cli) -> None:
     titles = [line for line in lines if line in GROUPS]
     assert titles == [title for title in GROUPS if title != "Model"]
     assert "promise" in ran.out
-    assert (f"level         {native.level()}" if native.module() else "PyTorch computes") in ran.out
+    assert (f"instructions  {native.isa()}" if native.module() else "PyTorch computes") in ran.out
     (row,) = (line for line in lines if line.startswith("  llama-3.2-1b"))
     assert re.findall(r"[\d.]+ GB", row) == ["2.47 GB", "1.76 GB", "1.22 GB", "1.18 GB"]
     assert max(map(len, lines)) <= 110
@@ -80,7 +80,7 @@ def test_every_topic_is_in_the_document(cli: Cli) -> None:
 
 def test_a_model_is_looked_at(cli: Cli) -> None:
     record = json.loads(cli("doctor", "--quick", "--json", "--model", "stdlib-1m").out)
-    runs = f"native at level {native.level()}" if native.module() else "in PyTorch"
+    runs = f"native with the instruction set {native.isa()}" if native.module() else "in PyTorch"
     assert finding(record, "model")["text"] == f"stdlib-1m (llama, bf16) runs {runs}; promise: exact."
     (fits,) = record["fits"]
     assert (fits["name"], [fit["format"] for fit in fits["formats"]]) == (
@@ -118,13 +118,13 @@ def test_speeds_are_measured_and_bound_what_fits(cli: Cli, tmp_path: Path, monke
 
 @needs_native
 def test_a_level_that_is_nonsense_is_a_problem_and_one_that_is_forced_a_note() -> None:
-    wrong = elsewhere(FORETOKEN_LEVEL="nonsense")
+    wrong = elsewhere(FORETOKEN_ISA="nonsense")
     assert (wrong.returncode, wrong.stderr) == (1, "")
-    assert "problem: FORETOKEN_LEVEL is 'nonsense' (known:" in wrong.stdout
+    assert "problem: FORETOKEN_ISA is 'nonsense' (known:" in wrong.stdout
     if native.supported() != ["generic"]:
-        forced = json.loads(elsewhere("--json", FORETOKEN_LEVEL="generic", FORETOKEN_NATIVE="auto").stdout)
-        assert finding(forced, "level")["status"] == "note"
-        assert forced["engine"]["level"] == "generic"
+        forced = json.loads(elsewhere("--json", FORETOKEN_ISA="generic", FORETOKEN_NATIVE="auto").stdout)
+        assert finding(forced, "instructions")["status"] == "note"
+        assert forced["engine"]["isa"] == "generic"
 
 
 def test_without_the_native_module_everything_is_said_too() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import foretoken
 from foretoken.cli.show import print_with_origins
-from foretoken.output import Piece
+from foretoken.loop.output import Piece
 from tests.cli.conftest import Cli
 
 

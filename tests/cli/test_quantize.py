@@ -14,7 +14,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
-from foretoken.source import EMBEDDED
+from foretoken.common.source import EMBEDDED
 from tests.cli.conftest import Cli
 
 MODEL = EMBEDDED["stdlib-1m"]

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from foretoken.bench import kernels
 from foretoken.cli import generate
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import PromptError
-from foretoken.source import EMBEDDED
 from tests.cli.conftest import Cli
 
 MODEL = EMBEDDED["stdlib-7m"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.config import read_json
-from foretoken.source import EMBEDDED
 from tests.cli.conftest import Cli
 
 NUMBERS = "hidden=512,layers=4,heads=8,kv-heads=4,intermediate=640,vocab=5000,tied=yes"

@@ -9,19 +9,19 @@ from functools import cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
+from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.ladder import make_ladder, name_levels
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
-from foretoken.ladder import make_ladder, name_levels
+from foretoken.protocol.types import Budget, Drafter
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
-from foretoken.types import Budget, Drafter
 from tests.fakes import Delayed, Halves, KeysValues, Ladder, LastLayer, Liar, OverBudget, Scripted, Silent
 from tests.world import VOCABULARY, World, weak_decoder
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import foretoken
+from foretoken.api.build import with_draft
 from foretoken.bench.constrained import GRAMMARS, Grammar, Untold, fits
-from foretoken.build import with_draft
 from foretoken.kernels import native
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")

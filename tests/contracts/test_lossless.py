@@ -17,7 +17,7 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.table import DRAFTERS
-from foretoken.types import Request, SamplingParams, Verdict, Verifier
+from foretoken.protocol.types import Request, SamplingParams, Verdict, Verifier
 from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage

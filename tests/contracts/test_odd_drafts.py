@@ -14,16 +14,16 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
+from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import SLOTS, FractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
 from foretoken.kernels import native
+from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
-from foretoken.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
 from tests.tiny import random_tensors, tiny_config
 from tests.world import Run, chain_of
 

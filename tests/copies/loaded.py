@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import foretoken
+from foretoken.api.model import Model
 from foretoken.drafters.reading import DecoderDrafter
-from foretoken.model import Model
-from foretoken.results import Completion
-from tests.levels import forget
+from foretoken.results.completion import Completion
+from tests.isas import forget
 
 PROMPT = "def read(self, size=-1):\n    "
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 3}

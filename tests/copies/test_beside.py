@@ -16,17 +16,17 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import foretoken
-from foretoken import build
+from foretoken.api import build
 from foretoken.copies import beside
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder import weights
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import DraftSpecError, ModelError
 from foretoken.formats import quantiser, slices, values
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.ladder import find_levels, name_levels
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 from tests.copies.conftest import copy_of, write_checkpoint
 from tests.tiny import needs_native
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from foretoken.api.model import Model
 from foretoken.formats import FORMATS
-from foretoken.model import Model
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 from tests.copies.loaded import PROMPT, SAMPLED, copies, expect_equal, generate, in_pytorch, load, samplings
-from tests.levels import HERE, at_level
+from tests.isas import HERE, with_isa
 from tests.tiny import needs_native
 
 DRAFTS = (
@@ -69,7 +69,7 @@ def test_it_does_whatever_type_the_weights_have_and_wherever_they_lie(
 @pytest.mark.parametrize("level", HERE)
 def test_it_does_at_every_level_with_any_number_of_threads(level: str) -> None:
     expected = generate(load("none"))
-    with at_level(level):
+    with with_isa(level):
         for threads in (1, 2):
             for weights in ("mapped", "copied"):
                 model = load("mxfp4,int2,lookup", threads=threads, weights=weights)

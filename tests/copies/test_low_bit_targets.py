@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import save_file
 
 import foretoken
-from foretoken import build
+from foretoken.api import build
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import dequantised, quantised
 from foretoken.decoder.weights import Weights, linear_shapes
 from foretoken.errors import CheckpointError, DraftSpecError
 from foretoken.formats import format_of
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.source import EMBEDDED
 from tests.copies.loaded import copies, expect_equal, generate, in_pytorch, load, samplings
-from tests.levels import HERE
+from tests.isas import HERE
 
 
 def write(folder: Path, weights: Weights, coded: str | None) -> Path:

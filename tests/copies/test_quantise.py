@@ -17,7 +17,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import foretoken
-from foretoken import progress as progress_module
+from foretoken.common import progress as progress_module
+from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise as copies
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
@@ -27,7 +28,6 @@ from foretoken.decoder.weights import Weights, expected_shapes, load_weights
 from foretoken.errors import CheckpointError, InputError, ModelError, SettingError, UnsupportedModelError
 from foretoken.formats import FORMATS, format_of
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.source import EMBEDDED
 from tests.copies.conftest import copy_of, left_in, write_checkpoint
 from tests.tiny import BASE, all_logits
 

@@ -13,7 +13,7 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
-from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.chain import ModelDrafter
 from foretoken.formats.weight import QuantisedWeight
 from tests.copies.loaded import PROMPT, SAMPLED, copies, generate, load, samplings
 

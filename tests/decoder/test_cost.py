@@ -17,7 +17,7 @@ from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
 from foretoken.formats import format_of
-from foretoken.telemetry import Cost
+from foretoken.protocol.telemetry import Cost
 from tests.decoder.models import build_reference, family_case, load_decoder, random_tokens
 from tests.tiny import tiny_decoder
 

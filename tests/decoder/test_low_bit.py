@@ -20,9 +20,9 @@ from tests.decoder.models import random_tokens
 from tests.decoder.outcomes import read_committed
 from tests.decoder.test_native_pass import expect_chain_and_tree
 from tests.formats.layout import ALL
+from tests.isas import HERE
 from tests.kernels.low_bit import defined, weight
 from tests.kernels.numbers import floats, same
-from tests.levels import HERE
 from tests.reference_decoder import ReferenceDecoder
 from tests.tiny import needs_native
 

@@ -1,4 +1,4 @@
-"""Native passes, at every level, against a decoder made of the reference's operations: by their bits."""
+"""Native passes, with every instruction set, against a decoder made of the reference's operations: by their bits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.weights import Weights, assemble, repacked
 from foretoken.kernels import native
 from tests.decoder.models import FAMILIES_TABLE, SMALL, FamilyCase, random_tokens, random_tree
+from tests.isas import HERE, with_isa
 from tests.kernels.numbers import DTYPES, floats, same
-from tests.levels import HERE, at_level
 from tests.reference_decoder import KeysValues, Part, ReferenceDecoder, Result, committed
 from tests.tiny import all_logits, needs_native, random_tensors, tiny_config
 
@@ -55,10 +55,8 @@ def reference_of(dtype: torch.dtype, seed: int = 3, scale: float = 1.0, **change
 
 
 def decoders(reference: ReferenceDecoder, threads: int = 1) -> list[Decoder]:
-    """The same weights at every level."""
-    return [
-        Decoder(reference.config, reference.weights, threads=threads, arithmetic=f"native {level}") for level in HERE
-    ]
+    """The same weights with every instruction set."""
+    return [Decoder(reference.config, reference.weights, threads=threads, arithmetic=f"native {isa}") for isa in HERE]
 
 
 def stored_in(rows: Rows, layers: range) -> dict[int, KeysValues]:
@@ -167,19 +165,19 @@ def test_weights_that_begin_anywhere_are_read_right(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("level", HERE)
-def test_weights_in_a_level_s_own_layout_are_read_right(level: str, tied: bool) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_weights_in_a_level_s_own_layout_are_read_right(isa: str, tied: bool) -> None:
     # widths of which all, some, or the output layer alone, are whole blocks
     for changes in ({"hidden_size": 64, "intermediate_size": 96}, {"hidden_size": 48, "vocab_size": 96}):
         sizes = {"head_dim": 16, "num_hidden_layers": 1, "tie_word_embeddings": tied, **changes}
         reference = reference_of(torch.bfloat16, **sizes)
         text = random_tokens(18, 1, 90)
         expected = reference.run([Part(reference.nothing(), text, range(-1, 17))])
-        with at_level(level):
+        with with_isa(isa):
             own = repacked(tensors_of(reference.config, torch.bfloat16))
             decoder = Decoder(reference.config, own, threads=2)
-        assert ({level} <= own.layouts) == native.repacks(level)
-        assert decoder.arithmetic == f"native {level}"
+        assert ({isa} <= own.layouts) == native.repacks(isa)
+        assert decoder.arithmetic == f"native {isa}"
         expect_same(decoder, chain(decoder.new_cache(), text), expected)
 
 

@@ -19,7 +19,7 @@ from foretoken.errors import ContractError, NativeError
 from foretoken.kernels import native
 from tests.decoder.models import random_tokens, random_tree
 from tests.decoder.outcomes import Outcome, after, dtypes, read_committed, run
-from tests.levels import HERE, at_level
+from tests.isas import HERE, with_isa
 from tests.tiny import needs_native, tiny_decoder
 
 pytestmark = needs_native
@@ -71,11 +71,11 @@ def test_the_number_of_threads_changes_no_bit(dtype: torch.dtype) -> None:
         assert some_passes(wide_decoder(threads, dtype)) == alone, threads
 
 
-@pytest.mark.parametrize("level", HERE)
-def test_the_number_of_threads_changes_no_bit_at_any_level(level: str) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_the_number_of_threads_changes_no_bit_at_any_level(isa: str) -> None:
     cache_of, text = {}, random_tokens(70, seed=1, vocab=400)
     for threads in (1, 3):
-        decoder = wide_decoder(threads, arithmetic=f"native {level}")
+        decoder = wide_decoder(threads, arithmetic=f"native {isa}")
         cache_of[threads] = decoder.new_cache()
         read_committed(decoder, text, [60, 1], cache_of[threads])
     assert cache_of[1].digest() == cache_of[3].digest()
@@ -263,34 +263,34 @@ def test_a_process_may_fork_while_another_thread_of_it_makes_threads() -> None:
     expect_to_print(FORK_WHILE_THREADS_ARE_MADE, "none hangs")
 
 
-# -- levels -----------------------------------------------------------------------------------------------------------
+# -- instruction sets ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", HERE)
-def test_a_decoder_runs_at_the_level_that_it_was_asked_for(level: str) -> None:
-    assert tiny_decoder(arithmetic=f"native {level}").arithmetic == f"native {level}"
+@pytest.mark.parametrize("isa", HERE)
+def test_a_decoder_runs_at_the_level_that_it_was_asked_for(isa: str) -> None:
+    assert tiny_decoder(arithmetic=f"native {isa}").arithmetic == f"native {isa}"
 
 
 def test_a_level_that_is_not_there_is_refused() -> None:
-    with pytest.raises(NativeError, match=r"^there is no instruction level 'avx3'; did you mean 'avx2'\? \(known: "):
+    with pytest.raises(NativeError, match=r"^there is no instruction set 'avx3'; did you mean 'avx2'\? \(known: "):
         tiny_decoder(arithmetic="native avx3")
-    for level in native.LEVELS:
-        if level not in HERE:
+    for isa in native.ISAS:
+        if isa not in HERE:
             with pytest.raises(NativeError) as error:
-                tiny_decoder(arithmetic=f"native {level}")
-            assert str(error.value).startswith(f"level {level} was asked for, but ")
+                tiny_decoder(arithmetic=f"native {isa}")
+            assert str(error.value).startswith(f"instruction set {isa} was asked for, but ")
             assert str(error.value).endswith(f"; it has {', '.join(native.supported())}")
     with pytest.raises(ContractError) as wrong:
         tiny_decoder(arithmetic="natve")
-    assert str(wrong.value) == "arithmetic is 'natve'; expected auto, pytorch, native or native LEVEL"
+    assert str(wrong.value) == "arithmetic is 'natve'; expected auto, pytorch, native or native ISA"
 
 
-@pytest.mark.parametrize("level", HERE)
-def test_the_level_that_the_environment_forces_is_the_decoder_s(level: str) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_the_level_that_the_environment_forces_is_the_decoder_s(isa: str) -> None:
     before = tiny_decoder(threads=1)
-    with at_level(level):
-        assert native.level() == level
+    with with_isa(isa):
+        assert native.isa() == isa
         decoder = tiny_decoder(threads=1)
-    assert decoder.arithmetic == f"native {level}"
-    assert before.arithmetic == tiny_decoder(threads=1).arithmetic == f"native {native.level()}"
+    assert decoder.arithmetic == f"native {isa}"
+    assert before.arithmetic == tiny_decoder(threads=1).arithmetic == f"native {native.isa()}"
     assert greedy(decoder, 3) == greedy(before, 3)

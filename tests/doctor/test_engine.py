@@ -21,30 +21,30 @@ from tests.tiny import needs_native
 def fresh() -> Iterator[None]:
     """What is remembered of the environment is asked anew, in the test and after it."""
     native.module.cache_clear()
-    native.level.cache_clear()
+    native.isa.cache_clear()
     yield
     native.module.cache_clear()
-    native.level.cache_clear()
+    native.isa.cache_clear()
 
 
 @needs_native
 @pytest.mark.usefixtures("fresh")
 def test_every_level_is_in_use_forced_or_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FORETOKEN_LEVEL", raising=False)
+    monkeypatch.delenv("FORETOKEN_ISA", raising=False)
     found = engine.engine()
     assert (found.native, found.error, found.forced, found.rows_alike) == ("here", None, None, None)
-    assert found.level == found.best == native.supported()[-1]
-    assert sorted([*native.supported(), *found.lacking]) == sorted(native.LEVELS)
+    assert found.isa == found.best == native.supported()[-1]
+    assert sorted([*native.supported(), *found.lacking]) == sorted(native.ISAS)
     assert all(found.lacking.values())
-    native.level.cache_clear()
-    monkeypatch.setenv("FORETOKEN_LEVEL", "generic")
+    native.isa.cache_clear()
+    monkeypatch.setenv("FORETOKEN_ISA", "generic")
     forced = engine.engine()
-    assert (forced.level, forced.forced, forced.best) == ("generic", "generic", found.best)
-    native.level.cache_clear()
-    monkeypatch.setenv("FORETOKEN_LEVEL", "avx3")
+    assert (forced.isa, forced.forced, forced.best) == ("generic", "generic", found.best)
+    native.isa.cache_clear()
+    monkeypatch.setenv("FORETOKEN_ISA", "avx3")
     wrong = engine.engine()
-    assert (wrong.level, wrong.native, wrong.best) == (None, "here", found.best)
-    assert str(wrong.error).startswith("FORETOKEN_LEVEL is 'avx3'; did you mean 'avx2'?")
+    assert (wrong.isa, wrong.native, wrong.best) == (None, "here", found.best)
+    assert str(wrong.error).startswith("FORETOKEN_ISA is 'avx3'; did you mean 'avx2'?")
 
 
 @pytest.mark.usefixtures("fresh")
@@ -52,7 +52,7 @@ def test_every_level_is_in_use_forced_or_lacking(monkeypatch: pytest.MonkeyPatch
 def test_a_module_that_is_off_or_asked_for_wrongly(value: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETOKEN_NATIVE", value)
     found = engine.engine()
-    assert (found.native, found.level, found.best, found.lacking) == (kind, None, None, {})
+    assert (found.native, found.isa, found.best, found.lacking) == (kind, None, None, {})
     assert found.rows_alike is not None
     assert (found.error is None) == (kind == "off")
 
@@ -63,7 +63,7 @@ def test_a_module_that_was_not_built_is_told_with_the_compiler_there_is(monkeypa
     monkeypatch.setitem(sys.modules, "foretoken._native", None)  # an import of it fails as if it were not there
     monkeypatch.setenv("CXX", f"{sys.executable} --some-option")
     found = engine.engine()
-    assert (found.native, found.level, found.compiler) == ("absent", None, sys.executable)
+    assert (found.native, found.isa, found.compiler) == ("absent", None, sys.executable)
 
 
 def test_the_system_may_refuse_amx(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from foretoken.doctor.facts import QUICK, Amx, Busy, Checkpoint, Fit, Fitting, G
 from foretoken.doctor.findings import Finding
 from tests.doctor.machines import GIB, GOOD, findings_of, machine
 
-NO_NATIVE = {"native": "absent", "level": None, "best": None, "compiler": None, "rows_alike": True}
+NO_NATIVE = {"native": "absent", "isa": None, "best": None, "compiler": None, "rows_alike": True}
 
 
 def test_of_a_good_machine_there_is_nothing_to_improve() -> None:
@@ -24,7 +24,7 @@ def test_of_a_good_machine_there_is_nothing_to_improve() -> None:
     )
     assert found["promise"].text.startswith("exact: token for token")
     assert list(found) == [
-        "processor", "cores", "memory", "system", "load", "arithmetic", "level", "amx", "promise", "versions",
+        "processor", "cores", "memory", "system", "load", "arithmetic", "instructions", "amx", "promise", "versions",
         "threads", "waiting", "memory speed", "huge pages", "disk speed", "models", "matplotlib", "gpu",
     ]  # fmt: skip
 
@@ -91,38 +91,38 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str, str]] = {
         {"engine": {**NO_NATIVE, "rows_alike": False}},
         "promise", "warning", "exact, at a price", "--promise algorithmic",
     ),
-    "a forced level": (
-        {"engine": {"level": "avx2", "forced": "avx2"}},
-        "level", "note", "forces avx2, where amx would be in use", "`unset FORETOKEN_LEVEL`",
+    "a forced isa": (
+        {"engine": {"isa": "avx2", "forced": "avx2"}},
+        "instructions", "note", "forces avx2, where amx would be in use", "`unset FORETOKEN_ISA`",
     ),
-    "a forced level that is nonsense": (
-        {"engine": {"level": None, "forced": "x", "error": "FORETOKEN_LEVEL is 'x' (known: amx, avx2)"}},
-        "level", "problem", "FORETOKEN_LEVEL is 'x' (known: amx, avx2).", "or set it to amx, the best one here",
+    "a forced isa that is nonsense": (
+        {"engine": {"isa": None, "forced": "x", "error": "FORETOKEN_ISA is 'x' (known: amx, avx2)"}},
+        "instructions", "problem", "FORETOKEN_ISA is 'x' (known: amx, avx2).", "or set it to amx, the best here",
     ),
-    "a level without a module": (
+    "a isa without a module": (
         {"engine": {**NO_NATIVE, "forced": "amx"}},
-        "level", "note", "without the native module it says nothing", "`unset FORETOKEN_LEVEL`",
+        "instructions", "note", "without the native module it says nothing", "`unset FORETOKEN_ISA`",
     ),
     "no AVX2": (
-        {"engine": {"level": "generic", "best": "generic", "amx": Amx((), None)}},
-        "level", "warning", "shows no AVX2", "-cpu host",
+        {"engine": {"isa": "generic", "best": "generic", "amx": Amx((), None)}},
+        "instructions", "warning", "shows no AVX2", "-cpu host",
     ),
     "an old compiler": (
-        {"engine": {"level": "avx512", "best": "avx512", "unbuilt": ("avx512bf16", "amx")}},
-        "level", "note", "avx512: the processor has avx512bf16, amx, the compiler", "gcc 12",
+        {"engine": {"isa": "avx512", "best": "avx512", "unbuilt": ("avx512bf16", "amx")}},
+        "instructions", "note", "avx512: the processor has avx512bf16, amx, the compiler", "gcc 12",
     ),
     "AMX that the system refuses": (
-        {"engine": {"level": "avx512bf16", "best": "avx512bf16", "lacking": {"amx": "this machine lacks it"},
+        {"engine": {"isa": "avx512bf16", "best": "avx512bf16", "lacking": {"amx": "this machine lacks it"},
                     "amx": Amx(("amx_bf16",), "Invalid argument")}},
         "amx", "warning", "the system refuses it (Invalid argument)", "Linux 5.16",
     ),
     "AMX that sums otherwise": (
-        {"engine": {"level": "avx512bf16", "best": "avx512bf16",
+        {"engine": {"isa": "avx512bf16", "best": "avx512bf16",
                     "lacking": {"amx": "its instructions do not sum in the formats' order on this machine"}}},
         "amx", "warning", "avx512bf16 runs instead", "please report it",
     ),
     "AMX without what it needs": (
-        {"engine": {"level": "avx512", "best": "avx512", "lacking": {"amx": "this machine lacks its instructions"}}},
+        {"engine": {"isa": "avx512", "best": "avx512", "lacking": {"amx": "this machine lacks its instructions"}}},
         "amx", "warning", "cannot be used: this machine lacks its instructions", "-cpu host",
     ),
     "a package of another version": (
@@ -197,28 +197,28 @@ def test_without_the_native_module_the_promise_is_exact_and_nothing_is_said_of_l
     found = findings_of(machine(engine=NO_NATIVE))
     assert found["promise"].status == "good"
     assert "other text than the native module's" in found["promise"].text
-    assert "level" not in found
+    assert "instructions" not in found
     assert "amx" not in found
 
 
 def test_no_promise_is_made_where_nothing_runs() -> None:
-    assert "promise" not in findings_of(machine(engine={"level": None, "error": "x", "forced": "x"}))
+    assert "promise" not in findings_of(machine(engine={"isa": None, "error": "x", "forced": "x"}))
     assert "promise" not in findings_of(machine(engine={"native": "broken", "error": "x"}))
 
 
 def test_a_processor_without_amx_lacks_nothing() -> None:
     lacking = {"amx": "this machine lacks its instructions"}
-    changes = {"level": "avx512bf16", "best": "avx512bf16", "lacking": lacking, "amx": Amx((), None)}
+    changes = {"isa": "avx512bf16", "best": "avx512bf16", "lacking": lacking, "amx": Amx((), None)}
     found = findings_of(machine(engine=changes))
     assert "amx" not in found
-    assert found["level"].status == "good"
-    assert "avx512bf16, the best that is here; this machine has no amx" in found["level"].text
+    assert found["instructions"].status == "good"
+    assert "avx512bf16, the best that is here; this machine has no amx" in found["instructions"].text
     arm = findings_of(
         machine(
-            machine={"architecture": "aarch64"}, engine={"level": "generic", "best": "generic", "amx": Amx(None, None)}
+            machine={"architecture": "aarch64"}, engine={"isa": "generic", "best": "generic", "amx": Amx(None, None)}
         )
     )
-    assert arm["level"].status == "good"
+    assert arm["instructions"].status == "good"
 
 
 def test_two_threads_of_one_core_may_have_one_thread_of_arithmetic_or_two() -> None:
@@ -237,7 +237,7 @@ def test_what_a_system_does_not_tell_is_left_out() -> None:
     found = findings_of(
         machine(
             machine=unknown,
-            engine={"amx": Amx(None, None), "level": "generic", "best": "generic"},
+            engine={"amx": Amx(None, None), "isa": "generic", "best": "generic"},
             threads={"spin_ms": None},
             huge_pages={"setting": None, "share": None},
             disk={"free": None, "direct": None},
@@ -268,7 +268,7 @@ def asked(checkpoint: Checkpoint, *fits: str) -> dict[str, Finding]:
 def test_a_model_is_told_with_its_promise_and_whether_it_fits() -> None:
     whole = Checkpoint("m", "/m", "llama", "bf16", here=True)
     found = asked(whole, "yes", "yes")
-    assert found["model"].text == "m (llama, bf16) runs native at level amx; promise: exact."
+    assert found["model"].text == "m (llama, bf16) runs native with the instruction set amx; promise: exact."
     assert found["fits"].text == (
         "With keys and values and a draft it takes 2.15 GB; memory allows at most 30 tokens/s plainly."
     )

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.low_bit import quantised
 from foretoken.doctor import fits
 from foretoken.doctor.facts import Checkpoint
 from foretoken.errors import ModelNotFoundError
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.rehearsal.shapes import SHAPES, Shape
-from foretoken.source import EMBEDDED
 from tests.tiny import tiny_decoder
 
 FOLDER = EMBEDDED["stdlib-7m"]
@@ -93,7 +93,7 @@ def test_a_model_of_the_hub_is_not_fetched_to_tell_its_size(tmp_path: Path, monk
         fetched.append(files)
         return tmp_path
 
-    monkeypatch.setattr("foretoken.source._download", download)
+    monkeypatch.setattr("foretoken.common.source._download", download)
     assert fits.find("owner/name") == (tmp_path, False)
     assert fetched == [["config.json"]]
     assert fits.find("stdlib-1m") == (EMBEDDED["stdlib-1m"], True)

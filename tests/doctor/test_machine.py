@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from foretoken import limits
+from foretoken.common import limits
+from foretoken.common.limits import memory_left
 from foretoken.doctor.facts import Busy
 from foretoken.doctor.machine import Watch, allowed_cores, look
-from foretoken.limits import memory_left
 from tests.test_limits import V2, write
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -30,7 +30,7 @@ def process(pid: int, name: str, user: int, system: int) -> str:
 
 
 def test_cores_memory_and_what_limits_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.limits.address_space", lambda: None)
+    monkeypatch.setattr("foretoken.common.limits.address_space", lambda: None)
     files = {
         "proc/cpuinfo": CPUINFO,
         "proc/meminfo": "MemTotal:  32000000 kB\nMemAvailable:  20000000 kB\nHugePages_Total: 0\n",
@@ -54,7 +54,7 @@ def test_cores_memory_and_what_limits_them(tmp_path: Path, monkeypatch: pytest.M
     assert seen.memory_limited_by == "a control group"
     assert memory_left(tmp_path) == 3_000_000_000
 
-    monkeypatch.setattr("foretoken.limits.address_space", lambda: (5_000_000_000, 2_000_000_000))
+    monkeypatch.setattr("foretoken.common.limits.address_space", lambda: (5_000_000_000, 2_000_000_000))
     seen = look(frozenset(range(2)), (None, ()), None, tmp_path)
     assert (seen.memory_available, seen.memory_limit, seen.memory_limited_by) == (
         2_000_000_000,

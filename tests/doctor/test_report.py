@@ -58,8 +58,8 @@ def test_the_summary_counts_what_is_to_be_done() -> None:
     assert said(machine(machine={"allowed_cores": 2}, threads={"torch": 2})) == "Nothing to improve; 1 note (cores)."
     two = machine(huge_pages={"setting": "never"}, threads={"torch": 64}, disk={"direct": 1e8})
     assert said(two) == "2 things to improve: threads, huge pages; 1 note (disk speed)."
-    stopped = machine(engine={"level": None, "error": "x", "forced": "x"}, threads={"torch": 64})
-    assert said(stopped) == "Foretoken cannot run like this: see level; then 1 thing to improve: threads."
+    stopped = machine(engine={"isa": None, "error": "x", "forced": "x"}, threads={"torch": 64})
+    assert said(stopped) == "Foretoken cannot run like this: see instructions; then 1 thing to improve: threads."
     assert as_json(stopped, judge(stopped))["status"] == "problem"
     assert as_json(GOOD, judge(GOOD))["status"] == "good"
 

@@ -120,7 +120,7 @@ def test_the_kind_of_a_file_system_is_that_of_the_deepest_mount(tmp_path: Path) 
 @needs_native
 def test_memory_is_read_in_both_kinds_of_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_MOST", 64 << 20)
-    found, why = speed.memory_speed(1, native.level())
+    found, why = speed.memory_speed(1, native.isa())
     assert (why, found is not None) == (None, True)
     assert found is not None
     assert (found.size, found.by, set(found.streams)) == (64 << 20, "native", {"huge", "small"})
@@ -160,7 +160,7 @@ def test_memory_that_is_not_given_is_not_measured(monkeypatch: pytest.MonkeyPatc
     def refuse(*args: object, **more: object) -> None:
         raise ModelError("the machine does not give 1 GB of memory; free some")
 
-    monkeypatch.setattr("foretoken.decoder.copied.allocate", refuse)
+    monkeypatch.setattr("foretoken.decoder.homes.huge_pages.allocate", refuse)
     assert speed.memory_speed(1, None) == (None, "the machine does not give 1 GB of memory")
     assert speed._share_in_huge_pages() is None
 

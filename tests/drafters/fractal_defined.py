@@ -19,8 +19,8 @@ from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.formats import format_of
 from foretoken.kernels import native
+from foretoken.protocol.types import Draft, Request, Turn
 from foretoken.sampling.sampler import Sampler
-from foretoken.types import Draft, Request, Turn
 from tests.tiny import random_tensors, tiny_config
 from tests.world import Run
 

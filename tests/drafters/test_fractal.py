@@ -12,7 +12,7 @@ from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.fractal import Guesses
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.types import Request, Turn, Verdict
+from foretoken.protocol.types import Request, Turn, Verdict
 from tests.drafters.fractal_defined import (
     CONTEXT,
     COUNT,

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.build import Loaded, with_draft
+from foretoken.api.build import Loaded, with_draft
+from foretoken.api.model import Model
 from foretoken.drafters.fractal import SLOTS
 from foretoken.kernels import native
-from foretoken.model import Model
 from tests.tiny import needs_native
 
 PROMPTS = ("def read(self, size=-1):\n    return self.", "for i in range(3):\n    print(i)\nfor i in range(3):")

@@ -11,7 +11,7 @@ from foretoken.drafters import lookup
 from foretoken.drafters.automaton import SuffixAutomaton
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.errors import DraftSpecError
-from foretoken.types import TARGET, Draft, Needs, Request, Turn, Verdict
+from foretoken.protocol.types import TARGET, Draft, Needs, Request, Turn, Verdict
 from tests.oracles import earlier_ends, longest_repeated_end
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretoken.types import Request
+from foretoken.protocol.types import Request
 from tests.tiny import ARITHMETICS
 from tests.world import make_world
 

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from foretoken.decoder.caches import Caches
-from foretoken.engine import Engine, Schedule
 from foretoken.errors import ForetokenError
+from foretoken.loop.engine import Engine, Schedule
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget, Draft, Drafter, PromptChunk, Request, Verdict, Verifier
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.stopping import MakeStopsAfter, never
-from foretoken.telemetry import RoundRecord
-from foretoken.types import Budget, Draft, Drafter, PromptChunk, Request, Verdict, Verifier
+from foretoken.text.stopping import MakeStopsAfter, never
 from foretoken.verification.local import LocalVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.world import GREEDY, Plain, Snapshot, World, chain_of, decode, make_world, weak_decoder

@@ -14,7 +14,7 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.rows import Rows
 from foretoken.errors import ContractError
-from foretoken.types import Needs, Turn
+from foretoken.protocol.types import Needs, Turn
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both, request
 from tests.tiny import needs_native, tiny_decoder

@@ -12,7 +12,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.types import Request, SamplingParams
+from foretoken.protocol.types import Request, SamplingParams
 from tests.world import Run, make_world
 
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.95, seed=3)

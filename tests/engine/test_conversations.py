@@ -16,9 +16,9 @@ from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.engine import Engine, Schedule
-from foretoken.stopping import StopsAfter
-from foretoken.types import Budget, Drafter, Needs, Request, Turn, Verdict
+from foretoken.loop.engine import Engine, Schedule
+from foretoken.protocol.types import Budget, Drafter, Needs, Request, Turn, Verdict
+from foretoken.text.stopping import StopsAfter
 from foretoken.verification.local import LocalVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.engine.common import both

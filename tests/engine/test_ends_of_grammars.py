@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from foretoken.decoder.caches import Caches
+from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
-from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
-from foretoken.engine import Engine
+from foretoken.loop.engine import Engine
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
 from foretoken.sampling.sampler import DRAFT_DICE, TARGET_DICE, Sampler
-from foretoken.telemetry import RoundRecord
-from foretoken.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
 from tests.world import VOCABULARY, Snapshot, chain_of, make_world, read, weak_decoder

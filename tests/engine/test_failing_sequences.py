@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.engine import Schedule
 from foretoken.errors import ContractError, ForetokenError, GrammarError, NumericsError
+from foretoken.loop.engine import Schedule
+from foretoken.protocol.types import Request, SamplingParams, Turn, Verifier
 from foretoken.sampling.sampler import Sampler
-from foretoken.stopping import StopsAfter
-from foretoken.types import Request, SamplingParams, Turn, Verifier
+from foretoken.text.stopping import StopsAfter
 from foretoken.verification.worker import WorkerVerifier
 from tests.engine.common import both
 from tests.engine.open_loop import APART, COUNT, Loop, apart, poisoned

@@ -13,9 +13,9 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
-from foretoken.engine import Engine, Schedule
 from foretoken.errors import ContractError
-from foretoken.types import Features, Needs, PromptChunk, Request, SamplingParams, Verdict
+from foretoken.loop.engine import Engine, Schedule
+from foretoken.protocol.types import Features, Needs, PromptChunk, Request, SamplingParams, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both, request
 from tests.fakes import KeysValues, Scripted

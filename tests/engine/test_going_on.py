@@ -13,9 +13,9 @@ import torch
 import foretoken
 from foretoken.decoder.cache import Cache
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.engine import Schedule
 from foretoken.errors import NumericsError
-from foretoken.types import Needs
+from foretoken.loop.engine import Schedule
+from foretoken.protocol.types import Needs
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.worker import WorkerVerifier
 from tests.engine.open_loop import COUNT, Loop, apart, seven

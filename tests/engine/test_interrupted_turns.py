@@ -9,9 +9,9 @@ import pytest
 
 from foretoken.decoder.cache import Cache
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.engine import Engine
 from foretoken.errors import ContractError
-from foretoken.types import Request
+from foretoken.loop.engine import Engine
+from foretoken.protocol.types import Request
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both
 from tests.interrupts import Interrupts

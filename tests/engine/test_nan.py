@@ -6,7 +6,7 @@ import pytest
 
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import NumericsError
-from foretoken.types import Request, Turn
+from foretoken.protocol.types import Request, Turn
 from tests.engine.common import both
 from tests.fakes import Fake
 from tests.tiny import tiny_decoder

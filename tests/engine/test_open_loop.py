@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from foretoken.engine import Schedule
 from foretoken.errors import ContractError
-from foretoken.types import Request, Verifier
+from foretoken.loop.engine import Schedule
+from foretoken.protocol.types import Request, Verifier
 from foretoken.verification.worker import WorkerVerifier
 from tests.engine.open_loop import COUNT, LONG, Loop, seven
 from tests.fakes import FarVerifier

@@ -9,7 +9,7 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.errors import ContractError
-from foretoken.types import PromptChunk, Turn
+from foretoken.protocol.types import PromptChunk, Turn
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both, request
 from tests.fakes import Halves

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.telemetry import Work
-from foretoken.types import Draft, Request, Turn
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Draft, Request, Turn
 from tests.engine.common import request
 from tests.fakes import Fake, Scripted
 from tests.tiny import tiny_decoder

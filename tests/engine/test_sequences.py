@@ -9,9 +9,9 @@ import pytest
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.engine import Engine
 from foretoken.errors import ContractError
-from foretoken.types import Draft, Turn
+from foretoken.loop.engine import Engine
+from foretoken.protocol.types import Draft, Turn
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import request
 from tests.fakes import Fake

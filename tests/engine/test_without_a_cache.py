@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.build import with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
 from foretoken.decoder.caches import Caches
 from foretoken.errors import ContractError, SettingError
-from foretoken.model import Model
-from foretoken.types import Request
+from foretoken.protocol.types import Request
 from foretoken.verification.uncached import UncachedVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.engine.common import both

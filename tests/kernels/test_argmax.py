@@ -25,15 +25,15 @@ SIZES = [*range(1, 71), 1000, 4096]  # every way to fill a vector and leave a re
 HERE = native.testable()
 
 
-def _native_at(level: str) -> kernels.Argmax:
-    return lambda logits: native.argmax(logits, level)
+def _native_at(isa: str) -> kernels.Argmax:
+    return lambda logits: native.argmax(logits, isa)
 
 
 def _implementations() -> Iterator[object]:
     yield pytest.param(kernels._argmax_torch, id="torch")
-    for level in (*native.LEVELS, native.EMULATED):
-        skip = pytest.mark.skipif(level not in HERE, reason="not built, or not on this machine")
-        yield pytest.param(_native_at(level), id=level, marks=skip)
+    for isa in (*native.ISAS, native.EMULATED):
+        skip = pytest.mark.skipif(isa not in HERE, reason="not built, or not on this machine")
+        yield pytest.param(_native_at(isa), id=isa, marks=skip)
 
 
 every_implementation = pytest.mark.parametrize("argmax", list(_implementations()))
@@ -44,7 +44,7 @@ def fresh() -> Iterator[Callable[[], None]]:
     """Forgets what was decided about implementations: by calling it, and at the end."""
 
     def forget() -> None:
-        for decided in (native.module, native.level, kernels._argmax, kernels._rank):
+        for decided in (native.module, native.isa, kernels._argmax, kernels._rank):
             decided.cache_clear()
 
     forget()
@@ -154,14 +154,14 @@ def test_logits_may_begin_anywhere(argmax: kernels.Argmax) -> None:
         assert argmax(-logits) == 0, start
 
 
-@pytest.mark.parametrize("level", ["off", *HERE])
+@pytest.mark.parametrize("isa", ["off", *HERE])
 def test_logits_that_do_not_lie_in_a_row_are_read_right(
-    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], level: str
+    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], isa: str
 ) -> None:
-    if level == "off":
+    if isa == "off":
         monkeypatch.setenv("FORETOKEN_NATIVE", "off")
     else:
-        monkeypatch.setenv("FORETOKEN_LEVEL", level)
+        monkeypatch.setenv("FORETOKEN_ISA", isa)
     table = torch.zeros(20, 3)
     table[13, 1] = 1.0
     table[7, 0] = 5.0  # the next in memory is of another column
@@ -189,15 +189,15 @@ def test_what_is_not_a_row_of_logits_is_refused(logits: torch.Tensor, message: s
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("level", ["off", *HERE])
+@pytest.mark.parametrize("isa", ["off", *HERE])
 @pytest.mark.parametrize("logits", [bad for bad, _ in BAD if bad.device.type == "cpu" and bad.is_contiguous()])
 def test_whichever_implementation_runs_the_same_is_refused(
-    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], logits: torch.Tensor, level: str
+    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], logits: torch.Tensor, isa: str
 ) -> None:
-    if level == "off":
+    if isa == "off":
         monkeypatch.setenv("FORETOKEN_NATIVE", "off")
     else:
-        monkeypatch.setenv("FORETOKEN_LEVEL", level)
+        monkeypatch.setenv("FORETOKEN_ISA", isa)
     with pytest.raises(ContractError, match=r"; expected float32 \[V\]"):
         kernels.argmax(logits)
 
@@ -211,20 +211,20 @@ def not_built(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def machine() -> str:
-    """What `explain` says of this machine: the levels that it has, and why it lacks others."""
+    """What `explain` says of this machine: the instruction sets that it has, and why it lacks others."""
     module = native.module()
     assert module is not None
-    lacks = [f"not {name}: {module.why_not(at)}" for at, name in enumerate(native.LEVELS) if name not in HERE]
+    lacks = [f"not {name}: {module.why_not(at)}" for at, name in enumerate(native.ISAS) if name not in HERE]
     return "; ".join([", ".join(native.supported()), *lacks])
 
 
 @needs_native
 def test_the_highest_level_of_the_machine_is_used(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
-    monkeypatch.delenv("FORETOKEN_LEVEL", raising=False)
+    monkeypatch.delenv("FORETOKEN_ISA", raising=False)
     supported = native.supported()
     assert supported[0] == "generic"  # which every machine has
-    assert supported == [level for level in native.LEVELS if level in supported]
-    assert native.level() == supported[-1]
+    assert supported == [isa for isa in native.ISAS if isa in supported]
+    assert native.isa() == supported[-1]
     assert native.explain() == f"{supported[-1]} (this machine has {machine()})"
     assert kernels.explain().splitlines() == [
         f"decoder   native, {supported[-1]}, {torch.get_num_threads()} threads",
@@ -233,41 +233,41 @@ def test_the_highest_level_of_the_machine_is_used(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_native
-@pytest.mark.parametrize("level", [*native.LEVELS, native.EMULATED])
-def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], level: str) -> None:
-    if level not in HERE:
+@pytest.mark.parametrize("isa", [*native.ISAS, native.EMULATED])
+def test_a_level_can_be_forced(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], isa: str) -> None:
+    if isa not in HERE:
         pytest.skip("not on this machine")
-    monkeypatch.setenv("FORETOKEN_LEVEL", level)
-    assert native.level() == level
-    assert native.explain() == f"{level}, forced by FORETOKEN_LEVEL (this machine has {machine()})"
+    monkeypatch.setenv("FORETOKEN_ISA", isa)
+    assert native.isa() == isa
+    assert native.explain() == f"{isa}, forced by FORETOKEN_ISA (this machine has {machine()})"
     assert kernels.argmax(torch.tensor([1.0, 3.0, 3.0])) == 1
 
 
 @needs_native
 @pytest.mark.parametrize(
-    ("level", "hint"), [("avx", "; did you mean 'avx2'?"), ("AVX2", ""), ("avx2 ", "; did you mean 'avx2'?")]
+    ("isa", "hint"), [("avx", "; did you mean 'avx2'?"), ("AVX2", ""), ("avx2 ", "; did you mean 'avx2'?")]
 )
 def test_an_unknown_level_is_refused(
-    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], level: str, hint: str
+    monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None], isa: str, hint: str
 ) -> None:
-    monkeypatch.setenv("FORETOKEN_LEVEL", level)
+    monkeypatch.setenv("FORETOKEN_ISA", isa)
     with pytest.raises(NativeError) as error:
-        native.level()
+        native.isa()
     known = "amx, amx-emulated, avx2, avx512, avx512bf16, avx512vnni, avxvnni, avxvnni-twin, generic"
-    assert str(error.value) == f"FORETOKEN_LEVEL is {level!r}{hint} (known: {known})"
+    assert str(error.value) == f"FORETOKEN_ISA is {isa!r}{hint} (known: {known})"
 
 
 def test_a_level_that_the_machine_lacks_is_refused(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
     old = ModuleType("foretoken._native")
-    reasons = {native.LEVELS.index("avx512"): "this machine lacks its instructions"}
-    old.why_not = lambda level: "" if level < 2 else reasons.get(level, "no")  # type: ignore[attr-defined]
+    reasons = {native.ISAS.index("avx512"): "this machine lacks its instructions"}
+    old.why_not = lambda isa: "" if isa < 2 else reasons.get(isa, "no")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "foretoken._native", old)
     monkeypatch.delenv("FORETOKEN_NATIVE", raising=False)
-    monkeypatch.setenv("FORETOKEN_LEVEL", "avx512")
+    monkeypatch.setenv("FORETOKEN_ISA", "avx512")
     with pytest.raises(NativeError) as error:
-        native.level()
+        native.isa()
     assert str(error.value) == (
-        "FORETOKEN_LEVEL is avx512, but this machine lacks its instructions; it has generic, avx2"
+        "FORETOKEN_ISA is avx512, but this machine lacks its instructions; it has generic, avx2"
     )
 
 
@@ -320,8 +320,8 @@ def test_an_unknown_wish_for_the_module_is_refused(
 
 def test_without_a_module_there_is_no_level(monkeypatch: pytest.MonkeyPatch, fresh: Callable[[], None]) -> None:
     monkeypatch.setenv("FORETOKEN_NATIVE", "off")
-    with pytest.raises(NativeError, match=r"^there is no native module, so no instruction level is in use$"):
-        native.level()
+    with pytest.raises(NativeError, match=r"^there is no native module, so no instruction set is in use$"):
+        native.isa()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from foretoken.errors import ContractError
 from foretoken.kernels import choosing, native
 from foretoken.kernels.choosing import Floats, Noise, Warp
 from tests.chance import assert_drawn_from
-from tests.levels import HERE, at_level, forget
+from tests.isas import HERE, forget, with_isa
 from tests.tiny import needs_native
 
 Ranked = tuple[list[int], list[float]] | None
@@ -85,9 +85,9 @@ def same(a: Ranked, b: Ranked) -> bool:
 
 def assert_as_defined(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> None:
     expected = defined(logits, warp, noise, count)
-    for level in HERE:
-        got = native.rank(logits, warp, noise, count, level)
-        assert same(got, expected), (level, got, expected)
+    for isa in HERE:
+        got = native.rank(logits, warp, noise, count, isa)
+        assert same(got, expected), (isa, got, expected)
 
 
 # -- the definition ---------------------------------------------------------------------------------------------------
@@ -216,9 +216,9 @@ def test_what_is_no_logit_is_found_wherever_it_stands() -> None:
         for place in {0, size // 3, size - 1}:
             for broken in (np.nan, np.inf):
                 before, logits[place] = logits[place], broken
-                for level in HERE:
-                    assert native.rank(logits, Warp(2.0, 3), Noise(0, 0, 0), 2, level) is None, (size, place, level)
-                    assert native.rank(logits, Warp(), None, 0, level) is None
+                for isa in HERE:
+                    assert native.rank(logits, Warp(2.0, 3), Noise(0, 0, 0), 2, isa) is None, (size, place, isa)
+                    assert native.rank(logits, Warp(), None, 0, isa) is None
                 logits[place] = before
 
 
@@ -251,25 +251,25 @@ def test_a_token_far_below_wins_with_noise_that_comes_once_in_millions(step: int
 
 
 @needs_native
-@pytest.mark.parametrize("level", HERE)
-def test_subnormal_numbers_count_whatever_the_thread_is_set_to(level: str) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_subnormal_numbers_count_whatever_the_thread_is_set_to(isa: str) -> None:
     logits = np.array([3e-45, 7e-45, -1e-40, 1e-42], dtype=np.float32)
     expected = defined(logits, Warp(2.0), None, 4)
     if not torch.set_flush_denormal(True):
         pytest.skip("this machine does not flush subnormal numbers")
     try:
-        got = native.rank(logits, Warp(2.0), None, 4, level)
+        got = native.rank(logits, Warp(2.0), None, 4, isa)
     finally:
         torch.set_flush_denormal(False)
     assert same(got, expected)
 
 
-@pytest.mark.parametrize("level", HERE)
-def test_tokens_come_as_often_as_they_should(level: str) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_tokens_come_as_often_as_they_should(isa: str) -> None:
     """Of a right program, this fails once in a million seeds; these are fixed."""
     probs = [0.5, 0.25, 0.15, 0.09, 0.01]
     logits = np.log(np.array(probs)).astype(np.float32)
-    ranked = (native.rank(logits, Warp(), Noise(7, 0, step), 1, level) for step in range(50_000))
+    ranked = (native.rank(logits, Warp(), Noise(7, 0, step), 1, isa) for step in range(50_000))
     counts = Counter(one[0][0] for one in ranked if one is not None)
     assert_drawn_from(counts, dict(enumerate(probs)))
 
@@ -281,8 +281,8 @@ def test_tokens_come_as_often_as_they_should(level: str) -> None:
 def test_the_implementation_is_chosen_by_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(native, "rank", lambda *args: calls.append(args[-1]))
-    for level in HERE:
-        with at_level(level):
+    for isa in HERE:
+        with with_isa(isa):
             kernels.rank(np.zeros(3, dtype=np.float32), Warp(), None, 1)
     assert calls == HERE
     monkeypatch.setitem(sys.modules, "foretoken._native", None)  # not built

@@ -1,4 +1,4 @@
-"""Native linear layers, at every level, against the reference: by their bits."""
+"""Native linear layers, with every instruction set, against the reference: by their bits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from foretoken.errors import ContractError
 from foretoken.kernels import native, reference
+from tests.isas import HERE
 from tests.kernels.numbers import DTYPES, KINDS, floats, numbers, placed, same
 from tests.kernels.test_reference import CASES, at
-from tests.levels import HERE
 from tests.tiny import needs_native
 
 pytestmark = needs_native
@@ -20,11 +20,11 @@ SIZES = (1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 100)
 
 
 def expect_same(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, threads: int = 1) -> torch.Tensor:
-    """Every level gives the reference's bits, which are returned."""
+    """Every instruction set gives the reference's bits, which are returned."""
     expected = reference.linear(x, weight, bias)
-    for level in HERE:
-        got = native.linear(x, weight, bias, level, threads)
-        assert same(got, expected), f"{level}: {int((got != expected).sum())} of {got.numel()} differ"
+    for isa in HERE:
+        got = native.linear(x, weight, bias, isa, threads)
+        assert same(got, expected), f"{isa}: {int((got != expected).sum())} of {got.numel()} differ"
     return expected
 
 
@@ -89,28 +89,28 @@ def test_many_outputs_are_the_reference_s(dtype: torch.dtype) -> None:
         expect_same(x, weight, floats("normal", (1000,), 2), threads)
 
 
-@pytest.mark.parametrize("level", HERE)
-def test_weights_in_a_level_s_own_layout_give_the_same(level: str) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
     weight = numbers("wide", (48, 96), torch.bfloat16, 0)
-    if not native.repacks(level):
-        assert not native.can_repack(weight, level)
-        with pytest.raises(ContractError, match=rf"\[48, 96\] has no layout of its own at level {level}; expected"):
-            native.repack(weight, level)
+    if not native.repacks(isa):
+        assert not native.can_repack(weight, isa)
+        with pytest.raises(ContractError, match=rf"\[48, 96\] has no layout of its own for {isa}; expected"):
+            native.repack(weight, isa)
         return
     for outputs, inputs in ((16, 32), (48, 96), (128, 64)):
         for kind in KINDS:
             weight = placed(numbers(kind, (outputs, inputs), torch.bfloat16, 1), 34)
             own, bias = placed(weight, 0), floats(kind, (outputs,), 2)
-            native.repack(own, level, threads=2)
+            native.repack(own, isa, threads=2)
             assert not same(own, weight)
             for rows in (1, 3, 16, 17, 40):
                 x = floats(kind, (rows, inputs), 3)
                 expected = reference.linear(x, weight, bias)
                 for threads in (1, 3):
-                    assert same(native.linear(x, own, bias, level, threads, repacked=True), expected), (kind, rows)
+                    assert same(native.linear(x, own, bias, isa, threads, repacked=True), expected), (kind, rows)
 
 
-@pytest.mark.parametrize("level", HERE)
+@pytest.mark.parametrize("isa", HERE)
 @pytest.mark.parametrize(
     ("shape", "dtype", "offset"),
     [
@@ -123,16 +123,18 @@ def test_weights_in_a_level_s_own_layout_give_the_same(level: str) -> None:
     ids=str,
 )
 def test_weights_that_have_no_layout_of_their_own_are_refused(
-    level: str, shape: tuple[int, int], dtype: torch.dtype, offset: int
+    isa: str, shape: tuple[int, int], dtype: torch.dtype, offset: int
 ) -> None:
     weight = placed(numbers("normal", shape, dtype, 0), offset)
     before = weight.clone()
-    assert not native.can_repack(weight, level)
-    message = "expected bf16 from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, at a level that"
+    assert not native.can_repack(weight, isa)
+    message = (
+        "expected bf16 from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, and instructions that"
+    )
     with pytest.raises(ContractError, match=message):
-        native.repack(weight, level)
+        native.repack(weight, isa)
     with pytest.raises(ContractError, match=message):
-        native.linear(torch.zeros(1, shape[1]), weight, None, level, repacked=True)
+        native.linear(torch.zeros(1, shape[1]), weight, None, isa, repacked=True)
     assert same(weight, before)
 
 
@@ -182,22 +184,22 @@ def test_a_subnormal_float16_weight_is_a_number() -> None:
     assert expect_same(torch.tensor([[1.0, 0.5, 0.0]]), weight, None).tolist() == [[-(2.0**-25)]]
 
 
-@pytest.mark.parametrize("level", HERE)
+@pytest.mark.parametrize("isa", HERE)
 @pytest.mark.parametrize(("order", "places", "expected"), CASES)
-def test_the_order_of_a_sum_is_the_format_s(level: str, order: str, places: dict[int, float], expected: float) -> None:
+def test_the_order_of_a_sum_is_the_format_s(isa: str, order: str, places: dict[int, float], expected: float) -> None:
     weight, x = at(places)[None], torch.ones(3, 64)
     for dtype in (torch.bfloat16,) if order == "bf16" else (torch.float16, torch.float32):
-        assert native.linear(x, weight.to(dtype), None, level).tolist() == [[expected]] * 3
+        assert native.linear(x, weight.to(dtype), None, isa).tolist() == [[expected]] * 3
 
 
 @dtypes
 def test_a_row_does_not_depend_on_others_or_on_threads(dtype: torch.dtype) -> None:
     x, weight = floats("normal", (40, 100), 0), numbers("normal", (50, 100), dtype, 1)
-    for level in HERE:
-        alone = torch.cat([native.linear(row[None], weight, None, level) for row in x])
+    for isa in HERE:
+        alone = torch.cat([native.linear(row[None], weight, None, isa) for row in x])
         for threads in (1, 2, 3):
             for count in (2, 15, 16, 17, 40):
-                assert same(native.linear(x[:count], weight, None, level, threads), alone[:count]), (level, threads)
+                assert same(native.linear(x[:count], weight, None, isa, threads), alone[:count]), (isa, threads)
 
 
 @dtypes

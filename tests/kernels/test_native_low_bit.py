@@ -1,4 +1,4 @@
-"""Native linear layers with low-bit weights, at every level, against their definition: by their bits."""
+"""Native linear layers with low-bit weights, with every instruction set, against their definition: by their bits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from foretoken.formats.quantiser import quantise
 from foretoken.formats.values import codes_of, dequantise
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import coded, native
+from tests.isas import HERE
 from tests.kernels.low_bit import IDS, SCALES, WAYS, defined, weight
 from tests.kernels.numbers import KINDS, floats, placed, same
-from tests.levels import HERE
 from tests.tiny import needs_native
 
 pytestmark = needs_native
@@ -29,12 +29,12 @@ ROWS = (1, 2, 3, 8, 9, 16, 17, 33)
 def expect_same(
     x: torch.Tensor, w: QuantisedWeight, bias: torch.Tensor | None, inputs: str, threads: tuple[int, ...] = (1, 2)
 ) -> torch.Tensor:
-    """Every level gives the definition's bits, which are returned."""
+    """Every instruction set gives the definition's bits, which are returned."""
     expected = defined(x, w, bias, inputs)
-    for level in HERE:
+    for isa in HERE:
         for count in threads:
-            got = native.linear(x, w, bias, level, count, inputs=inputs)
-            assert same(got, expected), f"{level}, {w.format.label}: {int((got != expected).sum())} of {got.numel()}"
+            got = native.linear(x, w, bias, isa, count, inputs=inputs)
+            assert same(got, expected), f"{isa}, {w.format.label}: {int((got != expected).sum())} of {got.numel()}"
     return expected
 
 
@@ -50,27 +50,27 @@ def test_a_low_bit_layer_is_its_definition_in_any_number_of_rows(
     x = floats("normal", (max(ROWS), shape[1]), 3)
     expected = defined(x, w, None, inputs)
     biased = defined(x, w, bias, inputs)
-    for level in HERE:
+    for isa in HERE:
         for threads in (1, 2):
             for count in ROWS:  # from the first row on, and from one in the middle on
                 for rows in (slice(0, count), slice(33 - count, 33)):
-                    got = native.linear(x[rows], w, None, level, threads, inputs=inputs)
-                    assert same(got, expected[rows]), (level, threads, rows)
-            assert same(native.linear(x, w, bias, level, threads, inputs=inputs), biased), (level, threads)
+                    got = native.linear(x[rows], w, None, isa, threads, inputs=inputs)
+                    assert same(got, expected[rows]), (isa, threads, rows)
+            assert same(native.linear(x, w, bias, isa, threads, inputs=inputs), biased), (isa, threads)
     assert expected.abs().sum() > 0
 
 
 @ways
-@pytest.mark.parametrize("level", HERE)
-def test_a_row_does_not_depend_on_others_or_on_its_place(format: Format, inputs: str, level: str) -> None:
+@pytest.mark.parametrize("isa", HERE)
+def test_a_row_does_not_depend_on_others_or_on_its_place(format: Format, inputs: str, isa: str) -> None:
     w, x = weight(format, 50, 161, seed=4), floats("normal", (101, 161), 5)  # more than AMX's tiles hold at a time
     x[7] = floats("special", (161,), 6)
     x[33] *= 1e-30
-    alone = torch.cat([native.linear(row[None].contiguous(), w, None, level, inputs=inputs) for row in x])
+    alone = torch.cat([native.linear(row[None].contiguous(), w, None, isa, inputs=inputs) for row in x])
     order = torch.randperm(101, generator=torch.Generator().manual_seed(0))
     for threads in (1, 3):
-        assert same(native.linear(x, w, None, level, threads, inputs=inputs), alone)
-        assert same(native.linear(x[order], w, None, level, threads, inputs=inputs), alone[order])
+        assert same(native.linear(x, w, None, isa, threads, inputs=inputs), alone)
+        assert same(native.linear(x[order], w, None, isa, threads, inputs=inputs), alone[order])
     assert same(alone, defined(x, w, None, inputs))
 
 
@@ -122,8 +122,8 @@ def test_a_low_bit_layer_is_its_definition(
 
 @ways
 def test_no_rows_come_to_nothing(format: Format, inputs: str) -> None:
-    for level in HERE:
-        got = native.linear(torch.empty(0, 33), weight(format, 17, 33, 0), torch.zeros(17), level, 2, inputs=inputs)
+    for isa in HERE:
+        got = native.linear(torch.empty(0, 33), weight(format, 17, 33, 0), torch.zeros(17), isa, 2, inputs=inputs)
         assert got.shape == (0, 17)
 
 
@@ -171,9 +171,9 @@ def test_rows_that_are_hard_are_the_definition_s_and_touch_no_other(format: Form
             assert bool(row.isnan().all()) == (not bool((rows[name].abs() <= 2.0**60).all())), name
     for place in range(len(x)):  # beside each of them, the usual row
         both = torch.stack((x[place], x[0], x[place]))
-        for level in HERE:
-            got = native.linear(both, w, None, level, inputs=inputs)
-            assert same(got[1:2], usual), (level, list(rows)[place])
+        for isa in HERE:
+            got = native.linear(both, w, None, isa, inputs=inputs)
+            assert same(got[1:2], usual), (isa, list(rows)[place])
             assert same(got[0], expected[place])
             assert same(got[2], expected[place])
 

@@ -10,16 +10,16 @@ import pytest
 import foretoken
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.ladder import make_ladder, name_levels
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import DraftSpecError
-from foretoken.ladder import make_ladder, name_levels
+from foretoken.protocol.types import Drafter, Request, Turn
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings import LoadSettings
-from foretoken.types import Drafter, Request, Turn
+from foretoken.settings.load import LoadSettings
 from tests.tiny import tiny_decoder
 
 no_target = cast("Decoder", None)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken.build import with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
 from foretoken.drafters.fractal import SLOTS, FractalDrafter, embedded
+from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import FRACTAL
 from foretoken.errors import DraftSpecError
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
-from foretoken.ladder import name_levels
-from foretoken.model import Model
-from foretoken.settings import MOST_DRAFT_TOKENS, LoadSettings
+from foretoken.settings.load import MOST_DRAFT_TOKENS, LoadSettings
 
 
 def level(spec: str, num_layers: int = 12, num_speculative_tokens: int | None = None) -> Level:
@@ -138,7 +138,7 @@ def test_what_makes_no_sense_is_refused(spec: str, message: str) -> None:
 
 
 def test_what_the_model_has_not_is_refused_before_its_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.build.load_weights", lambda *_, **__: pytest.fail("weights were read"))
+    monkeypatch.setattr("foretoken.api.build.load_weights", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(DraftSpecError, match="n is 3, and the model has 2 layers; give at most 2"):
         foretoken.load("stdlib-1m", draft="fractal:n=3")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from foretoken.common.source import EMBEDDED
+from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
 from foretoken.errors import DraftSpecError
 from foretoken.formats import FORMATS, format_of
-from foretoken.ladder import name_levels
-from foretoken.settings import LoadSettings
-from foretoken.source import EMBEDDED
+from foretoken.settings.load import LoadSettings
 
 
 def levels(spec: str, num_speculative_tokens: int | None = None) -> list[Level]:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken import build
-from foretoken.build import with_draft
+from foretoken.api import build
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
 from foretoken.drafters.reading import DecoderDrafter
 from foretoken.errors import DraftSpecError, SettingError
-from foretoken.model import Model
-from foretoken.results import Completion
+from foretoken.protocol.types import Request
+from foretoken.results.completion import Completion
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
-from foretoken.types import Request
 
 PROMPT = "def read(self, size=-1):\n    "
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 3}

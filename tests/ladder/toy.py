@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from foretoken.drafters.recipe import Context, Level, Recipe
 from foretoken.drafters.table import DrafterEntry
-from foretoken.telemetry import Work
-from foretoken.types import Draft, Needs, Request, Turn, Verdict
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
 ENTRY = DrafterEntry("tests.ladder.toy", "says the last token again, `times` times", {"times": int, "tokens": int}, 3)
 

@@ -1,7 +1,7 @@
 """The proof: `python -m tests.prove --tokens 1000000`, as `make prove` runs it.
 
 Random tiny models of every family, the embedded models, and those that --models names; every type, low-bit format,
-instruction level and number of threads; every drafter and fake; random trees; several sequences in one pass. Each token
+instruction set and number of threads; every drafter and fake; random trees; several sequences in one pass. Each token
 and each bit of its logits is compared with plain decoding. The record goes to results/.
 """
 
@@ -18,10 +18,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from foretoken.common.files import expect_place, write_json
+from foretoken.common.provenance import provenance
 from foretoken.errors import InputError
-from foretoken.files import expect_place, write_json
 from foretoken.kernels import native
-from foretoken.provenance import provenance
 from tests.prove.cases import ALWAYS, Difference, Size, prove
 from tests.prove.models import makers
 

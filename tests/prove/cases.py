@@ -12,16 +12,16 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import SLOTS, FractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.drafters.model import ModelDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.kernels import native
+from foretoken.protocol.types import Budget, Draft, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
-from foretoken.types import Budget, Draft, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
 from foretoken.verification.worker import WorkerVerifier
 from tests.fakes import (
     Delayed,

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
+from foretoken.common.source import resolve
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
-from foretoken.decoder.copied import copied as copies
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.homes.huge_pages import copied as copies
 from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears
 from foretoken.decoder.weights import Weights, assemble, expected_shapes, load_weights, repacked
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.source import resolve
 from tests.tiny import random_tensors, tiny_config
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

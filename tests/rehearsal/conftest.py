@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken.common.source import EMBEDDED
 from foretoken.rehearsal import write
 from foretoken.rehearsal.shapes import shape_of
-from foretoken.source import EMBEDDED
 from tests.copies.conftest import left_in, write_checkpoint
 from tests.tiny import one_thread
 

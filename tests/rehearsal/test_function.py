@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import foretoken
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
@@ -19,7 +20,6 @@ from foretoken.decoder.weights import load_weights
 from foretoken.kernels import native
 from foretoken.rehearsal.fit import Fit
 from foretoken.rehearsal.shapes import shape_of
-from foretoken.source import EMBEDDED
 from tests.rehearsal.conftest import ROOM, rehearse, small
 from tests.tiny import ARITHMETICS, all_logits
 

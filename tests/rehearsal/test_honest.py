@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.config import read_json
 from foretoken.errors import CheckpointError, DraftSpecError
 from foretoken.rehearsal.honest import About, about, expect_honest_draft, read_about
-from foretoken.source import EMBEDDED
 from tests.copies.conftest import copy_of
 from tests.rehearsal.conftest import ROOM, rehearse, small
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import foretoken
+from foretoken.common.source import EMBEDDED
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import parse_config, read_json
@@ -24,7 +25,6 @@ from foretoken.decoder.weights import load_weights
 from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError
 from foretoken.rehearsal import honest, write
 from foretoken.rehearsal.shapes import shape_of
-from foretoken.source import EMBEDDED
 from tests.copies.conftest import copy_of
 from tests.rehearsal.conftest import ROOM, left_in, rehearse, small
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import GrammarError, SettingError
+from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.grammar import GrammarConstraint, Grammars
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings import GenerateSettings
-from foretoken.source import EMBEDDED
-from foretoken.text import TextStream, Tokenizer
-from foretoken.types import Request, SamplingParams
+from foretoken.settings.generate import GenerateSettings
+from foretoken.text.tokenizer import TextStream, Tokenizer
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
 

@@ -12,13 +12,13 @@ import torch
 
 import foretoken
 import foretoken.sampling.grammar as grammar_module
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import GrammarError, SettingError
+from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.grammar import GrammarConstraint, Grammars
 from foretoken.sampling.sampler import Sampler
-from foretoken.settings import GenerateSettings
-from foretoken.source import EMBEDDED
-from foretoken.text import Tokenizer
-from foretoken.types import Request, SamplingParams
+from foretoken.settings.generate import GenerateSettings
+from foretoken.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
 

@@ -19,8 +19,8 @@ from transformers import (
 )
 
 from foretoken.kernels.choosing import Floats, Warp, warped
+from foretoken.protocol.types import SamplingParams
 from foretoken.sampling.processors import History
-from foretoken.types import SamplingParams
 from tests.oracles import edited_logits, sampled_distribution
 
 ROWS = 300

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretoken.errors import ContractError, GrammarError
+from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.sampler import DRAFT_DICE, Constraint, Sampler
-from foretoken.types import Request, SamplingParams
 from tests.chance import assert_drawn_from
 from tests.oracles import edited_logits, first_largest, sampled_distribution
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from foretoken.results import Completion
-from foretoken.stats import summarise
-from foretoken.telemetry import RoundRecord, Work
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.results.completion import Completion
+from foretoken.results.stats import summarise
 
 PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, 0.0, 0.02, read={0: 5})
 

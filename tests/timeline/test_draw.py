@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from foretoken.common.pictures import expect_drawable
 from foretoken.errors import InputError, SettingError
-from foretoken.pictures import expect_drawable
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 from foretoken.timeline import draw as drawing
 from foretoken.timeline.draw import draw
 from tests.timeline.rounds import PROMPT, completion, rounds

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.telemetry import RoundRecord, Work
+from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.timeline.lanes import Pass, Round, lanes, rows_of
 from tests.timeline.rounds import PROMPT, rounds
 

@@ -6,22 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from foretoken.telemetry import RoundRecord, Work
-from foretoken.timeline.worth import line, worth
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.timeline.worth import worth
 from tests.timeline.rounds import PROMPT
-
-
-def test_a_line_through_passes_is_not_bent_by_one_that_was_held_up() -> None:
-    passes = [(rows, 0.010 + 0.002 * (rows - 1)) for rows in (1, 3, 5, 5, 1, 3, 4, 2)]
-    assert line(passes) == pytest.approx((0.010, 0.002))
-    assert line([*passes, (5, 9.0)]) == pytest.approx((0.010, 0.002))
-    assert line([]) == (0.0, 0.0)
-    assert line([(5, 0.3)] * 4) == (0.3, 0.0)
-    assert line([(1, 0.3), (2, 0.2), (3, 0.1)])[1] == 0.0, "rows never make a pass shorter"
-
-
-def test_a_line_through_many_passes_is_found_in_an_instant() -> None:
-    assert line([(1 + i % 7, 0.010 + 0.001 * (i % 7)) for i in range(50_000)]) == pytest.approx((0.010, 0.001))
 
 
 def record(drafted: int, accepted: int, *work: Work) -> RoundRecord:

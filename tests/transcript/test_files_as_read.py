@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import foretoken
-from foretoken.build import with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
+from foretoken.common.files import FilesAsRead
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import TranscriptError
-from foretoken.files import FilesAsRead
-from foretoken.model import Model
-from foretoken.settings import GenerateSettings
-from foretoken.source import EMBEDDED
+from foretoken.settings.generate import GenerateSettings
 from foretoken.transcript import verify as verifying
 from foretoken.transcript.record import write
 from tests.transcript.records import MODEL, PROMPT, VERIFIED

@@ -1,4 +1,4 @@
-"""Records between engines, instruction levels and PyTorch's vectors: proven again, or refused by name."""
+"""Records between engines, instruction sets and PyTorch's vectors: proven again, or refused by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_the_native_bits_are_the_same_at_another_level_and_with_pytorchs_other_v
     whole: Path, tmp_path: Path
 ) -> None:
     """PyTorch computes the table of rotations, and its vectorised functions differ in the last place."""
-    other = {"FORETOKEN_LEVEL": "generic", "ATEN_CPU_CAPABILITY": "default"}
+    other = {"FORETOKEN_ISA": "generic", "ATEN_CPU_CAPABILITY": "default"}
     verified = run("verify", whole, **other)
     assert (verified.returncode, verified.stdout) == (0, f"verified: {COUNT} tokens and their logits, bit for bit\n")
     path = tmp_path / "generic.json"

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import foretoken
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import ModelNotFoundError
-from foretoken.source import EMBEDDED
 from foretoken.transcript.verify import Verification
 from tests.tiny import needs_native
 from tests.transcript.records import COUNT, MODEL, PROMPT, VERIFIED, refusal

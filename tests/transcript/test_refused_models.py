@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import foretoken
-from foretoken import source
-from foretoken.source import EMBEDDED
+from foretoken.common import source
+from foretoken.common.source import EMBEDDED
 from tests.transcript.records import MODEL, refusal
 
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import foretoken
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError, NumericsError, PromptError, TranscriptError
-from foretoken.settings import GenerateSettings
-from foretoken.source import EMBEDDED
+from foretoken.settings.generate import GenerateSettings
 from foretoken.transcript.layout import _FIELDS
 from foretoken.transcript.record import write
 from tests.transcript.records import COUNT, ENGINE, MODEL, PROMPT

@@ -4,9 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.telemetry import Work
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Draft
 from foretoken.trees.tree import clip, depths
-from foretoken.types import Draft
 from tests.oracles import path_to
 
 VOCABULARY = 4

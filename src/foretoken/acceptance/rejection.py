@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from foretoken.errors import ContractError
-from foretoken.types import Distribution
+from foretoken.protocol.types import Distribution
 
 
 def reject(

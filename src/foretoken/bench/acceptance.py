@@ -20,22 +20,22 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from foretoken.api.build import load, load_level
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
-from foretoken.build import load, load_level
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.drafters.model import ModelDrafter
+from foretoken.drafters.chain import ModelDrafter
+from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.recipe import Level, LoadedLevel
 from foretoken.drafters.tree import TreeDrafter
-from foretoken.engine import Engine
 from foretoken.errors import InputError, quoted
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.ladder import find_levels, name_levels
+from foretoken.loop.engine import Engine
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams
+from foretoken.results.stats import summarise
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
-from foretoken.settings import LoadSettings
-from foretoken.stats import summarise
-from foretoken.telemetry import RoundRecord
-from foretoken.types import Budget, Drafter, Request, SamplingParams
+from foretoken.settings.load import LoadSettings
 from foretoken.verification.local import LocalVerifier
 
 Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.suites import Prompt
+from foretoken.common.files import write_bytes
 from foretoken.errors import InputError, SettingError
-from foretoken.files import write_bytes
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 
 
 def answer_line(prompt: Prompt, completions: Sequence[Completion], model_id: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from foretoken.decoder.copied import allocate
+from foretoken.decoder.homes.huge_pages import allocate
 from foretoken.kernels import native
 
 STREAMS = (1, 2, 4, 8, 16)  # a thread's: side by side
@@ -16,10 +16,10 @@ SIZE = 1 << 30  # bytes: more than the last-level cache of any machine that this
 class Ceiling:
     """Reads memory of both kinds of page, in as many streams as is best, whenever it is asked."""
 
-    def __init__(self, threads: int, level: str, size: int | None = None) -> None:
+    def __init__(self, threads: int, isa: str, size: int | None = None) -> None:
         size = SIZE if size is None else size
         self._threads = threads
-        self._level = level
+        self._isa = isa
         self._memory = {kind: allocate(size, huge=kind == "huge") for kind in ("huge", "small")}
         for memory in self._memory.values():
             memory.fill_(1)  # a page that nobody wrote is the same page everywhere, and stays in the cache
@@ -37,11 +37,11 @@ class Ceiling:
 
     def _read(self, kind: str, streams: int) -> float:
         memory = self._memory[kind]
-        return memory.numel() / native.read_seconds(memory, self._threads, streams, self._level)
+        return memory.numel() / native.read_seconds(memory, self._threads, streams, self._isa)
 
 
 def bandwidth(threads: int, size: int | None = None) -> Callable[[], float | None]:
     """What memory gives whenever it is called, in bytes a second; unknown without the native module."""
     if native.module() is None:
         return lambda: None
-    return Ceiling(threads, native.level(), size).measure
+    return Ceiling(threads, native.isa(), size).measure

@@ -20,14 +20,14 @@ from typing import Any
 
 from rich.progress import track
 
+from foretoken.api.build import load, with_draft
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
 from foretoken.bench.suites import Suite
-from foretoken.build import load, with_draft
 from foretoken.kernels import explain
-from foretoken.results import Completion
+from foretoken.protocol.types import Request
+from foretoken.results.completion import Completion
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
-from foretoken.types import Request
 
 DRAFTS = ("lookup", "stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:k=3:depth=4")
 TEMPERATURES = (0.0, 0.8)

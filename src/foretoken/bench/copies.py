@@ -23,10 +23,10 @@ from typing import IO, Any
 
 import torch
 
+from foretoken.api.build import DRAFT_INPUTS, load
 from foretoken.bench.ceilings import Ceiling
-from foretoken.bench.passes import SHAPE, read_prompt, write_checkpoint
+from foretoken.bench.passes import SHAPE, write_checkpoint
 from foretoken.bench.script import carry_out
-from foretoken.build import DRAFT_INPUTS, load
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
@@ -34,6 +34,7 @@ from foretoken.decoder.rows import chain
 from foretoken.errors import ForetokenError, InputError
 from foretoken.formats import format_of
 from foretoken.kernels import native
+from foretoken.prices.measuring import read_prompt
 
 ROWS = (1, 2, 4, 8, 16)
 STEPS = 8  # of a chain in one call: what a draft is
@@ -113,7 +114,7 @@ class _LlamaCpp:
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     if min(args.layers, args.rounds) < 1:
         raise InputError("--layers or --rounds is below 1; expected 1 or more")
-    threads, level = torch.get_num_threads(), native.level()
+    threads, isa = torch.get_num_threads(), native.isa()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = write_checkpoint(folder, args.layers)
@@ -124,10 +125,10 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         record: dict[str, Any] = {
             "model": {**SHAPE, "num_hidden_layers": args.layers, "bytes": size},
             "threads": threads,
-            "level": level,
+            "isa": isa,
             "inputs": DRAFT_INPUTS,
         }
-        ceiling = Ceiling(threads, level)
+        ceiling = Ceiling(threads, isa)
         if args.llama_python is None:
             return {**record, **_in_turn(decoders, casts, ceiling, args.rounds, None)}
         with llama_cpp(args.llama_python, folder, folder, threads) as peer:

@@ -14,17 +14,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foretoken.api.model import Model
 from foretoken.bench import answers as spec_bench
 from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
 from foretoken.bench.statistics import PLAIN, bandwidths, rounded
 from foretoken.bench.suites import Prompt, Suite, open_suite
 from foretoken.bench.target import about, expect_prompts, load_target
+from foretoken.common.provenance import provenance
 from foretoken.errors import InputError, SettingError
-from foretoken.model import Model
-from foretoken.provenance import provenance
-from foretoken.results import Completion
-from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 
 WARM_UP = 12  # tokens, of the first prompt, with each draft
 

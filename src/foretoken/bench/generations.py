@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from foretoken.bench.fields import expect_fields
 from foretoken.bench.statistics import by_prompt, median_interval
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 
 
 @dataclass(frozen=True)

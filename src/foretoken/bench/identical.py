@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from rich.progress import track
 
+from foretoken.api.build import load, with_draft
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
 from foretoken.bench.suites import Suite
-from foretoken.build import load, with_draft
 from foretoken.kernels import explain
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 
 
 def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from foretoken.bench.ceilings import Ceiling
-from foretoken.decoder.copied import Kind, size_of, viewed
+from foretoken.common.provenance import provenance
+from foretoken.decoder.homes.huge_pages import Kind, size_of, viewed
 from foretoken.errors import NativeError, SettingError, nearest
 from foretoken.formats import FORMATS as LOW_BIT
 from foretoken.formats import Format, format_of
 from foretoken.formats.table import TILE
 from foretoken.formats.weight import QuantisedWeight, parts
 from foretoken.kernels import native
-from foretoken.provenance import provenance
 
 SHAPES = ((4096, 4096), (8192, 2048), (2048, 8192), (8192, 8192))  # outputs, inputs
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -33,11 +33,11 @@ _FILL = 0x43  # of every byte: a valid scale, zero point and code in every forma
 _ROOF = (1024, 1 << 19, 32)  # inputs, bytes of weights a thread (half a core's second-level cache of 1 MiB), rows
 
 
-def kernels_of(name: str, level: str) -> dict[str, dict[str, Any]]:
+def kernels_of(name: str, isa: str) -> dict[str, dict[str, Any]]:
     """The kernels that multiply a format, by name, with what `native.linear` must be told: a low-bit format has one for
     each kind of input."""
     if name in FLOATS:
-        repacked = {f"linear_{name}_repacked": {"repacked": True}} if name == "bf16" and native.repacks(level) else {}
+        repacked = {f"linear_{name}_repacked": {"repacked": True}} if name == "bf16" and native.repacks(isa) else {}
         return {f"linear_{name}": {}, **repacked}
     inputs = ("int8", "bf16", "fp32") if name == "mxfp4" else ("int8", "bf16")
     return {f"linear_{name}_{kind}": {"inputs": kind} for kind in inputs}
@@ -49,7 +49,7 @@ class Result:
     rows' packing."""
 
     kernel: str
-    level: str
+    isa: str
     m: int
     k: int
     n: int
@@ -62,7 +62,7 @@ class Result:
 def bench(
     *,
     threads: int | None = None,
-    level: str | None = None,
+    isa: str | None = None,
     formats: tuple[str, ...] = ("bf16",),
     rounds: int = 5,
     shapes: tuple[tuple[int, int], ...] = SHAPES,
@@ -75,18 +75,18 @@ def bench(
     for name in formats:
         if name not in FLOATS:
             _low_bit(name)
-    level = native.level() if level is None else level
-    native.level_number(level)  # refuses one that is unknown, or that this machine lacks
+    isa = native.isa() if isa is None else isa
+    native.isa_number(isa)  # refuses one that is unknown, or that this machine lacks
     threads = threads or torch.get_num_threads()
     origin = provenance()  # of what is running, whatever is committed until it ends
-    ceiling = Ceiling(threads, level)
+    ceiling = Ceiling(threads, isa)
     ceiling.memory().fill_(_FILL)
-    cases = list(_cases(ceiling, formats, shapes, rows, level, threads))
+    cases = list(_cases(ceiling, formats, shapes, rows, isa, threads))
     measured: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(cases))}
     roofs = {
-        kernel: _Roof.of(name, options, level, threads)
+        kernel: _Roof.of(name, options, isa, threads)
         for name in formats
-        for kernel, options in kernels_of(name, level).items()
+        for kernel, options in kernels_of(name, isa).items()
     }
     for number in range(rounds):
         for roof in roofs.values():
@@ -97,7 +97,7 @@ def bench(
             progress((number * len(cases) + i + 1) / (rounds * len(cases)))
     results = [_result(case, measured[i]) for i, case in enumerate(cases)]
     every = [bandwidth for pairs in measured.values() for _, bandwidth in pairs]
-    origin["machine"] |= {"threads": threads, "level": level}
+    origin["machine"] |= {"threads": threads, "isa": isa}
     return {
         **origin,
         "read_bandwidth_gb_per_s": round(statistics.median(every) / 1e9, 2),
@@ -124,7 +124,7 @@ class _Case:
     """One kernel at one size, over weights that fill the memory."""
 
     kernel: str
-    level: str
+    isa: str
     weights: list[Weight]
     n: int
     run: Callable[[torch.Tensor, Weight], torch.Tensor]  # rows, weight
@@ -142,19 +142,19 @@ def _cases(
     formats: tuple[str, ...],
     shapes: tuple[tuple[int, int], ...],
     rows: tuple[int, ...],
-    level: str,
+    isa: str,
     threads: int,
 ) -> Iterator[_Case]:
     for name in formats:
         for m, k in shapes:
             weights = _rotation(ceiling.memory(), name, m, k)
             for n in rows:
-                for kernel, options in kernels_of(name, level).items():
-                    yield _Case(kernel, level, weights, n, _runner(level, threads, options))
+                for kernel, options in kernels_of(name, isa).items():
+                    yield _Case(kernel, isa, weights, n, _runner(isa, threads, options))
 
 
-def _runner(level: str, threads: int, options: dict[str, Any]) -> Callable[[torch.Tensor, Weight], torch.Tensor]:
-    return lambda x, weight: native.linear(x, weight, None, level, threads, **options)
+def _runner(isa: str, threads: int, options: dict[str, Any]) -> Callable[[torch.Tensor, Weight], torch.Tensor]:
+    return lambda x, weight: native.linear(x, weight, None, isa, threads, **options)
 
 
 def _kinds(name: str, m: int, k: int) -> dict[str, Kind]:
@@ -189,14 +189,14 @@ class _Roof:
     least: list[float]  # seconds
 
     @classmethod
-    def of(cls, name: str, options: dict[str, Any], level: str, threads: int) -> _Roof:
+    def of(cls, name: str, options: dict[str, Any], isa: str, threads: int) -> _Roof:
         k, size, _ = _ROOF
         a_tile = sum(prod(shape) * dtype.itemsize for shape, dtype in _kinds(name, TILE, k).values())
         quarter = max(size // a_tile // 4, 1) * threads * TILE  # outputs
         memory = torch.full((4 * quarter // TILE * a_tile + 4096,), _FILL, dtype=torch.uint8)
         memory = memory[-memory.data_ptr() % 64 :]
         weights = [_rotation(memory, name, m, k)[0] for m in (quarter, 4 * quarter)]
-        return cls(weights, _runner(level, threads, options), [float("inf")] * 2)
+        return cls(weights, _runner(isa, threads, options), [float("inf")] * 2)
 
     def measure(self) -> None:
         """Some products more."""
@@ -222,7 +222,7 @@ def _result(case: _Case, pairs: list[tuple[float, float]]) -> Result:
     fraction = statistics.median(size / seconds / bandwidth for seconds, bandwidth in pairs)
     return Result(
         kernel=case.kernel,
-        level=case.level,
+        isa=case.isa,
         m=m,
         k=k,
         n=case.n,

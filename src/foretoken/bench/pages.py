@@ -7,6 +7,7 @@ from typing import Any
 
 from foretoken.bench.fields import is_number
 from foretoken.bench.statistics import FEWEST, SLOW
+from foretoken.common.provenance import isa_of
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -33,7 +34,7 @@ def shown(line: str) -> str:
 def where(record: dict[str, Any]) -> str:
     """Machine, engine and commit of a record, in a line."""
     machine = record["machine"]
-    engine = machine.get("level") or "PyTorch"
+    engine = isa_of(machine) or "PyTorch"
     return (
         f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}; "
         f"commit {record['commit'] or 'unknown'}"

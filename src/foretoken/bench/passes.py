@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from foretoken.api.build import load
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.script import carry_out
-from foretoken.build import load
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
@@ -35,6 +35,7 @@ from foretoken.decoder.weights import expected_shapes
 from foretoken.errors import InputError
 from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp
+from foretoken.prices.measuring import read_prompt
 
 # the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
 SHAPE: dict[str, Any] = {
@@ -66,11 +67,11 @@ WARPS = {
 
 LOADING = """
 import sys, time, resource
-import torch, foretoken.build
+import torch, foretoken.api.build
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
 before, began = resident(), time.perf_counter()
-model = foretoken.build.load(sys.argv[1], draft="none", weights=sys.argv[2])
+model = foretoken.api.build.load(sys.argv[1], draft="none", weights=sys.argv[2])
 seconds = time.perf_counter() - began
 model.generate([1, 2, 3], max_new_tokens=8, ignore_eos=True)
 print(seconds, resident() - before)
@@ -148,7 +149,7 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
     }
 
 
-def choices(level: str, rounds: int) -> list[dict[str, Any]]:
+def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
     """Seconds of one choice from a row of logits, and of the best 16, with noise, on one thread."""
     results = []
     for vocabulary in VOCABULARIES:
@@ -159,10 +160,10 @@ def choices(level: str, rounds: int) -> list[dict[str, Any]]:
                 for step in range(20 * rounds):
                     noise = Noise(0, 0, step)
                     began = perf_counter()
-                    native.rank(logits, warp, noise, count, level)
+                    native.rank(logits, warp, noise, count, isa)
                     seconds.append(perf_counter() - began)
                 took = round(1e6 * statistics.median(seconds), 1)
-                size = {"kernel": "choose", "level": level, "vocabulary": vocabulary}
+                size = {"kernel": "choose", "isa": isa, "vocabulary": vocabulary}
                 results.append({**size, "cut": cut, "count": count, "microseconds": took})
     return results
 
@@ -243,15 +244,6 @@ def loading(folder: Path, size: int) -> list[dict[str, Any]]:
     return results
 
 
-def read_prompt(target: Decoder, length: int) -> Cache:
-    """A cache with some tokens read."""
-    cache = target.new_cache()
-    rows = chain(cache, [5] * length)
-    target.forward(rows)
-    cache.commit(range(length), rows.writer)
-    return cache
-
-
 def _layers(target: Decoder, cache: Cache) -> float:
     rows = chain(cache, [5])
     hidden = target.embed([5])
@@ -285,7 +277,7 @@ def main() -> None:
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     if min(args.layers, args.rounds, *args.prefill) < 1:
         raise InputError("--layers, --rounds or --prefill has a number below 1; expected 1 or more")
-    threads, level = torch.get_num_threads(), native.level()
+    threads, isa = torch.get_num_threads(), native.isa()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = write_checkpoint(folder, args.layers)
@@ -293,16 +285,16 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             "model": {**SHAPE, "num_hidden_layers": args.layers, "bytes": size},
             "promise": "exact",
             "threads": threads,
-            "level": level,
+            "isa": isa,
         }
         record["loading"] = loading(folder, size)
-        ceiling = Ceiling(threads, level)
+        ceiling = Ceiling(threads, isa)
         record["passes"] = [
             row for way in ("mapped", "copied") for row in passes(folder, way, ceiling, size, args.rounds)
         ]
         gc.collect()
         record["attention"] = attention(folder, ceiling, args.rounds)
-        record["choices"] = choices(level, args.rounds)
+        record["choices"] = choices(isa, args.rounds)
         record["read_bandwidth_gb_per_s"] = round(ceiling.measure() / 1e9, 2)
         del ceiling
         gc.collect()

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.bench.pages import how_sure
-from foretoken.pictures import FAINT, INK, new_figure, save, style
+from foretoken.common.pictures import FAINT, INK, new_figure, save, style
+from foretoken.common.provenance import isa_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
     machine = record["machine"]
     figure.suptitle(
         f"{record['model']}: {machine.get('processor')}, {machine.get('threads')} threads, "
-        f"{machine.get('level') or 'PyTorch'}, commit {str(record['commit'])[:12]}",
+        f"{isa_of(machine) or 'PyTorch'}, commit {str(record['commit'])[:12]}",
         fontsize=10,
     )
     save(figure, path)

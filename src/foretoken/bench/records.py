@@ -9,8 +9,8 @@ from typing import Any
 from foretoken.bench.fields import expect, expect_fields, is_number
 from foretoken.bench.runs import KIND, Run
 from foretoken.bench.side_by_side.rows import Row
+from foretoken.common.files import read_json
 from foretoken.errors import InputError, quoted
-from foretoken.files import read_json
 
 KINDS = (KIND, "peers")
 _COMMON: dict[str, str] = {"kind": "str", "model": "str", "machine": "dict[str, Any]", "commit": "str | None"}

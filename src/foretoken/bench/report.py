@@ -17,8 +17,8 @@ from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, 
 from foretoken.bench.runs import KIND
 from foretoken.bench.side_by_side.tables import table as peers
 from foretoken.bench.statistics import FEWEST
+from foretoken.common.progress import size
 from foretoken.errors import InputError
-from foretoken.progress import size
 
 POSITIONS = 8  # of a draft that are shown
 _MOST = 1.05  # of what memory allows: more cannot be, if memory was as fast as it was measured

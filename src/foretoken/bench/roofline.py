@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.pictures import FAINT, new_figure, save, style
+from foretoken.common.pictures import FAINT, new_figure, save, style
+from foretoken.common.provenance import isa_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +31,7 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
     _roofline(roof_axes, lines, bandwidth, styles, {r["kernel"].removeprefix("linear_"): r for r in record["roofs"]})
     machine = record["machine"]
     figure.suptitle(
-        f"{m} outputs, {k} inputs: {machine['processor']}, {machine['threads']} threads, level {machine['level']}, "
+        f"{m} outputs, {k} inputs: {machine['processor']}, {machine['threads']} threads, {isa_of(machine)}, "
         f"{bandwidth} GB/s, commit {str(record.get('commit'))[:7]}",
         fontsize=10,
     )

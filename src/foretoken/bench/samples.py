@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from foretoken.bench.fields import difference, expect_fields
 from foretoken.bench.statistics import rounded
+from foretoken.common.files import more_room, read_bytes, write_bytes
 from foretoken.errors import InputError, quoted
-from foretoken.files import more_room, read_bytes, write_bytes
-from foretoken.results import Completion
-from foretoken.stats import Stats, together
+from foretoken.results.completion import Completion
+from foretoken.results.stats import Stats, together
 
 
 @dataclass(frozen=True)

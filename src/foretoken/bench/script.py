@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from foretoken.api.model import Model
 from foretoken.bench.suites import Suite, first_turn, open_suite
+from foretoken.common.files import expect_place, write_json
+from foretoken.common.provenance import provenance
+from foretoken.common.source import resolve
 from foretoken.errors import ForetokenError
-from foretoken.files import expect_place, write_json
-from foretoken.model import Model
-from foretoken.provenance import provenance
-from foretoken.source import resolve
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 
 
 def add_model_and_suite(parser: argparse.ArgumentParser, new_tokens: int, *, each: str = "prompt") -> None:

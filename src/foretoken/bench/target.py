@@ -8,18 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from foretoken.api.build import Loaded, load, with_draft
+from foretoken.api.model import Model
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn
-from foretoken.build import Loaded, load, with_draft
+from foretoken.common.source import resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import PromptError, SettingError
-from foretoken.ladder import find_levels, name_levels
-from foretoken.model import Model
 from foretoken.rehearsal import honest
-from foretoken.settings import LoadSettings
-from foretoken.source import resolve
+from foretoken.settings.load import LoadSettings
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:
         "machine": {
             **origin["machine"],
             "threads": model.target.threads,
-            "level": native.level() if native.module() is not None else None,
+            "isa": native.isa() if native.module() is not None else None,
         },
         "model": Path(name).absolute().name if Path(name).exists() else name,
         "model_sha256": fingerprint(model.folder, model.target.config),

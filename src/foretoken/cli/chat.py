@@ -13,15 +13,16 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import filled_the_context, load, say
+from foretoken.common.files import MOST_READ
+from foretoken.common.source import DEFAULT_MODEL
 from foretoken.errors import InputError, PromptError, quoted
-from foretoken.files import MOST_READ
-from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.source import DEFAULT_MODEL
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 
 if TYPE_CHECKING:
-    from foretoken.chat import Chat
-    from foretoken.model import Model
-    from foretoken.results import Completion
+    from foretoken.api.chat import Chat
+    from foretoken.api.model import Model
+    from foretoken.results.completion import Completion
 
 _PROMPT = "> "
 _COMMANDS = {

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretoken.model import Model
-    from foretoken.results import Completion
-    from foretoken.settings import GenerateSettings
+    from foretoken.api.model import Model
+    from foretoken.results.completion import Completion
+    from foretoken.settings.generate import GenerateSettings
 
 
 def load(model: str, **settings: Any) -> Model:
     """As `foretoken.load`, for a process that keeps the model until it ends."""
-    from foretoken.build import load
+    from foretoken.api.build import load
 
     with saying():
         loaded = load(model, **settings)

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from foretoken.cli.common import load
-from foretoken.source import DEFAULT_MODEL
+from foretoken.common.source import DEFAULT_MODEL
 
 PROMPT = '''class Stack:
     """A last-in, first-out stack."""

@@ -14,14 +14,15 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import filled_the_context, load, say
+from foretoken.common.files import read_bytes, read_stream
+from foretoken.common.source import DEFAULT_MODEL
 from foretoken.errors import PromptError, SettingError
-from foretoken.files import read_bytes, read_stream
-from foretoken.settings import GenerateSettings, LoadSettings, expect_repeatable
-from foretoken.source import DEFAULT_MODEL
+from foretoken.settings.generate import GenerateSettings, expect_repeatable
+from foretoken.settings.load import LoadSettings
 
 if TYPE_CHECKING:
-    from foretoken.model import Model
-    from foretoken.results import Completion
+    from foretoken.api.model import Model
+    from foretoken.results.completion import Completion
 
 
 @options.with_settings()
@@ -79,7 +80,7 @@ def generate(
 
     from foretoken.cli import show
     from foretoken.cli.table import print_stats
-    from foretoken.pictures import expect_drawable
+    from foretoken.common.pictures import expect_drawable
     from foretoken.timeline import draw as timeline
     from foretoken.transcript import record as transcript
 

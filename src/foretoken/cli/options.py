@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
+from foretoken.common.files import read_bytes
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import SettingError, quoted
-from foretoken.files import read_bytes
 from foretoken.formats import FORMATS
-from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 
 _LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Sampling", "Form of the output"
 

@@ -10,11 +10,11 @@ import typer
 
 from foretoken.cli.common import say
 from foretoken.cli.stoppable import stoppable
+from foretoken.common.progress import size
+from foretoken.common.source import EMBEDDED, resolve
 from foretoken.errors import SettingError
 from foretoken.formats import FORMATS, format_of
-from foretoken.progress import size
-from foretoken.settings import expect_threads
-from foretoken.source import EMBEDDED, resolve
+from foretoken.settings.load import expect_threads
 
 if TYPE_CHECKING:
     from foretoken.formats.quantiser import Quantiser

@@ -10,9 +10,9 @@ import typer
 
 from foretoken.cli.common import say
 from foretoken.cli.stoppable import stoppable
-from foretoken.progress import size
+from foretoken.common.progress import size
+from foretoken.common.source import DEFAULT_MODEL, EMBEDDED, resolve
 from foretoken.rehearsal.shapes import SHAPES, shape_of
-from foretoken.source import DEFAULT_MODEL, EMBEDDED, resolve
 
 if TYPE_CHECKING:
     from foretoken.rehearsal.write import RehearsalPlan

@@ -11,7 +11,7 @@ from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.stoppable import stoppable
 from foretoken.cli.time_left import TimeLeft
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 
 _WITHOUT = ("draft", "num_speculative_tokens", "rule", "revision", "cache")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from foretoken.cli.common import say
 from foretoken.errors import quoted
-from foretoken.output import Piece
-from foretoken.results import Audit, Completion
-from foretoken.types import TARGET
+from foretoken.loop.output import Piece
+from foretoken.protocol.types import TARGET
+from foretoken.results.completion import Audit, Completion
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue")  # of levels, in turn; the target's tokens stay plain
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 
 _POSITIONS = 8  # of a draft that are shown
 

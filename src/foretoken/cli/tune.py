@@ -12,9 +12,9 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
-from foretoken.files import expect_new, write_json
-from foretoken.pictures import expect_drawable
-from foretoken.settings import LoadSettings
+from foretoken.common.files import expect_new, write_json
+from foretoken.common.pictures import expect_drawable
+from foretoken.settings.load import LoadSettings
 
 tune = typer.Typer(help="Find the options of a draft that are fastest for a model here.", no_args_is_help=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from foretoken.decoder.shards import INDEX
 from foretoken.formats.weight import Part
-from foretoken.text import TOKENIZER_FILES
+from foretoken.text.tokenizer import TOKENIZER_FILES
 
 SHARD = 5_000_000_000  # bytes of a file at most, but for a tensor that is larger, as Hugging Face divides checkpoints
 _KEPT = (  # beside the weights

@@ -11,6 +11,7 @@ from time import perf_counter
 
 import torch
 
+from foretoken.common.progress import progress
 from foretoken.copies.checkpoint import FILES, SHARD, divided, file_names, index, kept, size_of, write_json
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
@@ -23,7 +24,6 @@ from foretoken.formats import Format
 from foretoken.formats.quantiser import Quantiser, expect_quantiser, quantise
 from foretoken.formats.table import TILE
 from foretoken.formats.weight import Part, parts
-from foretoken.progress import progress
 
 _TOGETHER = 1 << 25  # numbers read, quantised and written together
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foretoken.common.files import read_bytes
 from foretoken.decoder.families import FAMILIES, Windows
 from foretoken.errors import CheckpointError, ModelNotFoundError, SettingError, UnsupportedModelError, quoted
-from foretoken.files import read_bytes
 from foretoken.formats import Format, format_of
 
 QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json, of the checkpoints that we quantise

@@ -17,7 +17,7 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LINEARS, LayerWeights, Weights
-from foretoken.telemetry import Cost
+from foretoken.protocol.telemetry import Cost
 
 
 class CostModel:

@@ -22,7 +22,7 @@ from foretoken.decoder.torch_pass import TorchPass
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
 from foretoken.kernels import forked, native
-from foretoken.telemetry import Cost
+from foretoken.protocol.telemetry import Cost
 
 _AT_ONCE = 64  # rows of logits that are computed before somebody asks: of a vocabulary of 128,256, 33 MB
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
@@ -32,7 +32,7 @@ class Decoder:
     """A decoder-only transformer with its weights: a target, or a drafter's model. Holds no state of any sequence.
 
     It runs natively where it can (`because` says why not, else it is None). `arithmetic` may ask for "pytorch", or for
-    "native LEVEL": an instruction level other than the best, which changes no bit.
+    "native ISA": an instruction set other than the best, which changes no bit.
     With promise "algorithmic" PyTorch may sum in an order that depends on the number of rows; native passes never do.
     `cost` is what all its calls so far have cost, whoever made them: that of some of them is a difference. Of calls
     that two threads make at once, some may be missed.
@@ -51,14 +51,12 @@ class Decoder:
         self.weights = weights
         self.device = weights.embedding.device
         self.because = why_not(weights) if arithmetic != "pytorch" else "PyTorch was asked for"
-        kind, _, level = arithmetic.partition(" ")
+        kind, _, isa = arithmetic.partition(" ")
         if self.because is not None and weights.layouts != {"rows"}:
             raise ContractError(f"weights laid out for {weights.layouts} cannot run in PyTorch ({self.because})")
         if kind not in ("auto", "pytorch", "native") or (kind == "native" and self.because is not None):
             lacking = f" (not native here: {self.because})" if kind == "native" else ""
-            raise ContractError(
-                f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native LEVEL{lacking}"
-            )
+            raise ContractError(f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native ISA{lacking}")
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
         self.cost = Cost()
         self._bad: str | None = None  # which weight holds NaN or infinities, where that was looked at; "": none
@@ -66,7 +64,7 @@ class Decoder:
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass
         if self.because is None:
-            self._pass = NativePass(config, weights, rope, self.threads, level or native.level())
+            self._pass = NativePass(config, weights, rope, self.threads, isa or native.isa())
             self.promise = "exact"
         else:
             batched = promise == "algorithmic"
@@ -76,8 +74,8 @@ class Decoder:
 
     @property
     def arithmetic(self) -> str:
-        """native, with its instruction level, or pytorch."""
-        return f"native {self._pass.level}" if isinstance(self._pass, NativePass) else self._pass.name
+        """native, with its instruction set, or pytorch."""
+        return f"native {self._pass.isa}" if isinstance(self._pass, NativePass) else self._pass.name
 
     @property
     def home(self) -> str:

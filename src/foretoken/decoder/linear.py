@@ -13,8 +13,8 @@ from foretoken.formats.weight import QuantisedWeight
 class Linear:
     """weight: [outputs, inputs] as it lies in the checkpoint, or in a low-bit format; bias: [outputs] or None.
 
-    `layout` is "rows", or the instruction level in whose own layout the weight's bytes have been put: such a weight has
-    its shape, and nothing but that level's kernels can read it. `inputs` is what rows are rounded to before they meet a
+    `layout` is "rows", or the instruction set in whose own layout the weight's bytes have been put: such a weight has
+    its shape, and no other kernels can read it. `inputs` is what rows are rounded to before they meet a
     low-bit weight: "bf16", with which the layer computes what its values would as bf16, or "int8", for drafts.
     """
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import torch
 
+from foretoken.common.progress import progress
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.copied import Kind, size_of, together
+from foretoken.decoder.homes.huge_pages import Kind, size_of, together
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.weights import LINEARS, Weights, assemble, linear_shapes, stored_as
 from foretoken.errors import ContractError
@@ -16,7 +17,6 @@ from foretoken.formats.quantiser import Quantiser, quantise
 from foretoken.formats.table import Format
 from foretoken.formats.values import dequantise
 from foretoken.formats.weight import QuantisedWeight, parts
-from foretoken.progress import progress
 
 INSTEAD = "free some, or draft with a smaller format or without a copy"  # where there is no memory for low-bit weights
 
@@ -34,8 +34,8 @@ def quantised(
     """A copy with all linear layers in a format, the output layer too, in one allocation.
 
     What is in no format is `share`'s, or without it the weights' own. The weights must lie in rows: what an instruction
-    level's own layout holds, only that level knows. Raises CheckpointError, with the tensor's name, where a weight
-    holds a NaN or an infinity.
+    set's own layout holds, only its kernels know. Raises CheckpointError, with the tensor's name, where a weight holds
+    a NaN or an infinity.
     """
     memory = together(_kinds(config, format), instead=INSTEAD)
     coded: dict[str, QuantisedWeight] = {}

@@ -52,8 +52,8 @@ class NativePass:
 
     name = "native"
 
-    def __init__(self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, level: str) -> None:
-        self.level = level
+    def __init__(self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, isa: str) -> None:
+        self.isa = isa
         self._config = config
         self._weights = weights
         self._rope = rope
@@ -70,7 +70,7 @@ class NativePass:
             weights.embedding.data_ptr(),
             self._floats(weights.norm),
             self._linear(weights.head),
-            native.level_number(level),
+            native.isa_number(isa),
             threads,
         )
         self._kept.clear()  # norms and biases are copied; weights live in `weights`
@@ -85,7 +85,7 @@ class NativePass:
         table = self._weights.embedding
         as_bits = table.view(torch.int32 if table.dtype == torch.float32 else torch.int16)  # numpy knows no bf16
         rows = torch.from_numpy(as_bits.numpy()[tokens]).view(table.dtype)
-        return native.widen(rows.flatten(), self.level).view(rows.shape)
+        return native.widen(rows.flatten(), self.isa).view(rows.shape)
 
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
         """Layers lo to hi over hidden states, which are left as they are."""
@@ -111,7 +111,7 @@ class NativePass:
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm: float32 [N, hidden]."""
         weight = self._weights.norm.float().contiguous()
-        return native.rms_norm(hidden.contiguous(), weight, self._config.norm_eps, self.level)
+        return native.rms_norm(hidden.contiguous(), weight, self._config.norm_eps, self.isa)
 
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
         """A whole pass, the choice of every row included, in one call: hidden states, and logits of all rows."""
@@ -193,8 +193,8 @@ class NativePass:
 
     def _linear(self, linear: Linear) -> list[int]:
         repacked = linear.layout != "rows"
-        if repacked and linear.layout != self.level:
-            raise ContractError(f"a weight was laid out for {linear.layout}, and {self.level} is to run; load it anew")
+        if repacked and linear.layout != self.isa:
+            raise ContractError(f"a weight was laid out for {linear.layout}, and {self.isa} is to run; load it anew")
         return native.numbers(linear.weight, self._floats(linear.bias), repacked=repacked, inputs=linear.inputs)
 
     def _floats(self, tensor: torch.Tensor | None) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from foretoken.decoder.config import read_json
 from foretoken.errors import CheckpointError, ModelNotFoundError, quoted
-from foretoken.text import TOKENIZER_FILES
+from foretoken.text.tokenizer import TOKENIZER_FILES
 
 INDEX = "model.safetensors.index.json"
 

@@ -14,19 +14,19 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 
-from foretoken.decoder import home
+from foretoken.common.limits import memory_left
+from foretoken.common.progress import size
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.copied import copied, size_of
+from foretoken.decoder.homes import choice as home
+from foretoken.decoder.homes.huge_pages import copied, size_of
+from foretoken.decoder.homes.mapped import MappedFiles
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.mapped import MappedFiles
 from foretoken.decoder.shards import weight_files
 from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError
 from foretoken.formats.slices import on_threads
 from foretoken.formats.table import Format
 from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
 from foretoken.kernels import native
-from foretoken.limits import memory_left
-from foretoken.progress import size
 
 log = logging.getLogger(__name__)
 
@@ -221,11 +221,11 @@ def load_weights(
 
 def _home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: int, besides: int) -> home.Home:
     """Where weights should lie as this machine is now."""
-    level = native.level() if device == "cpu" and native.module() is not None else None
+    isa = native.isa() if device == "cpu" and native.module() is not None else None
     return home.choose(
         str(dtype).removeprefix("torch.") if config.low_bit is None else config.low_bit.label,
-        level,
-        has_layout=level is not None and native.repacks(level),
+        isa,
+        has_layout=isa is not None and native.repacks(isa),
         needed=needed,
         besides=besides,
         left=memory_left() if needed >= home.SMALL else None,  # to look takes milliseconds
@@ -329,22 +329,22 @@ def assemble(
     )
 
 
-def repacked(weights: Weights, level: str | None = None, threads: int | None = None) -> Weights:
-    """Weights that own their memory, in the layout that the instruction level in use reads fastest, in place.
+def repacked(weights: Weights, isa: str | None = None, threads: int | None = None) -> Weights:
+    """Weights that own their memory, in the layout that the instruction set in use reads fastest, in place.
 
-    Nothing to do without the native module, or at a level that likes rows as they are. A tied output layer stays: the
+    Nothing to do without the native module, or with one that likes rows as they are. A tied output layer stays: the
     embedding is read by rows.
     """
     if native.module() is None:
         return weights
-    level, threads = level or native.level(), threads or torch.get_num_threads()
+    isa, threads = isa or native.isa(), threads or torch.get_num_threads()
 
     def put(linear: Linear) -> Linear:
         weight = linear.weight
-        if not isinstance(weight, torch.Tensor) or weight is weights.embedding or not native.can_repack(weight, level):
+        if not isinstance(weight, torch.Tensor) or weight is weights.embedding or not native.can_repack(weight, isa):
             return linear
-        native.repack(weight, level, threads)
-        return replace(linear, layout=level)
+        native.repack(weight, isa, threads)
+        return replace(linear, layout=isa)
 
     return weights.with_linears(put)
 

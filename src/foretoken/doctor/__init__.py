@@ -3,7 +3,7 @@
     facts      what is known of a machine: values, and nothing else
     gather     asks for all of them
     machine    processor, cores, memory, who else is busy        limits   what a container or a shell leaves of them
-    engine     the native module and its levels, threads, parts that are optional
+    engine     the native module and its instruction sets, threads, parts that are optional
     speed      of memory and of the disk where models lie; huge pages
     fits       which models fit into memory, in which format, and how fast memory lets them be
     findings   judges facts, without looking at the machine: a status, a sentence, and what to do

@@ -1,4 +1,4 @@
-"""The native module and its levels, PyTorch's threads, and the parts that are optional."""
+"""The native module and its instruction sets, PyTorch's threads, and the parts that are optional."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VARIABLES = (
 )
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _FLAGS = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "amx": "amx_bf16"}
-_UNKNOWN = "the compiler that built Foretoken"  # how the module begins where the build lacks a level
+_UNKNOWN = "the compiler that built Foretoken"  # how the module begins where the build lacks an instruction set
 _AMX_FLAGS = ("amx_tile", "amx_bf16", "amx_int8")
 _ARCH_PRCTL, _REQUEST, _TILES = 158, 0x1023, 18  # on x86-64; ARCH_REQ_XCOMP_PERM; the feature that holds tiles
 _SPIN_WATCH = 0.1  # seconds
@@ -73,8 +73,8 @@ def untested() -> tuple[str, ...]:
 
 
 def engine() -> Engine:
-    """The native module, if it is there, and the level in use. What cannot be had is said in words, not raised."""
-    kind, error, level, best = "here", None, None, None
+    """The native module, if it is there, and its instruction set in use. What cannot be had is said, not raised."""
+    kind, error, isa, best = "here", None, None, None
     lacking: dict[str, str] = {}
     try:
         module = native.module()
@@ -86,15 +86,15 @@ def engine() -> Engine:
         best = native.supported()[-1]
         lacking = native.lacking()
         try:
-            level = native.level()
+            isa = native.isa()
         except NativeError as reason:
             error = str(reason)
     return Engine(
         native=kind,
         error=error,
-        level=level,
+        isa=isa,
         best=best,
-        forced=os.environ.get("FORETOKEN_LEVEL") or None,
+        forced=native.forced_isa(),
         lacking=lacking,
         unbuilt=tuple(
             name

@@ -53,14 +53,14 @@ class Amx:
 
 @dataclass(frozen=True)
 class Engine:
-    """The native module and its instruction levels."""
+    """The native module and its instruction sets."""
 
     native: str  # here, off (by FORETOKEN_NATIVE), absent (not built), or broken
-    error: str | None  # why it is broken, or why its level cannot be had
-    level: str | None  # in use
+    error: str | None  # why it is broken, or why its instruction set cannot be had
+    isa: str | None  # in use
     best: str | None  # the highest that this machine has
-    forced: str | None  # by FORETOKEN_LEVEL
-    lacking: dict[str, str]  # levels that cannot run here, and why
+    forced: str | None  # by FORETOKEN_ISA
+    lacking: dict[str, str]  # instruction sets that cannot run here, and why
     unbuilt: tuple[str, ...]  # those among them that the processor has, and the build lacks
     compiler: str | None  # that is found on the path
     amx: Amx

@@ -81,7 +81,7 @@ class _FoundError(Exception):
 def find(name: str) -> tuple[Path, bool]:
     """The folder of a model, and whether all of it should be there: of one on the hub, it is what was fetched
     before, and config.json, which is fetched. Raises ModelNotFoundError."""
-    from foretoken.source import resolve
+    from foretoken.common.source import resolve
 
     def accept(folder: Path) -> None:
         raise _FoundError(folder)
@@ -92,8 +92,8 @@ def find(name: str) -> tuple[Path, bool]:
         return found.folder, False
 
 
-def examine(name: str, folder: Path, level: str | None, *, whole: bool) -> tuple[Checkpoint, Shape | None]:
-    """What a checkpoint is, and whether it could be loaded. Its weights are mapped, not read. level: None without the
+def examine(name: str, folder: Path, isa: str | None, *, whole: bool) -> tuple[Checkpoint, Shape | None]:
+    """What a checkpoint is, and whether it could be loaded. Its weights are mapped, not read. isa: None without the
     native module. whole: its weights must be there."""
     from foretoken.decoder.config import read_config
     from foretoken.decoder.native_pass import why_not
@@ -109,7 +109,7 @@ def examine(name: str, folder: Path, level: str | None, *, whole: bool) -> tuple
         elif here:
             weights = load_weights(folder, config)
             dtype = _SHORT[str(weights.embedding.dtype).removeprefix("torch.")]
-            reason = why_not(weights) if level else None
+            reason = why_not(weights) if isa else None
     except ForetokenError as error:
         return Checkpoint(name, str(folder), error=str(error)), None
     called = folder.name if Path(name).is_dir() else name

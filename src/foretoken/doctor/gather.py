@@ -30,16 +30,16 @@ def gather(
     disk = replace(speed.place_of_models(folder), not_measured=QUICK)
     if not quick:
         saying("measuring the speed of memory")
-        memory, why = speed.memory_speed(about_threads.torch, about_engine.level)
+        memory, why = speed.memory_speed(about_threads.torch, about_engine.isa)
         saying("measuring the speed of the disk")
         disk = speed.disk_speed(replace(disk, not_measured=None))
         if memory is not None:
             saying("measuring the speed of memory once more")
-            memory = speed.better_of(memory, about_threads.torch, about_engine.level)
+            memory = speed.better_of(memory, about_threads.torch, about_engine.isa)
     machine = look(allowed, busy, watch.steal())
     checkpoint, shape = None, None
     if model is not None and folder is not None:
-        checkpoint, shape = fits.examine(model, folder, about_engine.level, whole=whole)
+        checkpoint, shape = fits.examine(model, folder, about_engine.isa, whole=whole)
     speeds = (machine.memory_available, None if memory is None else memory.best, disk.direct)
     return Facts(
         versions=versions(),

@@ -7,9 +7,9 @@ import platform
 import time
 from pathlib import Path
 
+from foretoken.common.limits import control_groups, meminfo, memory_limit, text_of
+from foretoken.common.provenance import processor
 from foretoken.doctor.facts import Busy, Machine
-from foretoken.limits import control_groups, meminfo, memory_limit, text_of
-from foretoken.provenance import processor
 
 _WATCH = 0.25  # seconds
 _FEW = 3  # of the busiest processes are told

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from foretoken.common.limits import memory_left, text_of
 from foretoken.doctor.facts import Disk, HugePages, MemorySpeed
 from foretoken.errors import ModelError
-from foretoken.limits import memory_left, text_of
 
 _SETTING = "sys/kernel/mm/transparent_hugepage/enabled"
 _PROBE = 64 << 20  # bytes that ask for huge pages
@@ -36,22 +36,22 @@ def huge_pages(root: Path = Path("/")) -> HugePages:
     return HugePages(setting, disabled, None if setting is None else _share_in_huge_pages())
 
 
-def memory_speed(threads: int, level: str | None) -> tuple[MemorySpeed | None, str | None]:
-    """The best of both kinds of page; or why it was not measured. level: the native one, None: with PyTorch."""
+def memory_speed(threads: int, isa: str | None) -> tuple[MemorySpeed | None, str | None]:
+    """The best of both kinds of page; or why it was not measured. isa: the native one, None: with PyTorch."""
     left = memory_left()
     size = _MOST if left is None else min(_MOST, left // _SHARE) // _LEAST * _LEAST
     if size < _LEAST:
         return None, f"only {(left or 0) / 1e6:.0f} MB of memory are available"
     try:
-        return _native_speed(threads, level, size) if level else _torch_speed(threads, size), None
+        return _native_speed(threads, isa, size) if isa else _torch_speed(threads, size), None
     except ModelError as error:  # the system gives no memory
         return None, str(error).partition(";")[0]
 
 
-def better_of(first: MemorySpeed, threads: int, level: str | None) -> MemorySpeed:
+def better_of(first: MemorySpeed, threads: int, isa: str | None) -> MemorySpeed:
     """Memory's speed, measured once more, some moments later: the better of the two, which tells the other. Others on
     the same host can halve it for seconds."""
-    second, _ = memory_speed(threads, level)
+    second, _ = memory_speed(threads, isa)
     if second is None:
         return first
     better, worse = sorted((first, second), key=lambda each: -each.best)
@@ -87,11 +87,11 @@ def disk_speed(disk: Disk) -> Disk:
         return replace(disk, not_measured=f"a file there could not be read ({error.strerror or error})")
 
 
-def _native_speed(threads: int, level: str, size: int) -> MemorySpeed:
+def _native_speed(threads: int, isa: str, size: int) -> MemorySpeed:
     from foretoken.bench.ceilings import Ceiling
 
     found: dict[str, tuple[float, int]] = {}
-    for (kind, streams), speed in Ceiling(threads, level, size).speeds.items():
+    for (kind, streams), speed in Ceiling(threads, isa, size).speeds.items():
         found[kind] = max(found.get(kind, (0.0, 0)), (speed, streams))
     best = {kind: streams for kind, (_, streams) in found.items()}
     return MemorySpeed(found["huge"][0], found["small"][0], best, threads, size, "native")
@@ -101,7 +101,7 @@ def _torch_speed(threads: int, size: int) -> MemorySpeed:
     """A sum of floats, which is a little slower than reading."""
     import torch
 
-    from foretoken.decoder.copied import allocate
+    from foretoken.decoder.homes.huge_pages import allocate
 
     speeds = {}
     for kind in ("huge", "small"):
@@ -119,7 +119,7 @@ def _torch_speed(threads: int, size: int) -> MemorySpeed:
 
 def _share_in_huge_pages() -> float | None:
     """Of memory that was asked for in huge pages and written, the share that lies in some."""
-    from foretoken.decoder.copied import allocate
+    from foretoken.decoder.homes.huge_pages import allocate
 
     try:
         memory = allocate(_PROBE)

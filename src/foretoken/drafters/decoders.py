@@ -1,6 +1,6 @@
 """Drafts that a decoder stands behind: a copy of the model in a low-bit format, or another checkpoint.
 
-Both draft a chain, or with an option of `TREE`'s a tree: foretoken.drafters.model, foretoken.drafters.tree.
+Both draft a chain, or with an option of `TREE`'s a tree: foretoken.drafters.chain, foretoken.drafters.tree.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies import beside
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, Recipe, recipe_of
 from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
-from foretoken.settings import DraftLevel
-from foretoken.source import EMBEDDED, resolve
-from foretoken.text import Tokenizer
+from foretoken.settings.drafts import DraftLevel
+from foretoken.text.tokenizer import Tokenizer
 
 
 class DecoderRecipe(Recipe):

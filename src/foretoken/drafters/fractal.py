@@ -49,9 +49,9 @@ from foretoken.drafters.reading import DecoderDrafter, Reading, choose
 from foretoken.drafters.recipe import Context, Level
 from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
-from foretoken.settings import MOST_DRAFT_TOKENS
-from foretoken.telemetry import Work
-from foretoken.types import Distribution, Draft, Request, Turn, Verdict
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Distribution, Draft, Request, Turn, Verdict
+from foretoken.settings.load import MOST_DRAFT_TOKENS
 
 SLOTS = ("fixed", "lookup", "recycle")
 _FIXED = 0  # the token in slots that nothing is known of

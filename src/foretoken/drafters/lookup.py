@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from foretoken.drafters.automaton import SuffixAutomaton
 from foretoken.drafters.recipe import Context, Level, Recipe
 from foretoken.errors import DraftSpecError
-from foretoken.telemetry import Work
-from foretoken.types import Draft, Needs, Request, Turn, Verdict
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
 
 class LookupDrafter:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from foretoken.drafters.recipe import Context, Level, Recipe
 from foretoken.errors import DraftSpecError
-from foretoken.types import Draft, Needs, Request, Turn, Verdict
+from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
 
 class NothingDrafter:

@@ -19,8 +19,8 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import chain
 from foretoken.decoder.views import Views
+from foretoken.protocol.types import Distribution, Needs, Request, Turn, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.types import Distribution, Needs, Request, Turn, Verdict
 
 _CHUNK = 256  # rows of a prompt read in one pass
 

@@ -18,11 +18,11 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
 from foretoken.formats import Format
+from foretoken.protocol.types import Budget, Drafter
 from foretoken.sampling.sampler import MakeSampler
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings import MOST_DRAFT_TOKENS
-from foretoken.text import Tokenizer
-from foretoken.types import Budget, Drafter
+from foretoken.settings.load import MOST_DRAFT_TOKENS
+from foretoken.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from foretoken.formats import FORMATS
-from foretoken.settings import OptionKind
+from foretoken.settings.drafts import OptionKind
 from foretoken.trees.grow import SHAPES
 
 
@@ -53,7 +53,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
 
 FRACTAL = DRAFTERS["fractal"]
 CHAIN = DrafterEntry(
-    "foretoken.drafters.model",
+    "foretoken.drafters.chain",
     "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model",
     {"tokens": int},
     num_speculative_tokens=5,

@@ -19,18 +19,18 @@ from typing import Any
 import torch
 
 from foretoken.acceptance.walk import NOTHING, walk
-from foretoken.checking import Part, run_check
 from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.checking import Part, run_check
 from foretoken.decoder.rows import Rows
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
 from foretoken.drafters.recipe import Context, Level
 from foretoken.drafters.table import TREE, DrafterEntry
 from foretoken.errors import DraftSpecError
-from foretoken.settings import MOST_DRAFT_TOKENS
-from foretoken.telemetry import Work
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Budget, Distribution, Draft, Turn, Verdict
+from foretoken.settings.load import MOST_DRAFT_TOKENS
 from foretoken.trees.grow import Growth
-from foretoken.types import Budget, Distribution, Draft, Turn, Verdict
 
 _CANDIDATES = 16  # children that a node is given before the shape chooses, if its width is not more
 

@@ -1,6 +1,6 @@
 """The arithmetic, and which implementation of it runs.
 
-    native      C++, by instruction level: a whole pass in one call, the same bits for any number of rows
+    native      C++, by instruction set: a whole pass in one call, the same bits for any number of rows
     reference   PyTorch, operation by operation: defines the native bits; slow, for tests
     rowwise     PyTorch where there is no compiler, or on a GPU: exact within itself, other bits than native
 
@@ -8,7 +8,7 @@ An operation with more than one implementation is chosen from a table, once, whe
 what was chosen and why. Two environment variables steer it:
 
     FORETOKEN_NATIVE   auto (default) | required | off
-    FORETOKEN_LEVEL    force an instruction level: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx
+    FORETOKEN_ISA    force an instruction set: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def _argmax(device: str) -> Argmax:
     module = native.module()
     if module is None or device != "cpu":
         return _argmax_torch
-    level = native.level()
-    return lambda logits: native.argmax(logits.contiguous(), level)
+    isa = native.isa()
+    return lambda logits: native.argmax(logits.contiguous(), isa)
 
 
 def _argmax_torch(logits: torch.Tensor) -> int | None:
@@ -61,11 +61,11 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> Ranked 
 def _rank() -> Callable[[Floats, Warp, Noise | None, int], Ranked | None]:
     if native.module() is None:
         return choosing.rank
-    level = native.level()
+    isa = native.isa()
 
     def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> Ranked | None:
         whole = logits if logits.flags.c_contiguous else np.ascontiguousarray(logits)
-        return native.rank(whole, warp, noise, count, level)
+        return native.rank(whole, warp, noise, count, isa)
 
     return rank
 
@@ -80,5 +80,5 @@ def explain() -> str:
     slow = f"; of 1 row for {single} shapes, whose rows this machine does not treat alike" if single else ""
     threads = f"{torch.get_num_threads()} threads"
     pytorch = f"PyTorch {torch.__version__}, {threads}, linear layers in blocks of {rowwise.BLOCK} rows{slow}"
-    runs = f"native, {native.level()}, {threads}" if native.module() is not None else pytorch
+    runs = f"native, {native.isa()}, {threads}" if native.module() is not None else pytorch
     return "\n".join([f"decoder   {runs}", f"native    {native.explain()}"])

@@ -8,7 +8,7 @@ throws the same dice: a draft that ranks its own logits with the target's dice g
 (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
 
 Everything here is single operations that IEEE 754 rounds in one way, float64 without fused steps, or whole numbers, so
-that C++ (csrc/choosing.inl) gives the same bits at every instruction level.
+that C++ (csrc/choosing.inl) gives the same bits at every instruction set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The native module: whether it is there, which instruction levels it may use, and thin checked calls into it.
+"""The native module: whether it is there, which instruction sets it may use, and thin checked calls into it.
 
 A call here checks what it is given and says in words what is wrong; the kernels themselves take addresses and sizes.
 A whole pass goes through a plan (`foretoken.decoder.native_pass`), not through these single operations.
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from foretoken.formats.weight import QuantisedWeight
 
-LEVELS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")  # from slow to fast
-# for tests of levels that a machine lacks, never chosen by themselves: AMX's arithmetic in plain C++, and avxvnni by
-# AVX-512's form of its instruction
+ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")  # from slow to fast
+# for tests of instruction sets that a machine lacks, never chosen by themselves: AMX's arithmetic in plain C++, and
+# avxvnni by AVX-512's form of its instruction
 EMULATED, TWIN = "amx-emulated", "avxvnni-twin"
-_NUMBERS = {name: number for number, name in enumerate((*LEVELS, EMULATED, TWIN))}
+_NUMBERS = {name: number for number, name in enumerate((*ISAS, EMULATED, TWIN))}
 FORMATS = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2}  # by the name of a type
 CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
 INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # what rows are rounded to before they meet low-bit weights
@@ -55,72 +55,75 @@ def module() -> ModuleType | None:
 
 
 def supported() -> list[str]:
-    """The instruction levels that this machine can run, from slow to fast; empty without the native module."""
+    """The instruction sets that this machine can run, from slow to fast; empty without the native module."""
     native = module()
-    return [] if native is None else [name for name in LEVELS if not native.why_not(_NUMBERS[name])]
+    return [] if native is None else [name for name in ISAS if not native.why_not(_NUMBERS[name])]
 
 
 def lacking() -> dict[str, str]:
-    """The other levels, and why this machine cannot run each."""
+    """The other instruction sets, and why this machine cannot run each."""
     native = module()
-    return {} if native is None else {name: why for name in LEVELS if (why := native.why_not(_NUMBERS[name]))}
+    return {} if native is None else {name: why for name in ISAS if (why := native.why_not(_NUMBERS[name]))}
 
 
 def testable() -> list[str]:
-    """The instruction levels that can be tested here: those that this machine can run, and what stands for others."""
+    """The instruction sets that can be tested here: those that this machine can run, and what stands for others."""
     native = module()
     return [] if native is None else [name for name, number in _NUMBERS.items() if not native.why_not(number)]
 
 
 @cache
-def level() -> str:
-    """The instruction level in use: the highest that this machine has, or the one that FORETOKEN_LEVEL forces."""
+def isa() -> str:
+    """The instruction set in use: the highest that this machine has, or the one that FORETOKEN_ISA forces."""
     native = _present()
-    forced = os.environ.get("FORETOKEN_LEVEL")
-    if not forced:
+    forced = forced_isa()
+    if forced is None:
         return supported()[-1]
     if forced not in _NUMBERS:
-        raise NativeError(f"FORETOKEN_LEVEL is {forced!r}{nearest(forced, _NUMBERS)}")
+        raise NativeError(f"FORETOKEN_ISA is {forced!r}{nearest(forced, _NUMBERS)}")
     reason = native.why_not(_NUMBERS[forced])
     if reason:
-        raise NativeError(f"FORETOKEN_LEVEL is {forced}, but {reason}; it has {', '.join(supported())}")
+        raise NativeError(f"FORETOKEN_ISA is {forced}, but {reason}; it has {', '.join(supported())}")
     return forced
 
 
-def level_number(name: str) -> int:
-    """How the native module counts a level, which this machine must have."""
+def forced_isa() -> str | None:
+    """The instruction set that FORETOKEN_ISA forces, or FORETOKEN_LEVEL, as it was called before; None: neither."""
+    return os.environ.get("FORETOKEN_ISA") or os.environ.get("FORETOKEN_LEVEL") or None
+
+
+def isa_number(name: str) -> int:
+    """How the native module counts an instruction set, which this machine must have."""
     if name not in _NUMBERS:
-        raise NativeError(f"there is no instruction level {name!r}{nearest(name, _NUMBERS)}")
+        raise NativeError(f"there is no instruction set {name!r}{nearest(name, _NUMBERS)}")
     reason = _present().why_not(_NUMBERS[name])
     if reason:
-        raise NativeError(f"level {name} was asked for, but {reason}; it has {', '.join(supported())}")
+        raise NativeError(f"instruction set {name} was asked for, but {reason}; it has {', '.join(supported())}")
     return _NUMBERS[name]
 
 
 def explain() -> str:
-    """Whether the native module runs and at which level, and if not, why not."""
+    """Whether the native module runs and with which instruction set, and if not, why not."""
     native = module()
     if native is not None:
-        forced = ", forced by FORETOKEN_LEVEL" if os.environ.get("FORETOKEN_LEVEL") else ""
+        forced = ", forced by FORETOKEN_ISA" if forced_isa() else ""
         lacks = [f"not {name}: {why}" for name, why in lacking().items()]
-        return f"{level()}{forced} (this machine has {'; '.join([', '.join(supported()), *lacks])})"
+        return f"{isa()}{forced} (this machine has {'; '.join([', '.join(supported()), *lacks])})"
     if os.environ.get("FORETOKEN_NATIVE") == "off":
         return "off, by FORETOKEN_NATIVE"
     return "not built: installed without a C++ compiler, or with FORETOKEN_NATIVE=off; everything works, in PyTorch"
 
 
-def argmax(logits: torch.Tensor, at_level: str) -> int | None:
+def argmax(logits: torch.Tensor, isa: str) -> int | None:
     """See `foretoken.kernels.argmax`. logits: float32 [V], on the CPU."""
     _expect("logits", logits, ("V",), float32=True)
     if len(logits) == 0:
         raise ContractError("argmax got no logits; expected float32 [V], V > 0")
-    index = int(_present().argmax(_NUMBERS[at_level], logits.data_ptr(), len(logits)))
+    index = int(_present().argmax(_NUMBERS[isa], logits.data_ptr(), len(logits)))
     return None if index < 0 else index
 
 
-def rank(
-    logits: Floats, warp: Warp, noise: Noise | None, count: int, at_level: str
-) -> tuple[list[int], list[float]] | None:
+def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int, isa: str) -> tuple[list[int], list[float]] | None:
     """See `foretoken.kernels.choosing.rank`: the same bits. logits: float32 [V], contiguous."""
     expect(logits, noise, count)
     if not (logits.flags.c_contiguous and logits.flags.aligned):
@@ -133,7 +136,7 @@ def rank(
     dice = (0, 0, 0, 0) if noise is None else (noise.seed, noise.completion, noise.step, noise.stream)
     address = logits.__array_interface__["data"][0]
     ranked: tuple[list[int], list[float]] | None = _present().rank(
-        _NUMBERS[at_level],
+        _NUMBERS[isa],
         address,
         len(logits),
         warp.temperature,
@@ -151,7 +154,7 @@ def linear(
     x: torch.Tensor,
     weight: torch.Tensor | QuantisedWeight,
     bias: torch.Tensor | None,
-    at_level: str,
+    isa: str,
     threads: int = 1,
     *,
     repacked: bool = False,
@@ -160,9 +163,9 @@ def linear(
     """x: float32 [N, K]; weight: bf16, fp16 or fp32 [M, K], or a valid low-bit one; bias: float32 [M]. Returns float32
     [N, M].
 
-    `repacked` says that the weight is in the level's own layout: see `repack`. `inputs`: what the rows are rounded to
-    before they meet a low-bit weight: bf16 (the sums are those of its bf16 values), int8, or with mxfp4 fp32, which is
-    not rounded at all; `kernels/coded.py` defines the last two.
+    `repacked` says that the weight is in the instruction set's own layout: see `repack`. `inputs`: what the rows are
+    rounded to before they meet a low-bit weight: bf16 (the sums are those of its bf16 values), int8, or with mxfp4
+    fp32, which is not rounded at all; `kernels/coded.py` defines the last two.
     """
     import torch
 
@@ -181,10 +184,10 @@ def linear(
     out = torch.empty((len(x), outputs), dtype=torch.float32)
     if repacked:
         assert isinstance(weight, torch.Tensor)
-        _expect_repackable(weight, at_level)
+        _expect_repackable(weight, isa)
     matrix = numbers(weight, 0 if bias is None else bias.data_ptr(), repacked=repacked, inputs=inputs)
     if out.numel():
-        _present().linear(_NUMBERS[at_level], threads, x.data_ptr(), len(x), matrix, out.data_ptr())
+        _present().linear(_NUMBERS[isa], threads, x.data_ptr(), len(x), matrix, out.data_ptr())
     return out
 
 
@@ -209,34 +212,34 @@ def numbers(
     return [codes, *weight.shape, bias, CODED[name], 0, INPUTS[inputs], scales, weight.format.group]
 
 
-def repacks(at_level: str) -> bool:
-    """Whether a level has a layout of its own for bf16 weights that are copied anyway. The sums are the same."""
-    return bool(_present().repacks(_NUMBERS[at_level]))
+def repacks(isa: str) -> bool:
+    """Whether an instruction set has a layout of its own for bf16 weights that are copied. The sums are the same."""
+    return bool(_present().repacks(_NUMBERS[isa]))
 
 
-def can_repack(weight: torch.Tensor, at_level: str) -> bool:
-    """Whether a weight can be had in the level's layout in its own memory: whole blocks of 16 outputs, 32 inputs."""
+def can_repack(weight: torch.Tensor, isa: str) -> bool:
+    """Whether a weight can be had in that layout in its own memory: whole blocks of 16 outputs, 32 inputs."""
     outputs, inputs = weight.shape
     whole = outputs % 16 == 0 and inputs % 32 == 0 and weight.data_ptr() % 64 == 0  # avx2 reads aligned registers
-    return str(weight.dtype) == "torch.bfloat16" and whole and repacks(at_level)
+    return str(weight.dtype) == "torch.bfloat16" and whole and repacks(isa)
 
 
-def repack(weight: torch.Tensor, at_level: str, threads: int = 1) -> None:
-    """Put a bf16 weight [M, K] into the level's own layout, in place."""
+def repack(weight: torch.Tensor, isa: str, threads: int = 1) -> None:
+    """Put a bf16 weight [M, K] into the instruction set's own layout, in place."""
     _expect("weight", weight, ("M", "K"))
-    _expect_repackable(weight, at_level)
-    _present().repack(_NUMBERS[at_level], threads, weight.data_ptr(), *weight.shape)
+    _expect_repackable(weight, isa)
+    _present().repack(_NUMBERS[isa], threads, weight.data_ptr(), *weight.shape)
 
 
-def _expect_repackable(weight: torch.Tensor, at_level: str) -> None:
-    if not can_repack(weight, at_level):
+def _expect_repackable(weight: torch.Tensor, isa: str) -> None:
+    if not can_repack(weight, isa):
         raise ContractError(
-            f"a weight of {weight.dtype} {list(weight.shape)} has no layout of its own at level {at_level}; expected "
-            f"bf16 from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, at a level that has one"
+            f"a weight of {weight.dtype} {list(weight.shape)} has no layout of its own for {isa}; expected bf16 "
+            "from a multiple of 64 bytes on, outputs a multiple of 16, inputs of 32, and instructions that have one"
         )
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, at_level: str) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, isa: str) -> torch.Tensor:
     """x: float32 [N, width]; weight: float32 [width]."""
     import torch
 
@@ -245,11 +248,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, at_level: str) -
     if len(weight) != x.shape[1]:
         raise ContractError(f"the weight has {len(weight)} numbers for a width of {x.shape[1]}; expected as many")
     out = torch.empty_like(x)
-    _present().norm(_NUMBERS[at_level], x.data_ptr(), weight.data_ptr(), eps, *x.shape, out.data_ptr())
+    _present().norm(_NUMBERS[isa], x.data_ptr(), weight.data_ptr(), eps, *x.shape, out.data_ptr())
     return out
 
 
-def silu_mul(gate: torch.Tensor, up: torch.Tensor, at_level: str) -> torch.Tensor:
+def silu_mul(gate: torch.Tensor, up: torch.Tensor, isa: str) -> torch.Tensor:
     """silu(gate) * up, float32 [n]."""
     import torch
 
@@ -258,11 +261,11 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor, at_level: str) -> torch.Tenso
     if len(gate) != len(up):
         raise ContractError(f"gate has {len(gate)} numbers and up {len(up)}; expected as many")
     out = torch.empty_like(gate)
-    _present().silu_mul(_NUMBERS[at_level], gate.data_ptr(), up.data_ptr(), len(gate), out.data_ptr())
+    _present().silu_mul(_NUMBERS[isa], gate.data_ptr(), up.data_ptr(), len(gate), out.data_ptr())
     return out
 
 
-def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at_level: str) -> torch.Tensor:
+def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, isa: str) -> torch.Tensor:
     """heads: float32 [N, head_dim]; cos, sin: float32 [N, head_dim / 2]."""
     _expect("heads", heads, ("N", "head_dim"), float32=True)
     rows, head_dim = heads.shape
@@ -274,11 +277,11 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, at_level: 
         if list(tensor.shape) != half:
             raise ContractError(f"{name} is {list(tensor.shape)} for heads of {list(heads.shape)}; expected {half}")
     out = heads.clone()
-    _present().rotate(_NUMBERS[at_level], out.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(heads), cos.shape[1])
+    _present().rotate(_NUMBERS[isa], out.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(heads), cos.shape[1])
     return out
 
 
-def round_to(x: torch.Tensor, dtype: torch.dtype, at_level: str) -> torch.Tensor:
+def round_to(x: torch.Tensor, dtype: torch.dtype, isa: str) -> torch.Tensor:
     """float32 [n] in another type, to the nearest, ties to even: as a cache stores it."""
     import torch
 
@@ -287,28 +290,28 @@ def round_to(x: torch.Tensor, dtype: torch.dtype, at_level: str) -> torch.Tensor
         name = str(dtype).removeprefix("torch.")
         raise ContractError(f"cannot round to {name}; expected bfloat16, float16 or float32")
     out = torch.empty(len(x), dtype=dtype)
-    _present().store(_NUMBERS[at_level], FORMATS[str(dtype)], x.data_ptr(), len(x), out.data_ptr())
+    _present().store(_NUMBERS[isa], FORMATS[str(dtype)], x.data_ptr(), len(x), out.data_ptr())
     return out
 
 
-def widen(x: torch.Tensor, at_level: str) -> torch.Tensor:
+def widen(x: torch.Tensor, isa: str) -> torch.Tensor:
     """[n] of any format as float32: as an embedding is read."""
     import torch
 
     _expect("x", x, ("n",))
     out = torch.empty(len(x), dtype=torch.float32)
-    _present().load(_NUMBERS[at_level], FORMATS[str(x.dtype)], x.data_ptr(), len(x), out.data_ptr())
+    _present().load(_NUMBERS[isa], FORMATS[str(x.dtype)], x.data_ptr(), len(x), out.data_ptr())
     return out
 
 
-def read_seconds(memory: torch.Tensor, threads: int, streams: int, at_level: str) -> float:
+def read_seconds(memory: torch.Tensor, threads: int, streams: int, isa: str) -> float:
     """Seconds that it takes to read all of a tensor once, each thread in 1, 2, 4, 8 or 16 streams."""
     if memory.data_ptr() % 64 or not memory.is_contiguous():
         raise ContractError("the memory to read does not begin at a multiple of 64 bytes, or has gaps")
     if streams not in (1, 2, 4, 8, 16):
         raise ContractError(f"{streams} streams were asked for; expected 1, 2, 4, 8 or 16")
     size = memory.numel() * memory.element_size()
-    return float(_present().read(level_number(at_level), threads, streams, memory.data_ptr(), size))
+    return float(_present().read(isa_number(isa), threads, streams, memory.data_ptr(), size))
 
 
 def _expect(name: str, tensor: torch.Tensor, shape: tuple[str, ...], *, float32: bool = False) -> None:
@@ -328,5 +331,5 @@ def _expect(name: str, tensor: torch.Tensor, shape: tuple[str, ...], *, float32:
 def _present() -> ModuleType:
     native = module()
     if native is None:
-        raise NativeError("there is no native module, so no instruction level is in use")
+        raise NativeError("there is no native module, so no instruction set is in use")
     return native

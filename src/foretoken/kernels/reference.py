@@ -1,6 +1,6 @@
 """What the native kernels compute, operation by operation, in PyTorch: the definition of their bits.
 
-Every function gives the same bits as every instruction level, and is tested so with `==`. It is slow: it follows an
+Every function gives the same bits as every instruction set, and is tested so with `==`. It is slow: it follows an
 order of summation step by step. Formats, and what an order belongs to:
 
     bf16     Rows are rounded to bf16. Of each 32 inputs, products with even index are added one after the other to 0,

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from foretoken.common.progress import progress
 from foretoken.copies.checkpoint import FILES, SHARD, Unit, divided, file_names, index, kept, size_of, write_json
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import Kind, expect_place, free_bytes, tidy, written_whole
@@ -22,7 +23,6 @@ from foretoken.decoder.shards import INDEX
 from foretoken.decoder.weights import expected_shapes, mapped_tensors
 from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError, nearest
 from foretoken.formats.weight import Part
-from foretoken.progress import progress
 from foretoken.rehearsal.fit import NOISE, PLACEMENTS, Fit, Placed, expect_kind, expect_room
 from foretoken.rehearsal.honest import KEY, About, read_about
 from foretoken.rehearsal.noise import Noise

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from foretoken.errors import GrammarError, quoted
-from foretoken.text import Tokenizer
-from foretoken.types import Request
+from foretoken.protocol.types import Request
+from foretoken.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from foretoken.kernels.choosing import Floats
-from foretoken.types import SamplingParams
+from foretoken.protocol.types import SamplingParams
 
 
 class History:

@@ -17,8 +17,8 @@ import torch
 from foretoken import kernels
 from foretoken.errors import ContractError, GrammarError
 from foretoken.kernels.choosing import Doubles, Floats, Noise, Warp, probabilities, uniform
+from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.processors import History
-from foretoken.types import Request, SamplingParams
 
 TARGET_DICE = 0  # streams of dice: the target's own,
 DRAFT_DICE = 1  # a draft's, for a rule that needs draft and target to be independent,

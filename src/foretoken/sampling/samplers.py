@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from foretoken.protocol.types import Request
 from foretoken.sampling.grammar import Grammars
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
-from foretoken.text import Tokenizer
-from foretoken.types import Request
+from foretoken.text.tokenizer import Tokenizer
 
 
 class Samplers:

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from foretoken.common.pictures import FAINT, INK, new_figure, save
 from foretoken.errors import InputError
-from foretoken.pictures import FAINT, INK, new_figure, save
-from foretoken.results import Completion
+from foretoken.results.completion import Completion
 from foretoken.timeline.lanes import Round, lanes, rows_of
 from foretoken.timeline.worth import Worth, worth
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foretoken.telemetry import RoundRecord, Work
+from foretoken.protocol.telemetry import RoundRecord, Work
 
 
 @dataclass(frozen=True)

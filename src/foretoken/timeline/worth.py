@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from statistics import median
 
-from foretoken.telemetry import RoundRecord
-
-_MOST = 160  # passes that the line is drawn through: with all pairs of them, an instant
+from foretoken.prices.price import Price
+from foretoken.protocol.telemetry import RoundRecord
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,13 @@ def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
     found = []
     for i, level in enumerate(levels):
         known = _vary([rows for rows, _ in passes])
-        one, each = line(passes) if known else (median([took for _, took in passes] or [0.0]), 0.0)
+        price = Price.observed(passes if known else [(1, took) for _, took in passes])
         found.append(
             Worth(
                 drafting=tuple(seconds[i:]),
-                wider=each * sum(rows - 1 for rows, _ in passes),
+                wider=sum(price.of(rows) - price.of(1) for rows, _ in passes) if known else 0.0,
                 accepted=accepted,
-                spared=accepted * one,
+                spared=accepted * price.of(1),
                 known=known,
             )
         )
@@ -66,16 +63,3 @@ def _vary(rows: Sequence[int]) -> bool:
     """Whether enough passes had other numbers of rows than most had."""
     others = len(rows) - max(map(rows.count, set(rows)), default=0)
     return others >= 3 and 20 * others >= len(rows)
-
-
-def line(passes: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """What a pass of one row takes, and what each further row adds, from passes as (rows, seconds).
-
-    Medians of slopes (Theil 1950, Sen 1968): a pass that lost its core for a while does not bend the line.
-    """
-    if not passes:
-        return 0.0, 0.0
-    some = passes[:: -(-len(passes) // _MOST)]
-    slopes = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(some, 2) if a[0] != b[0]]
-    each = max(0.0, median(slopes)) if slopes else 0.0
-    return max(0.0, median(seconds - each * (rows - 1) for rows, seconds in some)), each

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from foretoken.common.progress import progress
 from foretoken.errors import CheckpointError, TranscriptError, quoted
-from foretoken.progress import progress
 
 _BLOCK = 1 << 24  # bytes read at once
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from foretoken.common.files import read_bytes
 from foretoken.errors import TranscriptError, cut, quoted
-from foretoken.files import read_bytes
-from foretoken.settings import GenerateSettings
+from foretoken.settings.generate import GenerateSettings
 
 FORMAT, VERSION = "foretoken transcript", 2
 # of loading, what may decide a bit under some engine; the number of threads is told with the engine. The rule is not

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from foretoken import files
+from foretoken.api.model import Model
+from foretoken.common import files
+from foretoken.common.provenance import processor, provenance
+from foretoken.common.source import EMBEDDED
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
-from foretoken.model import Model
-from foretoken.provenance import processor, provenance
-from foretoken.results import Completion
-from foretoken.settings import GenerateSettings, expect_repeatable
-from foretoken.source import EMBEDDED
+from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.transcript.files import sha256
 from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
 

@@ -8,16 +8,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from foretoken.build import load
+from foretoken.api.build import load
+from foretoken.api.model import Model
+from foretoken.common.files import FilesAsRead
+from foretoken.common.provenance import provenance
+from foretoken.common.source import resolve
 from foretoken.decoder.shards import deciding_files
+from foretoken.drafters.ladder import name_levels
 from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError, cut, one_line, quoted
-from foretoken.files import FilesAsRead
 from foretoken.kernels import native
-from foretoken.ladder import name_levels
-from foretoken.model import Model
-from foretoken.provenance import provenance
-from foretoken.settings import GenerateSettings, LoadSettings
-from foretoken.source import resolve
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 from foretoken.transcript.files import expect_same
 from foretoken.transcript.layout import LATER_LOAD_SETTINGS, LOAD_SETTINGS, read, settings_from_json
 from foretoken.transcript.record import arithmetic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from foretoken.types import Draft, Turn
+from foretoken.protocol.types import Draft, Turn
 
 
 def depths(parents: Sequence[int]) -> list[int]:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from foretoken.checking import Check
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.checking import Check
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import gathered, joined
 from foretoken.decoder.views import Extractor
-from foretoken.types import Features, Needs, Request
+from foretoken.protocol.types import Features, Needs, Request
 
 Tensors = dict[str, torch.Tensor]
 

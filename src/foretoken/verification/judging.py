@@ -8,10 +8,10 @@ import numpy as np
 
 from foretoken.acceptance.rejection import reject
 from foretoken.acceptance.walk import NOTHING
-from foretoken.checking import Check, Walked
+from foretoken.decoder.checking import Check, Walked
 from foretoken.errors import ForetokenError, NumericsError
+from foretoken.protocol.types import Distribution, Draft
 from foretoken.sampling.sampler import Sampler
-from foretoken.types import Distribution, Draft
 
 Nan = Callable[[], NumericsError]
 # of one part of a check: its draft, what chooses its tokens, the error for a NaN

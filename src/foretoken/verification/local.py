@@ -15,16 +15,14 @@ from dataclasses import replace
 
 import torch
 
-from foretoken.checking import Check, Part, run_check
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches, KeptCaches
+from foretoken.decoder.checking import Check, Part, run_check
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.decoder.views import Extractor
 from foretoken.errors import ContractError, ForetokenError, without_frames
-from foretoken.sampling.sampler import MakeSampler, Sampler
-from foretoken.stopping import MakeStopsAfter, Watch, limit, never, stop_in
-from foretoken.types import (
+from foretoken.protocol.types import (
     TARGET,
     Draft,
     Features,
@@ -34,6 +32,8 @@ from foretoken.types import (
     Request,
     Verdict,
 )
+from foretoken.sampling.sampler import MakeSampler, Sampler
+from foretoken.text.stopping import MakeStopsAfter, Watch, limit, never, stop_in
 from foretoken.verification.features import FeatureReader, Seen, Tensors, taps_of
 from foretoken.verification.judging import JUDGES, by_walk
 from foretoken.verification.state import Gain, State

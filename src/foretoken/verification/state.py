@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foretoken.protocol.types import FinishReason, Request
 from foretoken.sampling.sampler import Sampler
-from foretoken.stopping import Watch
-from foretoken.types import FinishReason, Request
+from foretoken.text.stopping import Watch
 from foretoken.verification.features import Seen
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from foretoken.checking import Check
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.checking import Check
 from foretoken.errors import ContractError
-from foretoken.types import Request
+from foretoken.protocol.types import Request
 from foretoken.verification.features import Seen
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.state import Gain, State

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from foretoken.errors import ContractError
-from foretoken.types import Draft, PromptChunk, Request, Verdict, Verifier
+from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict, Verifier
 
 Result = TypeVar("Result")
 

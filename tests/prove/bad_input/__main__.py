@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from foretoken.common.files import expect_place, write_json
+from foretoken.common.provenance import provenance
 from foretoken.errors import InputError
-from foretoken.files import expect_place, write_json
-from foretoken.provenance import provenance
 from tests.prove.bad_input import checkpoints, grammars, inputs, measurements, methods, words
 from tests.prove.bad_input.case import Case, Make
 from tests.prove.bad_input.judge import faults, message

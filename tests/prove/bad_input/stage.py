@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from foretoken.source import EMBEDDED
+from foretoken.common.source import EMBEDDED
 from tests.prove.bad_input.alter import read_header, with_header
 from tests.prove.bad_input.sandbox import Command, run
 

@@ -8,9 +8,9 @@ from statistics import median
 from typing import Any
 
 from foretoken.bench.generations import Generation, speedup
-from foretoken.bench.in_turn import cached_pass, seconds_of, whole_pass
 from foretoken.bench.reproduce.paper import Subject, beside
 from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.prices.measuring import measure
 
 COST_NOTE = (
     "c is what an inner pass costs beside a plain one, both measured here, in turn: a pass of the low-bit copy over so "
@@ -40,14 +40,14 @@ def predict(
     """A row: what the costs of passes predict that the method gains, (accepted + 1) / (plain + inner c), and what it
     gained. accepted: draft tokens a check."""
     prefix = round(median(each.prompt_tokens + each.tokens / 2 for each in generations))
-    opened, a_pass = bench.open(subject), cached_pass if its.cache else whole_pass
-    seconds = seconds_of(
-        {
-            "plain": a_pass(opened.plain.target, prefix, 1),
-            "inner": a_pass(opened.copy(its.format), prefix, its.inner_rows),
-        }
+    opened = bench.open(subject)
+    prices = measure(
+        {"plain": opened.plain.target, "inner": opened.copy(its.format)},
+        prefix=prefix,
+        rows=sorted({1, its.inner_rows}),
+        cached=its.cache,
     )
-    c = seconds["inner"] / seconds["plain"]
+    c = prices["inner"].whole(its.inner_rows) / prices["plain"].whole(1)
     predicted = None if accepted is None else (accepted + 1) / (its.plain_passes + its.inner_passes * c)
     gained, interval = speedup(generations, its.method, its.over)
     return {

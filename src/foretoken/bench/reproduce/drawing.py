@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench.reproduce.report import number as text
-from foretoken.pictures import FAINT, new_figure, save, style
+from foretoken.common.pictures import FAINT, new_figure, save, style
 
 Rows = Sequence[dict[str, Any]]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from foretoken.bench.reproduce.paper import Data, Subject
 from foretoken.bench.suites.table import DATA_SETS
+from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.errors import InputError, SettingError, nearest, quoted
 from foretoken.rehearsal import write
 from foretoken.rehearsal.shapes import shape_of
-from foretoken.source import EMBEDDED, resolve
 
 
 def default_work() -> Path:

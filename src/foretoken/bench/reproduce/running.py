@@ -17,11 +17,11 @@ from foretoken.bench.reproduce.papers import paper
 from foretoken.bench.reproduce.parts import Paper
 from foretoken.bench.reproduce.report import report
 from foretoken.bench.reproduce.workbench import Progress, Workbench
+from foretoken.common.files import expect_place, read_json, write_bytes, write_json
+from foretoken.common.pictures import expect_drawable
+from foretoken.common.provenance import provenance
 from foretoken.errors import InputError, SettingError, nearest, quoted
-from foretoken.files import expect_place, read_json, write_bytes, write_json
-from foretoken.pictures import expect_drawable
-from foretoken.provenance import provenance
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 
 KIND = "reproduce"
 SEAL = "sha256"  # of all else in a record: one that goes on is believed in every number

@@ -9,6 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from foretoken.api.build import Loaded, with_draft
+from foretoken.api.model import Model
 from foretoken.bench.decode import ask
 from foretoken.bench.generations import Generation
 from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
@@ -16,12 +18,11 @@ from foretoken.bench.reproduce.places import checkpoint
 from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, open_suite
 from foretoken.bench.target import about, copy_in, expect_honest, expect_prompts, load_target, share_copies
-from foretoken.build import Loaded, with_draft
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import InputError
-from foretoken.model import Model
-from foretoken.results import Completion
-from foretoken.settings import GenerateSettings, LoadSettings
+from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.load import LoadSettings
 
 WARM_UP = 12  # tokens, of the first prompt, with each method
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretoken.bench.side_by_side.peers import PEERS, Peer, named
+from foretoken.common.files import write_json
 from foretoken.errors import InputError
-from foretoken.files import write_json
 
 MARK = "foretoken-peer.json"  # in an environment that is whole: what it was installed from
 Run = Callable[[list[str], dict[str, str]], int]

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from foretoken.api.model import Model
 from foretoken.bench.ceilings import bandwidth
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
@@ -21,12 +22,11 @@ from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from foretoken.bench.statistics import bandwidths
 from foretoken.bench.suites import Suite, open_suite
 from foretoken.bench.target import about, expect_prompts, load_target
+from foretoken.common.provenance import provenance
+from foretoken.common.source import resolve
 from foretoken.errors import InputError, SettingError, nearest
-from foretoken.model import Model
-from foretoken.provenance import provenance
 from foretoken.rehearsal import honest
-from foretoken.settings import LoadSettings
-from foretoken.source import resolve
+from foretoken.settings.load import LoadSettings
 
 WARM_UP = 8  # tokens, of the first prompt, in each mode
 MEMORY = 1 << 28  # bytes that are read to see how fast memory is: peers want the rest

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from foretoken.bench.suites.heldout import cut_suite
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
 
 

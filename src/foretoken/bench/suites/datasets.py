@@ -10,7 +10,7 @@ from foretoken.bench.suites.rows import SUFFIXES, Row, read_rows
 from foretoken.bench.suites.table import DataSet
 from foretoken.bench.suites.types import Prompt
 from foretoken.errors import InputError, quoted
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 
 
 def files_in(folder: Path, data_set: DataSet) -> list[Path]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from foretoken.bench.suites.rows import Row, json_lines
 from foretoken.bench.suites.types import Prompt
+from foretoken.common.files import read_bytes
 from foretoken.errors import InputError
-from foretoken.files import read_bytes
 
 EXPECTED = (
     'expected question.jsonl of Spec-Bench, JSON lines of {"prompt": ...}, {"prompt_tokens": [...]} or '

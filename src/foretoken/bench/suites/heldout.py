@@ -13,7 +13,7 @@ from pathlib import Path
 
 from foretoken.bench.suites.types import Prompt
 from foretoken.errors import InputError
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
 
 BUILT_IN = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.json"))}

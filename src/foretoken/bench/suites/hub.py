@@ -6,8 +6,8 @@ from pathlib import Path
 
 from foretoken.bench.suites.datasets import files_in
 from foretoken.bench.suites.table import DataSet
+from foretoken.common.source import snapshot
 from foretoken.errors import InputError
-from foretoken.source import snapshot
 
 CONVERTED = "refs/convert/parquet"  # a branch of every data set, which the hub writes itself
 

@@ -13,8 +13,8 @@ from foretoken.bench.suites.hub import download
 from foretoken.bench.suites.table import DATA_SETS, DataSet
 from foretoken.bench.suites.types import Prompt, Suite, digest, first
 from foretoken.errors import InputError, nearest, quoted
-from foretoken.settings import GenerateSettings
-from foretoken.text import Tokenizer
+from foretoken.settings.generate import GenerateSettings
+from foretoken.text.tokenizer import Tokenizer
 
 _NAMES = (*heldout.BUILT_IN, *DATA_SETS)
 SPEC_BENCH_TOKENS = 1024  # of each turn, unless its scripts are told otherwise

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from foretoken.errors import InputError, quoted
-from foretoken.text import expect_whole
+from foretoken.text.tokenizer import expect_whole
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 _MOST_TOKEN = 2**31 - 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretoken.errors import PromptError
-from foretoken.text import Tokenizer
+from foretoken.text.tokenizer import Tokenizer
 
 Asked = str | tuple[int, ...]  # one turn of a user: text, or token ids
 

@@ -9,7 +9,7 @@ from typing import Any
 from foretoken.drafters.table import FRACTAL
 from foretoken.errors import SettingError, nearest, quoted
 from foretoken.formats import FORMATS
-from foretoken.settings import MOST_DRAFT_TOKENS, LoadSettings
+from foretoken.settings.load import MOST_DRAFT_TOKENS, LoadSettings
 
 FORMATS_TRIED, SLOTS_TRIED, WINDOWS_TRIED = ("mxfp4", "int8"), ("lookup", "recycle"), (4, 1, 2, 8)
 

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from foretoken import kernels
-from foretoken.bench.in_turn import TOKEN, seconds_of
-from foretoken.bench.passes import read_prompt
 from foretoken.bench.tuning.trials import COPY, TARGET, Trace
-from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.rows import chain
+from foretoken.prices import measuring as prices
+from foretoken.prices.measuring import ROWS
+from foretoken.prices.price import PassPrice
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are measured; between them costs are interpolated
-STEPS = 4  # tokens of a chain that is drafted in one call
-
-Seconds = Mapping[int, float]  # by rows
 Timed = tuple[Trace, Sequence[float]]  # what a draft did, and the seconds of each of its rounds
-
-
-@dataclass(frozen=True)
-class PassCosts:
-    """A decoder's seconds by rows: of all its layers, and of the logits with their choices; `step`: of one token of a
-    chain that is drafted in one call."""
-
-    layers: Seconds
-    head: Seconds
-    step: float
-
-    def part(self, rows: int, share: float) -> float:
-        """Some share of the layers."""
-        return share * at(self.layers, rows)
-
-    def whole(self, rows: int) -> float:
-        """A pass."""
-        return at(self.layers, rows) + at(self.head, rows)
-
-    def scaled(self, factor: float) -> PassCosts:
-        """Where everything takes so many times as long."""
-        layers, head = ({rows: factor * each for rows, each in its.items()} for its in (self.layers, self.head))
-        return PassCosts(layers, head, factor * self.step)
 
 
 @dataclass(frozen=True)
@@ -53,15 +22,23 @@ class Costs:
 
     num_layers: int
     prefix: int
-    target: PassCosts
-    copies: Mapping[str, PassCosts]
+    target: PassPrice
+    copies: Mapping[str, PassPrice]
     round: float = 0.0
     guess: float = 0.0
     draft: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a record."""
-        return asdict(self)
+        return {
+            "num_layers": self.num_layers,
+            "prefix": self.prefix,
+            "target": _to_json(self.target),
+            "copies": {format: _to_json(price) for format, price in self.copies.items()},
+            "round": self.round,
+            "guess": self.guess,
+            "draft": self.draft,
+        }
 
     def plain(self) -> float:
         """Tokens a second of plain decoding."""
@@ -93,8 +70,8 @@ class Costs:
         return replace(made, guess=guess, draft=draft)
 
     def _scaled(self, factor: float) -> Costs:
-        copies = {format: costs.scaled(factor) for format, costs in self.copies.items()}
-        return replace(self, target=self.target.scaled(factor), copies=copies)
+        copies = {format: price.times(factor) for format, price in self.copies.items()}
+        return replace(self, target=self.target.times(factor), copies=copies)
 
     def _rest(self, timed: Timed, drafting: float, count: int) -> float:
         trace, seconds = timed
@@ -113,73 +90,19 @@ class Costs:
             each.times
             * (
                 decoders[each.decoder].part(each.rows, each.layers / self.num_layers)
-                + at(decoders[each.decoder].head, each.logits)
+                + decoders[each.decoder].head.of(each.logits)
             )
             for each in trace.ran
         )
 
 
-def at(seconds: Seconds, rows: int) -> float:
-    """Of so many rows: measured, or on the line between the two nearest that were; beyond the last, on that line."""
-    if rows < 1:
-        return 0.0
-    if rows in seconds:
-        return seconds[rows]
-    known = sorted(seconds)
-    if len(known) == 1:
-        return seconds[known[0]]
-    high = min(max(bisect.bisect(known, rows), 1), len(known) - 1)
-    one, other = known[high - 1], known[high]
-    return seconds[one] + (rows - one) / (other - one) * (seconds[other] - seconds[one])
-
-
-def rising(seconds: Seconds) -> dict[int, float]:
-    """Without what something else on the machine added: fewer rows never cost more than more rows do."""
-    least, found = float("inf"), {}
-    for rows in sorted(seconds, reverse=True):
-        least = found[rows] = min(least, seconds[rows])
-    return dict(sorted(found.items()))
-
-
 def measure(target: Decoder, copies: Mapping[str, Decoder], *, prefix: int, most: int, rounds: int = 5) -> Costs:
     """Measure passes, all in turn. prefix: tokens of text before them; most: rows that a pass may have. What
     costs besides passes is left at 0."""
-    decoders = {TARGET: target, **copies}
     rows = [count for count in ROWS if count < most] + [most]
-    runs: dict[str, Callable[[], object]] = {}
-    for name, decoder in decoders.items():
-        for part, run in _runs(decoder, prefix, rows):
-            runs[f"{name} {part}"] = run
-    seconds = seconds_of(runs, rounds)
-    made = {
-        name: PassCosts(
-            rising({count: seconds[f"{name} layers {count}"] for count in rows}),
-            rising({count: seconds[f"{name} head {count}"] for count in rows}),
-            seconds[f"{name} steps"] / STEPS,
-        )
-        for name in decoders
-    }
+    made = prices.measure({TARGET: target, **copies}, prefix=prefix, rows=rows, rounds=rounds)
     return Costs(target.config.num_layers, prefix, made.pop(TARGET), made)
 
 
-def _runs(decoder: Decoder, prefix: int, rows: Sequence[int]) -> Iterator[tuple[str, Callable[[], object]]]:
-    cache = read_prompt(decoder, prefix)
-    for count in rows:
-        yield f"layers {count}", partial(_layers, decoder, cache, count)
-        yield f"head {count}", partial(_head, decoder, count)
-    yield "steps", partial(_steps, decoder, cache)
-
-
-def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
-    decoder.layers(decoder.embed([TOKEN] * count), chain(cache, [TOKEN] * count))
-    cache.discard()
-
-
-def _head(decoder: Decoder, count: int) -> None:
-    for logits in decoder.head(decoder.embed([TOKEN] * count)):
-        kernels.argmax(logits)
-
-
-def _steps(decoder: Decoder, cache: Cache) -> None:
-    decoder.draft_chain(cache, TOKEN, STEPS)
-    cache.discard()
+def _to_json(price: PassPrice) -> dict[str, Any]:
+    return {"layers": dict(price.layers.seconds), "head": dict(price.head.seconds), "step": price.step}

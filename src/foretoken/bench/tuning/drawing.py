@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretoken.bench.tuning.report import where
-from foretoken.pictures import COLOURS, FAINT, INK, new_figure, save
+from foretoken.common.pictures import COLOURS, FAINT, INK, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,9 +17,10 @@ from foretoken.bench.tuning.budget import Budget, OutOfTimeError
 from foretoken.bench.tuning.costs import Costs
 from foretoken.bench.tuning.search import Found, Placement, Space, Step, search
 from foretoken.bench.tuning.trials import Trace, Trials
+from foretoken.common.provenance import provenance
 from foretoken.errors import SettingError
-from foretoken.provenance import provenance
-from foretoken.results import Completion
+from foretoken.prices.measuring import ROWS
+from foretoken.results.completion import Completion
 
 KIND = "tune-fractal"
 CHAINS = (4, 8, 2)  # tokens a round of the chains that are tried beside it
@@ -125,7 +126,7 @@ class _Tuning:
         target = self.trials.plain.target
         room = self.trials.plain.context_length
         most = 2 + max(*self.asked.windows, *CHAINS) + min(_MANY_LAYERS, target.config.num_layers)
-        most = min(most, costs.ROWS[-1], room // 2)
+        most = min(most, ROWS[-1], room // 2)
         prefix = max(1, min(round(median(c.prompt_tokens + len(c.tokens) / 2 for c in truth)), room - most))
         made = costs.measure(target, copies, prefix=prefix, most=most)
         # what rounds take besides, on the first prompt; twice, as what runs first is slower

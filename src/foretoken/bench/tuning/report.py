@@ -7,6 +7,7 @@ from typing import Any
 
 from foretoken.bench.pages import times
 from foretoken.bench.statistics import FEWEST, PLAIN
+from foretoken.common.provenance import isa_of
 
 Rows = list[list[str]]
 
@@ -59,7 +60,7 @@ def where(record: Mapping[str, Any]) -> str:
     machine, prompts = record["machine"], record["prompts"]
     return (
         f"{record['model']} ({record['num_layers']} layers) on {machine['processor']}, {machine['threads']} threads, "
-        f"{machine['level'] or 'PyTorch'}: chosen on {_count(len(prompts['choosing']), 'prompt')} of "
+        f"{isa_of(machine) or 'PyTorch'}: chosen on {_count(len(prompts['choosing']), 'prompt')} of "
         f"{record['suite']['name']}, measured on {_others(prompts)}, {_count(record['repeats'], 'time')}"
     )
 

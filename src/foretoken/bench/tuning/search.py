@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foretoken.bench.tuning.budget import OutOfTimeError
-from foretoken.settings import MOST_DRAFT_TOKENS
+from foretoken.settings.load import MOST_DRAFT_TOKENS
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import torch
 
+from foretoken.api.build import Loaded, with_draft
+from foretoken.api.model import Model
 from foretoken.bench.decode import Progress, ask
 from foretoken.bench.generations import differing, rounds_of
 from foretoken.bench.suites import Prompt
 from foretoken.bench.target import copy_in, share_copies
-from foretoken.build import Loaded, with_draft
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
-from foretoken.model import Model
-from foretoken.results import Completion
-from foretoken.settings import GenerateSettings
+from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
 
 TARGET, COPY = "target", "copy"  # who runs a part of a pass
 

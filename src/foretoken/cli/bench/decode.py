@@ -14,9 +14,9 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.time_left import TimeLeft
-from foretoken.files import expect_new, expect_place, write_json
-from foretoken.pictures import expect_drawable
-from foretoken.settings import LoadSettings
+from foretoken.common.files import expect_new, expect_place, write_json
+from foretoken.common.pictures import expect_drawable
+from foretoken.settings.load import LoadSettings
 
 if TYPE_CHECKING:
     from foretoken.bench.decode import Progress

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from foretoken.files import expect_place, write_json
-from foretoken.pictures import expect_drawable
-from foretoken.settings import expect_threads
+from foretoken.common.files import expect_place, write_json
+from foretoken.common.pictures import expect_drawable
+from foretoken.settings.load import expect_threads
 
 
 def kernels(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
-    level: Annotated[
-        str | None, typer.Option(help="An instruction level.", show_default="the one in use: see doctor")
+    isa: Annotated[
+        str | None,
+        typer.Option("--isa", "--level", help="An instruction set.", show_default="the one in use: see doctor"),
     ] = None,
     format: Annotated[
         list[str] | None,
@@ -54,7 +55,7 @@ def kernels(
         task = bar.add_task("measuring", total=1.0)
         record = measure(
             threads=threads,
-            level=level,
+            isa=isa,
             formats=tuple(format or ("bf16", "mxfp4", "int8", "int4")),
             rounds=rounds,
             progress=lambda share: bar.update(task, completed=share),
@@ -71,10 +72,12 @@ def _show(record: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from foretoken.common.provenance import isa_of
+
     machine, low_high = record["machine"], record["read_bandwidth_range_gb_per_s"]
     threads = f"{machine['threads']} thread" + ("s" if machine["threads"] > 1 else "")
     speed = f"{record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
-    print(f"{machine['processor']}, {threads}, level {machine['level']}: memory is read at {speed}")
+    print(f"{machine['processor']}, {threads}, {isa_of(machine)}: memory is read at {speed}")
     rows = sorted({result["n"] for result in record["results"]})
     table = Table(
         "kernel",

@@ -13,9 +13,9 @@ from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.stoppable import stoppable
 from foretoken.cli.time_left import TimeLeft
+from foretoken.common.files import expect_new, write_json
 from foretoken.errors import InputError
-from foretoken.files import expect_new, write_json
-from foretoken.settings import LoadSettings
+from foretoken.settings.load import LoadSettings
 
 peers = typer.Typer(
     help="Measure other engines beside this one, on the same weights and prompts.", no_args_is_help=True

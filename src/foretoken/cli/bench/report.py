@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from foretoken.cli.common import say
+from foretoken.common.files import expect_place, write_bytes
+from foretoken.common.pictures import expect_drawable
 from foretoken.errors import InputError
-from foretoken.files import expect_place, write_bytes
-from foretoken.pictures import expect_drawable
 
 
 def report(

@@ -13,7 +13,7 @@ __all__ = ["GOOD", "GROUPS", "NOTE", "PROBLEM", "STATUSES", "WARNING", "Finding"
 # in the order in which they are read: by the name of a group, what judges
 GROUPS: dict[str, tuple[Callable[[Facts], Iterator[Finding]], ...]] = {
     "This machine": (machine.processor, machine.cores, machine.memory, machine.system, machine.others),
-    "Engine": (engine.arithmetic, engine.level, engine.amx, engine.promise, engine.versions),
+    "Engine": (engine.arithmetic, engine.instructions, engine.amx, engine.promise, engine.versions),
     "Threads": (threads.count, threads.binding, threads.spinning),
     "Speed": (speed.memory, speed.huge_pages, speed.disk, speed.place),
     "Optional": (engine.parts, engine.gpus),

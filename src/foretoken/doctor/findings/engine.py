@@ -1,4 +1,4 @@
-"""What computes, at which instruction level, and what it promises."""
+"""What computes, with which instruction set, and what it promises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from foretoken.doctor.facts import Facts
 from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, WARNING, Finding, gigabytes
 
-_SUMS = "its instructions do not sum"  # how the module says it of a level
+_SUMS = "its instructions do not sum"  # how the module says it of an instruction set
 _AGAIN = "install Foretoken again"
 
 
@@ -44,52 +44,52 @@ def arithmetic(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def level(facts: Facts) -> Iterator[Finding]:
-    """Which instruction level is in use, and which others there are."""
+def instructions(facts: Facts) -> Iterator[Finding]:
+    """Which instruction set is in use, and which others there are."""
     engine = facts.engine
     if engine.native != "here":
         if engine.forced is not None:
             yield Finding(
-                "level",
+                "instructions",
                 NOTE,
-                f"FORETOKEN_LEVEL is {engine.forced}, and without the native module it says nothing.",
-                "`unset FORETOKEN_LEVEL`, or get the native module first.",
+                f"FORETOKEN_ISA is {engine.forced}, and without the native module it says nothing.",
+                "`unset FORETOKEN_ISA`, or get the native module first.",
             )
         return
-    if engine.level is None:
+    if engine.isa is None:
         error = (engine.error or "").partition(";")[0]
         yield Finding(
-            "level", PROBLEM, f"{error}.", f"`unset FORETOKEN_LEVEL`, or set it to {engine.best}, the best one here."
+            "instructions", PROBLEM, f"{error}.", f"`unset FORETOKEN_ISA`, or set it to {engine.best}, the best here."
         )
         return
-    if engine.level != engine.best:
+    if engine.isa != engine.best:
         yield Finding(
-            "level",
+            "instructions",
             NOTE,
-            f"FORETOKEN_LEVEL forces {engine.level}, where {engine.best} would be in use: the same bits, slower.",
-            "`unset FORETOKEN_LEVEL`, unless it is meant so.",
+            f"FORETOKEN_ISA forces {engine.isa}, where {engine.best} would be in use: the same bits, slower.",
+            "`unset FORETOKEN_ISA`, unless it is meant so.",
         )
         return
     if engine.unbuilt:
         yield Finding(
-            "level",
+            "instructions",
             NOTE,
-            f"{engine.level}: the processor has {', '.join(engine.unbuilt)}, the compiler that built Foretoken not.",
+            f"{engine.isa}: the processor has {', '.join(engine.unbuilt)}, the compiler that built Foretoken not.",
             f"Install gcc 12 or clang 14, or later, then {_AGAIN}.",
         )
-    elif engine.level == "generic" and facts.machine.architecture.lower() in ("x86_64", "amd64"):
+    elif engine.isa == "generic" and facts.machine.architecture.lower() in ("x86_64", "amd64"):
         yield Finding(
-            "level",
+            "instructions",
             WARNING,
             "generic: plain C++, because this processor, or what virtualises it, shows no AVX2 with FMA and F16C.",
             "If the processor has AVX2, let the virtual machine see it (QEMU: `-cpu host`).",
         )
-    elif engine.level == "generic":
-        yield Finding("level", GOOD, f"generic: plain C++, as levels of their own exist for x86-64 only; {_same()}.")
+    elif engine.isa == "generic":
+        yield Finding("instructions", GOOD, f"generic: plain C++: other instruction sets are x86-64's; {_same()}.")
     else:
-        forced = ", forced by FORETOKEN_LEVEL" if engine.forced else ""
+        forced = ", forced by FORETOKEN_ISA" if engine.forced else ""
         others = f"; this machine has no {', '.join(engine.lacking)}" if engine.lacking else ""
-        yield Finding("level", GOOD, f"{engine.level}, the best that is here{forced}{others}; {_same()}.")
+        yield Finding("instructions", GOOD, f"{engine.isa}, the best that is here{forced}{others}; {_same()}.")
 
 
 def amx(facts: Facts) -> Iterator[Finding]:
@@ -111,7 +111,7 @@ def amx(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "amx",
             WARNING,
-            f"The processor has AMX, and does not sum in its documented order: {engine.level} runs instead.",
+            f"The processor has AMX, and does not sum in its documented order: {engine.isa} runs instead.",
             "Nothing is wrong with results; please report it, with `foretoken doctor --json`.",
         )
     elif "amx_bf16" not in flags:
@@ -128,7 +128,7 @@ def amx(facts: Facts) -> Iterator[Finding]:
 def promise(facts: Facts) -> Iterator[Finding]:
     """What is promised of the tokens."""
     engine = facts.engine
-    if engine.native == "broken" or (engine.native == "here" and engine.level is None):
+    if engine.native == "broken" or (engine.native == "here" and engine.isa is None):
         return
     if engine.native == "here":
         yield Finding("promise", GOOD, "exact: token for token and logit bit for bit what plain decoding gives.")
@@ -178,7 +178,7 @@ def gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def _same() -> str:
-    return "every level gives the same bits"
+    return "every instruction set gives the same bits"
 
 
 def _sentence(text: str) -> str:

@@ -139,7 +139,7 @@ def checkpoint(facts: Facts) -> Iterator[Finding]:
             advice = "use another model" + advice.replace("supported:", "; supported are", 1)
         yield Finding("model", PROBLEM, f"{text}.", f"{advice[:1].upper()}{advice[1:]}.")
         return
-    native = facts.engine.native == "here" and facts.engine.level is not None
+    native = facts.engine.native == "here" and facts.engine.isa is not None
     if found.why_not_native is not None:
         yield Finding(
             "model",
@@ -148,7 +148,7 @@ def checkpoint(facts: Facts) -> Iterator[Finding]:
             "Give `--dtype bfloat16`, which converts it.",
         )
     else:
-        runs = f"native at level {facts.engine.level}" if native else "in PyTorch"
+        runs = f"native with the instruction set {facts.engine.isa}" if native else "in PyTorch"
         yield Finding("model", GOOD, f"{found.name} ({found.model_type}, {found.format}) runs {runs}; promise: exact.")
     if not found.here:
         yield Finding(

@@ -62,31 +62,31 @@ __attribute__((target("avx512f"))) void read_avx512(const char* from, int64_t st
 #endif
 
 template <int S>
-void read_at(Level level, const char* from, int64_t stretch) {
+void read_at(Isa isa, const char* from, int64_t stretch) {
 #if defined(__x86_64__)
-  switch (level) {
-    case Level::avx2:
-    case Level::avxvnni:
-    case Level::avxvnni_twin:
+  switch (isa) {
+    case Isa::avx2:
+    case Isa::avxvnni:
+    case Isa::avxvnni_twin:
       return read_avx2<S>(from, stretch);
-    case Level::avx512:
-    case Level::avx512vnni:
-    case Level::avx512bf16:
-    case Level::amx:
+    case Isa::avx512:
+    case Isa::avx512vnni:
+    case Isa::avx512bf16:
+    case Isa::amx:
       return read_avx512<S>(from, stretch);
-    case Level::generic:
-    case Level::amx_emulated:
+    case Isa::generic:
+    case Isa::amx_emulated:
       break;
   }
 #else
-  (void)level;
+  (void)isa;
 #endif
   read_plain<S>(from, stretch);
 }
 
 }  // namespace
 
-double read_once(Level level, int threads, int streams, const char* memory, int64_t bytes) {
+double read_once(Isa isa, int threads, int streams, const char* memory, int64_t bytes) {
   const std::shared_ptr<Pool> pool = Pool::of(threads);
   const auto hold = pool->lock();
   const int64_t stretch = bytes / threads / streams / 64 * 64;
@@ -94,11 +94,11 @@ double read_once(Level level, int threads, int streams, const char* memory, int6
   pool->run(threads, [&](int64_t share, int) {
     const char* from = memory + share * stretch * streams;
     switch (streams) {
-      case 1: return read_at<1>(level, from, stretch);
-      case 2: return read_at<2>(level, from, stretch);
-      case 4: return read_at<4>(level, from, stretch);
-      case 8: return read_at<8>(level, from, stretch);
-      default: return read_at<16>(level, from, stretch);
+      case 1: return read_at<1>(isa, from, stretch);
+      case 2: return read_at<2>(isa, from, stretch);
+      case 4: return read_at<4>(isa, from, stretch);
+      case 8: return read_at<8>(isa, from, stretch);
+      default: return read_at<16>(isa, from, stretch);
     }
   });
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();

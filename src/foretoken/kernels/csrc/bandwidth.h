@@ -3,12 +3,12 @@
 
 #include <cstdint>
 
-#include "levels.h"
+#include "isas.h"
 
 namespace foretoken {
 
-// Reads all of it once with the widest loads of a level; each thread has a share of its own, read as `streams` (1, 2, 4,
+// Reads all of it once with the widest loads of an instruction set; each thread has a share of its own, read as `streams` (1, 2, 4,
 // 8 or 16) runs side by side. Returns seconds.
-double read_once(Level level, int threads, int streams, const char* memory, std::int64_t bytes);
+double read_once(Isa isa, int threads, int streams, const char* memory, std::int64_t bytes);
 
 }  // namespace foretoken

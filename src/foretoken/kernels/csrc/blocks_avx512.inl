@@ -1,5 +1,5 @@
 // bf16 with 512-bit registers: 32 inputs of 16 outputs at a time. Their 16 lines of 16 pairs become 16 columns of
-// pairs, one output a lane. A level's file includes this behind level.inl and gives a class that multiplies pairs, `M`:
+// pairs, one output a lane. An instruction set's file includes this behind isa.inl and gives a class that multiplies pairs, `M`:
 //
 //   M::Number, M::kNumbers    what a row's 32 packed inputs are: kNumbers Numbers
 //   M::arranged(line)         a line of weights, with the pairs that `multiply` wants

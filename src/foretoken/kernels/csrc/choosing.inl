@@ -1,5 +1,5 @@
 // Choosing from a row of logits: kernels/choosing.py defines the tokens and their scores, bit for bit. Included by
-// level.inl, so compiled once for each level.
+// isa.inl, so compiled once for each.
 //
 // The time would go into noise, nearly all of which cannot matter. Let B be a score that `count` tokens reach, and b a
 // float32 below B by half of its own last place or more, which is 2^28 times B's last place in float64.

@@ -1,8 +1,8 @@
-// Low-bit weights: written once over the vectors of a level's header (V16, Bytes, Ints), compiled for each level.
+// Low-bit weights: written once over the vectors of an instruction set's header (V16, Bytes, Ints), compiled for each.
 // docs/formats.md says how codes lie; with int8 and fp32 inputs `kernels/coded.py` defines what is computed, with bf16
 // inputs `kernels/reference.py`, of the values that the codes mean.
 //
-// With int8 inputs, sums over 32 inputs are whole numbers, so every level has the same. A level's file adds what depends
+// With int8 inputs, sums over 32 inputs are whole numbers, so every instruction set has the same. An instruction set's file adds what depends
 // on its instructions for bf16 inputs: `bytes_values`, `pack_values` and `linear_values`.
 
 namespace {

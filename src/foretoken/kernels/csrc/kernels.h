@@ -1,7 +1,7 @@
-// The kernels of one instruction level, as a table of functions. Every level gives the same bits: docs/lossless.md says
+// The kernels of one instruction set, as a table of functions. Every instruction set gives the same bits: docs/lossless.md says
 // which, `kernels/reference.py` defines them, and tests compare with ==.
 //
-// Rows are float32. A weight's format decides the order in which its products are summed, never the level, the number of
+// Rows are float32. A weight's format decides the order in which its products are summed, never the instruction set, the number of
 // rows or of threads. Subnormal numbers count as zero but in `rank`, so callers set the processor's flags
 // (`FlushSubnormals`, `KeepSubnormals`).
 #pragma once
@@ -77,7 +77,7 @@ struct Kernels {
   void (*linear)(Format, const void* const weights[kTile], std::int64_t k, const void* packed, std::int64_t n,
                  float* tile);
 
-  // A layout of the level's own for bf16 weights, block after block of 16 outputs, for weights that are copied anyway: what
+  // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are copied anyway: what
   // `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as they lie are as good.
   void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
   void (*linear_repacked)(const void* block, std::int64_t k, const void* packed, std::int64_t n, float* tile);
@@ -114,7 +114,7 @@ struct Kernels {
                        std::int64_t* tokens, double* scores);
 };
 
-// By level, from slow to fast; null where the build has none of it.
+// By instruction set, from slow to fast; null where the build has none of it.
 const Kernels* kernels_generic();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();

@@ -16,7 +16,7 @@ struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, 
   std::int64_t outputs = 0, inputs = 0;
   std::vector<float> bias;  // empty, or one an output
   Format format = Format::fp32;
-  bool repacked = false;  // `data` is in the level's own layout
+  bool repacked = false;  // `data` is in the instruction set's own layout
   // of low-bit weights
   Inputs rounding = Inputs::bf16;
   const char* scales = nullptr;
@@ -90,7 +90,7 @@ struct Arithmetic {  // which kernels, on which threads
   // All outputs of some matrices for which rows are packed alike. `tiles`: n * 16 floats a thread.
   void multiply(std::initializer_list<Output> outputs, const char* packed, std::int64_t n,
                 std::vector<std::vector<float>>& tiles) const;
-  // bf16 weights into the level's own layout, in place: outputs a multiple of 16, inputs of 32.
+  // bf16 weights into the instruction set's own layout, in place: outputs a multiple of 16, inputs of 32.
   void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
 };
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "bandwidth.h"
-#include "levels.h"
+#include "isas.h"
 #include "matrix.h"
 #include "plan.h"
 
@@ -30,9 +30,9 @@ std::vector<float> floats(Address address, std::int64_t n) {
   return {at<const float>(address), at<const float>(address) + n};
 }
 
-const Kernels* kernels_at(int level) {
-  const Kernels* kernels = kernels_of(static_cast<Level>(level));
-  if (!kernels) throw std::invalid_argument("this machine lacks the instruction level");
+const Kernels* kernels_at(int isa) {
+  const Kernels* kernels = kernels_of(static_cast<Isa>(isa));
+  if (!kernels) throw std::invalid_argument("this machine lacks the instruction set");
   return kernels;
 }
 
@@ -92,24 +92,24 @@ NB_MODULE(_native, m) {
   nb::set_leak_warnings(false);  // a plan that lives until the interpreter ends is not a leak
   m.def(
       "why_not",
-      [](int level) -> std::string {
+      [](int isa) -> std::string {
         const char* reason = nullptr;
-        return kernels_of(static_cast<Level>(level), &reason) ? "" : reason;
+        return kernels_of(static_cast<Isa>(isa), &reason) ? "" : reason;
       },
-      nb::arg("level"), "Why this machine cannot run an instruction level; empty if it can.");
+      nb::arg("isa"), "Why this machine cannot run an instruction set; empty if it can.");
 
   nb::class_<Plan>(m, "Plan")
       .def(
           "__init__",
           [](Plan* self, const Numbers& shape, float eps, const std::vector<Numbers>& layers, Address embedding,
-             Address norm, const Numbers& head, int level, int threads) {
+             Address norm, const Numbers& head, int isa, int threads) {
             auto format = [&](std::size_t i) { return static_cast<Format>(shape.at(i)); };
             const Shape s{shape.at(0), shape.at(1), shape.at(2), shape.at(3), shape.at(4),
                           shape.at(5), eps,         format(6),   format(7)};
             std::vector<Layer> all;
             for (const Numbers& l : layers) all.push_back(layer(l, s));
             new (self) Plan(s, std::move(all), at<const char>(embedding), floats(norm, s.hidden), matrix(head, 0),
-                            kernels_at(level), Pool::of(threads));
+                            kernels_at(isa), Pool::of(threads));
           })
       .def("run",
            [](Plan& plan, Numbers tokens, Numbers positions, const std::vector<Address>& cosines,
@@ -142,8 +142,8 @@ NB_MODULE(_native, m) {
            })
       .def("slow_down", [](Plan& plan, int thread, int microseconds) { plan.pool().slow_down(thread, microseconds); });
 
-  m.def("linear", [](int level, int threads, Address x, std::int64_t n, const Numbers& weight, Address out) {
-    const Kernels* kernels = kernels_at(level);
+  m.def("linear", [](int isa, int threads, Address x, std::int64_t n, const Numbers& weight, Address out) {
+    const Kernels* kernels = kernels_at(isa);
     const Matrix w = matrix(weight, 0);
     nb::gil_scoped_release release;
     const std::shared_ptr<Pool> pool = Pool::of(threads);
@@ -158,46 +158,46 @@ NB_MODULE(_native, m) {
     arithmetic.pack(w, at<const float>(x), n, aligned(packed));
     arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, aligned(packed), n, tiles);
   });
-  m.def("repacks", [](int level) { return kernels_at(level)->repack != nullptr; }, "Whether a level has a layout of its own for bf16 weights.");
-  m.def("repack", [](int level, int threads, Address data, std::int64_t outputs, std::int64_t inputs) {
-    const Kernels* kernels = kernels_at(level);
+  m.def("repacks", [](int isa) { return kernels_at(isa)->repack != nullptr; }, "Whether an instruction set has a layout of its own for bf16 weights.");
+  m.def("repack", [](int isa, int threads, Address data, std::int64_t outputs, std::int64_t inputs) {
+    const Kernels* kernels = kernels_at(isa);
     nb::gil_scoped_release release;
     const std::shared_ptr<Pool> pool = Pool::of(threads);
     const auto hold = pool->lock();
     Arithmetic{kernels, pool.get()}.repack(at<char>(data), outputs, inputs);
   });
-  m.def("norm", [](int level, Address x, Address weight, float eps, std::int64_t n, std::int64_t width, Address out) {
+  m.def("norm", [](int isa, Address x, Address weight, float eps, std::int64_t n, std::int64_t width, Address out) {
     const FlushSubnormals flush;
     for (std::int64_t i = 0; i < n; ++i) {
-      kernels_at(level)->norm(at<const float>(x) + i * width, at<const float>(weight), eps, width, at<float>(out) + i * width);
+      kernels_at(isa)->norm(at<const float>(x) + i * width, at<const float>(weight), eps, width, at<float>(out) + i * width);
     }
   });
-  m.def("silu_mul", [](int level, Address gate, Address up, std::int64_t n, Address out) {
+  m.def("silu_mul", [](int isa, Address gate, Address up, std::int64_t n, Address out) {
     const FlushSubnormals flush;
-    kernels_at(level)->silu_mul(at<const float>(gate), at<const float>(up), n, at<float>(out));
+    kernels_at(isa)->silu_mul(at<const float>(gate), at<const float>(up), n, at<float>(out));
   });
-  m.def("rotate", [](int level, Address heads, Address cosines, Address sines, std::int64_t n, std::int64_t half) {
+  m.def("rotate", [](int isa, Address heads, Address cosines, Address sines, std::int64_t n, std::int64_t half) {
     const FlushSubnormals flush;
     for (std::int64_t i = 0; i < n; ++i) {
-      kernels_at(level)->rotate(at<float>(heads) + i * 2 * half, at<const float>(cosines) + i * half,
+      kernels_at(isa)->rotate(at<float>(heads) + i * 2 * half, at<const float>(cosines) + i * half,
                                 at<const float>(sines) + i * half, half);
     }
   });
-  m.def("store", [](int level, int format, Address x, std::int64_t n, Address out) {
-    kernels_at(level)->store(static_cast<Format>(format), at<const float>(x), n, at<char>(out));
+  m.def("store", [](int isa, int format, Address x, std::int64_t n, Address out) {
+    kernels_at(isa)->store(static_cast<Format>(format), at<const float>(x), n, at<char>(out));
   });
-  m.def("load", [](int level, int format, Address x, std::int64_t n, Address out) {
+  m.def("load", [](int isa, int format, Address x, std::int64_t n, Address out) {
     const FlushSubnormals flush;
-    kernels_at(level)->embed(static_cast<Format>(format), at<const char>(x), n, at<float>(out));
+    kernels_at(isa)->embed(static_cast<Format>(format), at<const char>(x), n, at<float>(out));
   });
-  m.def("argmax", [](int level, Address values, std::int64_t n) {
+  m.def("argmax", [](int isa, Address values, std::int64_t n) {
     nb::gil_scoped_release release;
-    return kernels_at(level)->argmax(at<const float>(values), n);
+    return kernels_at(isa)->argmax(at<const float>(values), n);
   });
-  m.def("rank", [](int level, Address logits, std::int64_t n, double temperature, std::int64_t top_k, double top_p,
+  m.def("rank", [](int isa, Address logits, std::int64_t n, double temperature, std::int64_t top_k, double top_p,
                    double min_p, std::int64_t count, bool noise, std::uint64_t seed, std::uint32_t completion,
                    std::uint32_t step, std::uint32_t stream) -> nb::object {
-    const Kernels* kernels = kernels_at(level);
+    const Kernels* kernels = kernels_at(isa);
     const Choice choice{static_cast<float>(temperature), top_k, top_p, min_p, noise, seed, completion, step, stream};
     static thread_local std::vector<char> memory;
     static thread_local Numbers tokens;
@@ -219,8 +219,8 @@ NB_MODULE(_native, m) {
     }
     return nb::make_tuple(ids, values);
   });
-  m.def("read", [](int level, int threads, int streams, Address memory, std::int64_t bytes) {
+  m.def("read", [](int isa, int threads, int streams, Address memory, std::int64_t bytes) {
     nb::gil_scoped_release release;
-    return read_once(static_cast<Level>(level), threads, streams, at<const char>(memory), bytes);
+    return read_once(static_cast<Isa>(isa), threads, streams, at<const char>(memory), bytes);
   }, "Reads memory once, in some streams a thread, and returns the seconds that it took.");
 }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "levels.h"
+#include "isas.h"
 
 namespace foretoken {
 using std::int64_t;

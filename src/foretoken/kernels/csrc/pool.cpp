@@ -4,7 +4,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "levels.h"
+#include "isas.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// 16 floats in plain C++: what the other levels must equal.
+// 16 floats in plain C++: what the other instruction sets must equal.
 #pragma once
 
 #include "bits.h"

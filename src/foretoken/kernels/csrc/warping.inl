@@ -1,7 +1,7 @@
 // A row of logits divided by the temperature and cut by top_k, top_p and min_p, as `warped` in kernels/choosing.py
 // defines it, bit for bit. Included by choosing.inl.
 //
-// No templates of the standard library here or there: the linker would share them between levels.
+// No templates of the standard library here or there: the linker would share them between instruction sets.
 
 namespace {
 

@@ -1,0 +1,36 @@
+"""The audit: what was generated, decoded once more plainly, and where the two differ first."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import closing
+from dataclasses import replace
+
+from foretoken.drafters.nothing import NothingDrafter
+from foretoken.loop.engine import Engine
+from foretoken.protocol.types import Budget, Request, Verifier
+from foretoken.results.completion import Audit
+
+
+def audit(verifier: Verifier, request: Request, tokens: tuple[int, ...]) -> Audit:
+    """Decode a request plainly, as far as `tokens` go, and compare; it ends at the first difference.
+
+    The request must be for a sequence that the verifier does not have.
+    """
+    request = replace(request, max_new_tokens=len(tokens), keep_logits=True)
+    position = 0
+    with closing(Engine(verifier, NothingDrafter(), budgets=[Budget(0, 0)]).run([request])) as rounds:
+        for verdict in itertools.chain.from_iterable(rounds):
+            if verdict.error is not None:
+                raise verdict.error
+            if not verdict.tokens:
+                continue
+            assert verdict.logits is not None
+            for token, plain, row in zip(tokens[position:], verdict.tokens, verdict.logits, strict=False):
+                if token != plain:
+                    logit, plain_logit = float(row[token]), float(row[plain])
+                    return Audit(False, position + 1, position, token, plain, logit, plain_logit)
+                position += 1
+    if position < len(tokens):  # plain decoding has met an end token that the other one passed over
+        return Audit(False, position + 1, position, tokens[position])
+    return Audit(True, position)

@@ -1,0 +1,397 @@
+"""What a user holds: a loaded model that generates, streams and talks."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from foretoken.api.audit import audit
+from foretoken.api.chat import Chat
+from foretoken.common.files import FilesAsRead
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.outputs import joined
+from foretoken.errors import BatchError, ForetokenError, PromptError, SettingError, quoted, without_frames
+from foretoken.loop.engine import Engine, Schedule
+from foretoken.loop.generating import Ended, Event, Prepare, generating
+from foretoken.loop.output import Generation, Output, Piece, Stream
+from foretoken.protocol.telemetry import Cost
+from foretoken.protocol.types import TARGET, Budget, Drafter, Request, SamplingParams, Verifier
+from foretoken.results.completion import Completion
+from foretoken.results.stats import summarise
+from foretoken.settings.generate import GenerateSettings, expect_repeatable
+from foretoken.settings.load import LoadSettings
+from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
+
+
+class Model:
+    """A target and what drafts for it. Made by `foretoken.load`.
+
+    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `files` are
+    those that decide what it says, as they were when they were read; None of a model that came from none. `levels` are
+    the names of its draft's, nearest to the target first; `budgets` say how much each may draft in a round; `decoders`
+    are those that stand behind them, by these names, and the `target`.
+    """
+
+    def __init__(
+        self,
+        target: Decoder,
+        tokenizer: Tokenizer | None,
+        verifier: Verifier,
+        drafter: Drafter,
+        *,
+        budgets: Mapping[str, Budget],
+        decoders: Mapping[str, Decoder] | None = None,
+        end_tokens: frozenset[int],
+        name: str,
+        folder: Path,
+        settings: LoadSettings,
+        files: FilesAsRead | None = None,
+    ) -> None:
+        self.target = target
+        self.tokenizer = tokenizer
+        self.budgets = dict(budgets)
+        self.end_tokens = end_tokens
+        self.promise = target.promise
+        self.draft = settings.draft
+        self.name = name
+        self.folder = folder
+        self.settings = settings
+        self.files = files
+        self._verifier = verifier
+        self.drafter = drafter
+        self.levels = tuple(name for name in budgets if name != "none")
+        self.decoders = {TARGET: target, **(decoders or {})}
+        mapped = (decoder.weights.mapped for decoder in self.decoders.values())
+        self._mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
+        self._sequences = itertools.count()
+        self._conversations = itertools.count()
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """Most draft tokens a round."""
+        return next(iter(self.budgets.values())).rows
+
+    @property
+    def context_length(self) -> int:
+        """How many tokens prompt and output may have together."""
+        return self._verifier.context_length
+
+    def __repr__(self) -> str:
+        return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"
+
+    def generate(
+        self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
+    ) -> Completion:
+        """Continue a prompt (text, or token ids). Settings: a `GenerateSettings`, or its fields by name."""
+        stream = self.stream(prompt, chosen, **settings)
+        for _ in stream:
+            pass
+        return stream.completion
+
+    def completions(
+        self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
+    ) -> list[Completion]:
+        """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
+        chosen = GenerateSettings.chosen(chosen, settings)
+        run = self._run(self._requests(prompt, chosen), chosen)
+        return _exhausted(run)
+
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        chosen: GenerateSettings | None = None,
+        /,
+        *,
+        as_completed: Literal[False] = False,
+        at_once: int = 8,
+        **settings: Any,
+    ) -> list[Completion]: ...
+
+    @overload
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        chosen: GenerateSettings | None = None,
+        /,
+        *,
+        as_completed: Literal[True],
+        at_once: int = 8,
+        **settings: Any,
+    ) -> Iterator[tuple[int, Completion]]: ...
+
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int]],
+        chosen: GenerateSettings | None = None,
+        /,
+        *,
+        as_completed: bool = False,
+        at_once: int = 8,
+        **settings: Any,
+    ) -> list[Completion] | Iterator[tuple[int, Completion]]:
+        """Continue many prompts, which share the passes of the model: item i is what `generate(prompts[i])` gives, bit
+        for bit, sooner than one after the other.
+
+        prompts: text or token ids each. as_completed: an iterator of (index, completion) instead, in the order in which
+        they are done; closing it cancels the rest. at_once: how many are generated side by side; each needs memory for
+        its keys and values. Settings as in `generate`.
+
+        Where some prompts fail, the others are finished. Then one `BatchError` is raised, whose `completions` has what
+        was generated, None for each prompt that failed, and whose `errors` say why, by index.
+        """
+        chosen = GenerateSettings.chosen(chosen, settings)
+        if chosen.n != 1:
+            raise SettingError(f"n is {chosen.n}, and here each prompt has one completion; repeat the prompt instead")
+        several: list[Any] = (
+            list(prompts) if isinstance(prompts, Iterable) and not isinstance(prompts, str | bytes) else [0]
+        )
+        if several and all(isinstance(item, int) for item in several):  # the tokens of one
+            raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
+        if not isinstance(as_completed, bool):
+            raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")
+        if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
+            raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
+        (any_prompt,) = self._requests((0,), chosen)
+        try:
+            self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
+        finally:
+            self._verifier.end(any_prompt.sequence)
+        done = self._many(several, chosen, at_once)
+        if as_completed:
+            return done
+        found = dict(done)
+        return [found[index] for index in sorted(found)]
+
+    def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
+        """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
+        chosen = GenerateSettings.chosen(chosen, settings)
+        if chosen.n != 1:
+            raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
+        return Stream(self._run(self._requests(prompt, chosen), chosen))
+
+    def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
+        """A talk, which keeps what the model has read from one turn to the next.
+
+        system: what the model is told beforehand. plain: it goes on with the text, without a chat template.
+        """
+        conversation = next(self._conversations)
+        return Chat(
+            lambda prompt, settings: self._run(self._requests(prompt, settings, conversation), settings),
+            partial(self._verifier.forget, conversation),
+            self.tokenizer,
+            name=self.name,
+            system=system,
+            plain=plain,
+        )
+
+    def _requests(
+        self, prompt: str | Sequence[int], settings: GenerateSettings, conversation: int | None = None
+    ) -> list[Request]:
+        """One request a completion."""
+        self._expect_usable(settings)
+        tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
+        first = next(self._sequences)
+        return [
+            Request(
+                sequence=next(self._sequences) if completion else first,
+                prompt=tokens,
+                max_new_tokens=settings.max_new_tokens,
+                end_tokens=frozenset() if settings.ignore_eos else self.end_tokens,
+                keep_logits=settings.keep_logits or settings.hash_logits or settings.logprobs is not None,
+                sampling=sampling,
+                completion=completion,
+                conversation=conversation,
+                stop=settings.stops,
+                prompt_of=first if completion else None,
+            )
+            for completion in range(settings.n)
+        ]
+
+    def _expect_usable(self, settings: GenerateSettings) -> None:
+        """Refuse settings that this model cannot follow, whatever the prompt is."""
+        if settings.audit:
+            expect_repeatable(self.settings.rule, settings, "an audit")
+        if settings.stops and self.tokenizer is None:
+            raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
+
+    def _sampling(self, settings: GenerateSettings) -> SamplingParams:
+        size = self._verifier.vocab_size
+        bias = tuple(sorted((settings.logit_bias or {}).items()))
+        if bias and bias[-1][0] >= size:
+            raise SettingError(f"logit_bias names token {bias[-1][0]}; the model has tokens 0 to {size - 1}")
+        sampled = settings.temperature > 0
+        return SamplingParams(
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            repetition_penalty=settings.repetition_penalty,
+            presence_penalty=settings.presence_penalty,
+            frequency_penalty=settings.frequency_penalty,
+            logit_bias=bias,
+            seed=(secrets.randbits(53) if settings.seed is None else settings.seed) if sampled else 0,
+            constraint=settings.constraint,
+        )
+
+    def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
+        """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
+        done: dict[int, Completion] = {}
+        with closing(self._generating([partial(self._prepared, r, settings) for r in requests], len(requests))) as run:
+            for index, event in run:
+                if isinstance(event, Piece):
+                    yield index, event
+                else:
+                    done[index] = self._completion(event, settings)
+        return [done[index] for index in range(len(requests))]
+
+    def _many(
+        self, prompts: Sequence[str | Sequence[int]], settings: GenerateSettings, at_once: int
+    ) -> Generator[tuple[int, Completion]]:
+        """Completions as they are done, with the indices of their prompts; at last what failed."""
+
+        def prepare(prompt: str | Sequence[int]) -> tuple[Request, Output]:
+            (request,) = self._requests(prompt, settings)
+            return self._prepared(request, settings)
+
+        completions: list[Completion | None] = [None] * len(prompts)
+        errors: dict[int, ForetokenError] = {}
+        with closing(self._generating([partial(prepare, prompt) for prompt in prompts], at_once)) as run:
+            for index, event in run:
+                if isinstance(event, Piece):
+                    continue
+                try:
+                    done = self._completion(event, settings)
+                except ForetokenError as error:
+                    errors[index] = without_frames(error)  # an audit's frames hold a pass
+                    continue
+                completions[index] = done
+                yield index, done
+        if errors:
+            raise BatchError(completions, errors)
+
+    def _prepared(self, request: Request, settings: GenerateSettings) -> tuple[Request, Output]:
+        return request, Output(request, self.tokenizer, settings)
+
+    def _generating(self, prompts: Sequence[Prepare], at_once: int) -> Generator[Event]:
+        """A loop of this call's own."""
+        schedule = Schedule(self.settings.rows_per_pass, self.settings.prefill_chunk)
+        events = generating(
+            lambda recorder: Engine(
+                self._verifier,
+                self.drafter,
+                budgets=tuple(self.budgets.values()),
+                schedule=schedule,
+                recorder=recorder,
+            ),
+            prompts,
+            at_once,
+            self._costs,
+        )
+        return self._trusted(events, len(prompts))
+
+    def _trusted(self, events: Generator[Event], count: int) -> Generator[Event]:
+        """Events of a loop over so many prompts, while the files that weights are mapped from are what they were. They
+        are looked at before a pass reads them, and again before what came of it is passed on."""
+        left = set(range(count))
+        with closing(events):
+            while (error := self._changed()) is None:
+                event = next(events, None)
+                if event is None:
+                    return
+                if (error := self._changed()) is not None:
+                    break
+                if isinstance(event[1], Ended):
+                    left.discard(event[0])
+                yield event
+        yield from ((index, Ended(error=error)) for index in sorted(left))
+
+    def _changed(self) -> ForetokenError | None:
+        """What is wrong where a file that weights are mapped from has changed since it was loaded."""
+        return next((error for files in self._mapped if (error := files.changed()) is not None), None)
+
+    def _costs(self) -> dict[str, Cost]:
+        return {name: decoder.cost for name, decoder in self.decoders.items()}
+
+    def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
+        """Raises what it ended with, and what an audit ends with."""
+        if ended.error is not None:
+            raise ended.error
+        request, output, records = ended.request, ended.output, ended.records
+        assert request is not None
+        assert output is not None
+        assert records is not None
+        assert output.finish_reason is not None
+        tokens = tuple(piece.token for piece in output.pieces)
+        sampled = request.sampling.temperature > 0
+        # it shares nothing with the first; of a prompt that was another's it reads all
+        again = replace(request, sequence=next(self._sequences), conversation=None, prompt_of=None)
+        audited = audit(self._verifier, again, tokens) if settings.audit else None
+        if audited is not None and (error := self._changed()) is not None:
+            raise error
+        return Completion(
+            tokens=tokens,
+            text="".join(piece.text for piece in output.pieces),
+            finish_reason=output.finish_reason,
+            origins=tuple(piece.origin for piece in output.pieces),
+            # the rejection rule keeps the distribution, which is no promise about tokens
+            promise="algorithmic" if sampled and self.settings.rule == "rejection" else self.promise,
+            draft=self.draft,
+            stats=summarise(records, request.sequence, self.levels),
+            arithmetic=self.target.arithmetic,
+            threads=self.target.threads,
+            seed=request.sampling.seed if sampled else None,
+            stop_string=output.text.stopped_by,
+            prompt_tokens=len(request.prompt),
+            cached_tokens=output.cached_tokens,
+            logprobs=None if settings.logprobs is None else tuple(output.logprobs),
+            logits=joined(output.logits) if output.logits else None,
+            logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
+            audit=audited,
+            rounds=tuple(records) if settings.keep_rounds else None,
+        )
+
+    def describe(self, token: int) -> str:
+        """A token as people read it: its text in quotes, or its number where it has no text of its own."""
+        known = self.tokenizer is not None and 0 <= token < self.target.config.vocab_size
+        text = self.tokenizer.decode([token]) if self.tokenizer is not None and known else ""
+        return f"token {token}" if not text or "\ufffd" in text else repr(text)
+
+    def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
+            expect_whole(prompt, "the prompt")
+            tokens = tuple(self.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
+        else:
+            ids = token_ids(prompt)
+            if ids is None:
+                raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids")
+            tokens = ids
+        if not tokens:
+            raise PromptError("the prompt is empty; expected at least one token")
+        size, context = self._verifier.vocab_size, self._verifier.context_length
+        for token in tokens:
+            if not 0 <= token < size:
+                raise PromptError(f"the prompt holds token {quoted(token)}; the model has tokens 0 to {size - 1}")
+        if len(tokens) >= context:
+            raise PromptError(
+                f"the prompt has {len(tokens)} tokens, and the model's context holds {context} with what follows; "
+                "shorten the prompt"
+            )
+        return tokens
+
+
+def _exhausted(run: Generation) -> list[Completion]:
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            return list(end.value)

@@ -1,0 +1,288 @@
+"""A decoder drafts a chain, token by token; what drafts for it in turn makes that faster, to any depth.
+
+A small model of the same family, a copy of the target, every level of a ladder: all are this class. With an `inner`
+drafter, the decoder checks what that one guesses of its own tokens, several in one pass, as the target will check what
+comes out; so the chain is the same with it and without. All sequences that are drafted for share each pass.
+
+When sampling, the decoder adds the target's seeded noise to its own logits (docs/lossless.md): its tokens are what the
+target would choose if it had those logits.
+
+Source: ML-SpecQD (Georganas et al. 2025), sections III-A and III-C; Leviathan et al. 2023 for the chain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from foretoken.acceptance.walk import NOTHING, agreeing
+from foretoken.decoder.cache import new_writer
+from foretoken.decoder.caches import Caches
+from foretoken.decoder.checking import Check, Part, run_check
+from foretoken.decoder.outputs import Outputs
+from foretoken.drafters.decoders import DecoderRecipe
+from foretoken.drafters.reading import DecoderDrafter, Open, choose
+from foretoken.drafters.recipe import Context, Level
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import TARGET, Distribution, Draft, Drafter, Request, Turn, Verdict
+from foretoken.trees.tree import for_turns
+
+_FEW = 2  # pending tokens, which ride in the first check: after a draft that was accepted whole there are two
+
+
+@dataclass
+class _Chain(Open):
+    """A sequence whose chain is growing. distributions: what its tokens were drawn from, if that is asked for. ended:
+    no token of the decoder's own follows."""
+
+    tokens: list[int] = field(default_factory=list)
+    origins: list[str] = field(default_factory=list)
+    work: list[Work] = field(default_factory=list)
+    distributions: dict[int, Distribution] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it has come to its end."""
+        return self.ended or len(self.tokens) >= self.count
+
+    def draft(self) -> Draft:
+        """What it has come to."""
+        return self.turn.chain(self.tokens, self.origins, tuple(self.work), self.distributions or None)
+
+
+@dataclass(eq=False, kw_only=True)
+class ModelDrafter(DecoderDrafter):
+    """A decoder that drafts a chain. inner: what drafts for it in turn, if anything does. lent: where the caches that
+    it checks on can be found meanwhile, for an `inner` that drafts on views of them."""
+
+    inner: Drafter | None = None
+    lent: Caches | None = None
+    _guessed: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)  # the last draft of each sequence
+    _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Note the prompts."""
+        super().begin(requests)
+        if self.inner is not None:
+            self.inner.begin(requests)
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        """For each turn a chain."""
+        own = [turn for turn in turns if turn.rows]
+        found = [self.opened(turn, min(turn.rows, turn.depth)) for turn in own]
+        chains = [_Chain(**vars(opened)) for opened in found if opened is not None]
+        steps = [(chain, chain.reading.sampler.step) for chain in chains]
+        try:
+            if self.inner is None:
+                self._grow_alone(chains)
+            else:
+                with self._lending(chains):
+                    self._grow_checking(self.inner, chains)
+        finally:
+            for chain, step in steps:
+                chain.reading.sampler.rewind(step)
+        self._guessed.update((turn.sequence, ()) for turn in turns)
+        self._guessed.update((chain.turn.sequence, tuple(chain.tokens)) for chain in chains)
+        without = [turn.chain((), self.name) for turn, opened in zip(own, found, strict=True) if opened is None]
+        return [*(chain.draft() for chain in chains), *without, *self._left_out([t for t in turns if not t.rows])]
+
+    def observe(self, verdicts: Sequence[Verdict]) -> None:
+        """Keep of the chains what was right, and tell the level below what was not."""
+        self.read_along(verdicts)
+        news = []
+        for verdict in verdicts:
+            if verdict.prompt_left:
+                news.append(verdict)  # the level below reads along, too
+                continue
+            reading = self._readings[verdict.sequence]
+            guessed = self._guessed.pop(verdict.sequence, ())
+            right = agreeing(guessed, verdict.tokens)
+            reading.gain(verdict.tokens)
+            reading.keep(verdict.position + right)
+            if self.inner is not None:
+                if right < len(guessed):  # it has heard all that was guessed
+                    self.inner.rewind(verdict.sequence, verdict.position + right)
+                if right < len(verdict.tokens):
+                    news.append(self._rest(verdict, right))
+        if self.inner is not None and news:
+            self.inner.observe(news)
+
+    def rewind(self, sequence: int, position: int) -> None:
+        """Forget tokens that were a guess, and were wrong."""
+        self._readings[sequence].rewind(position)
+        if self.inner is not None:
+            self.inner.rewind(sequence, position)
+        self._guessed.pop(sequence, None)
+
+    def end(self, sequence: int) -> None:
+        """Forget a sequence."""
+        super().end(sequence)
+        self._guessed.pop(sequence, None)
+        if self.inner is not None:
+            self.inner.end(sequence)
+
+    # -- without a level below ----------------------------------------------------------------------------------------
+
+    def _grow_alone(self, chains: Sequence[_Chain]) -> None:
+        """A pass for each token, over all chains that have not ended."""
+        began, passes = time.perf_counter(), 0
+        rows = {chain.turn.sequence: 0 for chain in chains}
+        texts = {chain.turn.sequence: chain.text for chain in chains}
+        growing = list(chains)
+        while growing:
+            check = run_check(self.model, [Part(chain.cache, texts[chain.turn.sequence]) for chain in growing])
+            passes += 1
+            for at, chain in enumerate(growing):
+                text = texts[chain.turn.sequence]
+                check.commit(at, range(len(text)))
+                rows[chain.turn.sequence] += len(text)
+                token = self._next(chain, check.outputs, check.root(at))
+                chain.ended = token is None
+                texts[chain.turn.sequence] = [] if token is None else [token]
+            growing = [chain for chain in growing if not chain.done]
+            if len(growing) == 1 and self._in_one_call(growing[0]):
+                (chain,) = growing
+                followed = self._follow(chain)
+                rows[chain.turn.sequence] += followed
+                passes += followed
+                growing = []
+        seconds = time.perf_counter() - began
+        for chain in chains:
+            chain.origins += [self.name] * len(chain.tokens)
+            computed, drafted = rows[chain.turn.sequence], len(chain.tokens)
+            chain.work.append(Work(self.name, computed, began, seconds, draft_tokens=drafted, passes=passes))
+
+    def _in_one_call(self, chain: _Chain) -> bool:
+        """Whether the rest of a chain is simply the largest logits."""
+        return chain.reading.sampler.plain and self.model.config.valid_vocab_size <= self.vocab_size
+
+    def _follow(self, chain: _Chain) -> int:
+        """The rest of a chain in one call; fewer tokens at a NaN, which ends it. How many steps that took."""
+        writer, count = new_writer(), chain.count - len(chain.tokens)
+        tokens = self.model.draft_chain(chain.cache, chain.tokens[-1], count, writer=writer)
+        chain.cache.commit(range(len(tokens)), writer)
+        chain.tokens += tokens
+        return len(tokens)
+
+    # -- with one -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _lending(self, chains: Sequence[_Chain]) -> Iterator[None]:
+        """While this level checks, the level below may look at what it checks on."""
+        lent = Caches() if self.lent is None else self.lent
+        try:
+            for chain in chains:
+                lent.open(chain.turn.sequence, chain.cache)
+            yield
+        finally:
+            for chain in chains:
+                lent.close(chain.turn.sequence)
+
+    def _grow_checking(self, inner: Drafter, chains: Sequence[_Chain]) -> None:
+        """What the level below guesses is checked as the target checks: a pass over all chains, a walk for each."""
+        self._catch_up([chain for chain in chains if len(chain.text) > _FEW])
+        growing = list(chains)
+        while growing:
+            drafts = self._below(inner, growing)
+            began = time.perf_counter()
+            parts = [
+                Part(chain.cache, chain.text, draft.tokens, draft.parents)
+                for chain, draft in zip(growing, drafts, strict=True)
+            ]
+            check = run_check(self.model, parts)
+            verdicts = [self._walk(check, at, growing[at], draft) for at, draft in enumerate(drafts)]
+            seconds = time.perf_counter() - began
+            for part, chain, draft, verdict in zip(parts, growing, drafts, verdicts, strict=True):
+                gained, accepted = len(verdict.tokens), len(verdict.accepted)
+                chain.work += draft.work
+                chain.work.append(Work(self.name, part.rows, began, seconds, gained, len(draft), accepted, passes=1))
+            told = [verdict for verdict in verdicts if verdict.tokens]
+            if told:
+                inner.observe(told)
+            growing = [chain for chain in growing if not chain.done]
+
+    def _catch_up(self, chains: Sequence[_Chain]) -> None:
+        """Run what is pending of some chains but the last token: else a level below, on views of what this one has,
+        would run it, too."""
+        if not chains:
+            return
+        began = time.perf_counter()
+        check = run_check(self.model, [Part(chain.cache, chain.text[:-1], wanted=False) for chain in chains])
+        for at, chain in enumerate(chains):
+            check.commit(at, range(len(chain.text) - 1))
+        seconds = time.perf_counter() - began
+        for chain in chains:
+            chain.work.append(Work(self.name, len(chain.text) - 1, began, seconds, passes=1))
+            chain.text = chain.text[-1:]
+
+    def _below(self, inner: Drafter, chains: Sequence[_Chain]) -> list[Draft]:
+        """What the level below guesses next for each chain, within its own budget and what is left."""
+        self._checks += 1
+        turns = []
+        for chain in chains:
+            position = chain.turn.position + len(chain.tokens)
+            left = chain.count - len(chain.tokens) - 1  # the last token is this level's own
+            turn = chain.turn.inner(self._checks, position, left)
+            turns.append(turn or Turn(chain.turn.sequence, self._checks, position, 0, 0))
+        asked = [turn for turn in turns if turn.most.rows]
+        proposed = inner.propose(asked) if asked else ()
+        return for_turns(turns, proposed, min(self.vocab_size, self.model.config.vocab_size))[0]
+
+    def _walk(self, check: Check, at: int, chain: _Chain, draft: Draft) -> Verdict:
+        first = len(chain.tokens)
+
+        def choose_next(row: int) -> int:
+            token = self._next(chain, check.outputs, row)
+            return NOTHING if token is None else token
+
+        walked = check.walk(at, choose_next)
+        gained = tuple(chain.tokens[first:])
+        check.commit(at, check.path(at, walked.accepted, len(gained)))
+        origins = [draft.origins[i] for i in walked.accepted]
+        chain.origins += [*origins, self.name][: len(gained)]
+        chain.ended = len(gained) == len(walked.accepted)  # no token of its own: at a NaN, or nothing may follow
+        chain.text = list(gained[-1:]) or chain.text[-1:]
+        told = (*origins, TARGET)[: len(gained)]
+        return Verdict(draft.sequence, draft.round, draft.position, tuple(walked.accepted), gained, told)
+
+    def _left_out(self, turns: Sequence[Turn]) -> list[Draft]:
+        """Where this level has no rows, the level below drafts for the one above."""
+        below = [turn.inner(turn.round, turn.position, turn.most.depth) for turn in turns]
+        asked = [turn for turn in below if turn is not None]
+        return [*self.inner.propose(asked)] if self.inner is not None and asked else []
+
+    def _rest(self, verdict: Verdict, right: int) -> Verdict:
+        """Of a verdict, what the level below has not heard."""
+        self._checks += 1
+        return replace(verdict.behind(right), round=self._checks)
+
+    def _next(self, chain: _Chain, outputs: Outputs, row: int) -> int | None:
+        """The chain's next token; None at a NaN."""
+        sampler = chain.reading.sampler
+        token = choose(sampler, outputs, row, self.vocab_size)
+        if token is None:
+            return None
+        drawn = self.drawn_from(sampler, outputs.logits(row))
+        if drawn is not None:
+            chain.distributions[len(chain.tokens) - 1] = drawn
+        sampler.advance([token])
+        chain.tokens.append(token)
+        return token
+
+
+class ChainRecipe(DecoderRecipe):
+    """A chain, which another draft may speed up."""
+
+    def make(self, level: Level, context: Context) -> ModelDrafter:
+        """The drafter."""
+        loaded, common = self.loaded(level, context)
+        return ModelDrafter(loaded.decoder, context.guessing, inner=context.inner, lent=context.lent, **common)
+
+    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
+        """It can be, by any draft that can speed up another."""
+
+
+RECIPE = ChainRecipe()

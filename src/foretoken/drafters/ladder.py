@@ -1,0 +1,90 @@
+"""From what a user calls a draft to a drafter: `lookup`, `mxfp4,lookup`, `PATH:k=4:depth=6`.
+
+The level nearest to the target comes first. Each level is sped up by the one behind it and checks what that one drafts.
+A level's recipe reads its options and makes it (foretoken.drafters.recipe). This module puts the levels together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+from foretoken.decoder.caches import Caches
+from foretoken.drafters.decoders import decoder_level, in_format
+from foretoken.drafters.recipe import Context, Level, recipe_of
+from foretoken.drafters.table import DRAFTERS
+from foretoken.errors import DraftSpecError
+from foretoken.protocol.types import TARGET, Drafter
+from foretoken.settings.drafts import DraftLevel, parse_draft
+from foretoken.settings.load import LoadSettings
+
+
+def name_levels(settings: LoadSettings) -> list[Level]:
+    """The levels that a draft names, before anything is loaded. num_speculative_tokens is the first one's."""
+    spec, asked = settings.draft, settings.num_speculative_tokens
+    levels = [_name(level) for level in parse_draft(spec)]
+    for above, level in itertools.pairwise(levels):
+        level.recipe.expect_below(level, above, spec)
+        above.recipe.expect_sped_up(above, level, spec)
+    if asked is not None:
+        for option in ("tokens", "nodes"):
+            if levels[0].options.get(option, asked) != asked:
+                raise DraftSpecError(
+                    f"draft {spec!r} asks for {levels[0].tokens} {option}, num_speculative_tokens for {asked}; "
+                    "give one of them"
+                )
+        levels[0] = replace(levels[0], tokens=asked)
+    for level in levels:
+        level.recipe.expect_size(level, spec)
+    for level in levels:
+        level.recipe.expect_rule(level, settings.rule, spec)
+    return _called(levels)
+
+
+def find_levels(levels: list[Level], folder: Path) -> list[Level]:
+    """Levels with what files say, before weights are loaded. folder: the target's."""
+    found = [level.recipe.found(level, folder) for level in levels]
+    _expect_copies_first(found)
+    return found
+
+
+def make_ladder(levels: list[Level], context: Context) -> Drafter:
+    """The drafter of some levels, of which the innermost is made first."""
+    level, *below = levels
+    lent = Caches() if level.is_copy and below and below[0].is_copy else None
+    inner = make_ladder(below, replace(context, caches=lent)) if below else None
+    return level.recipe.make(level, replace(context, inner=inner, lent=lent))
+
+
+def _name(level: DraftLevel) -> Level:
+    entry = DRAFTERS.get(level.name)
+    if entry is None:
+        return decoder_level(level)
+    return recipe_of(entry).level(level.name, entry, level.values(entry.options))
+
+
+def _called(levels: list[Level]) -> list[Level]:
+    """Each with a name of its own: two checkpoints may lie in folders of one name, and one in a folder `target`."""
+    taken = {TARGET, *DRAFTERS}
+    called = []
+    for place, level in enumerate(levels, 1):
+        name = Path(level.name).absolute().name if level.has_decoder and not level.is_copy else level.name
+        if level.has_decoder and name in taken and level.name not in DRAFTERS:
+            name = f"{name}-{place}"
+        taken.add(name)
+        called.append(replace(level, called=name))
+    return called
+
+
+def _expect_copies_first(levels: list[Level]) -> None:
+    """Refuse a copy of the model below another checkpoint, for which it would draft: a larger one for a smaller."""
+    for above, level in itertools.pairwise(levels):
+        if level.is_copy and above.has_decoder and not above.is_copy:
+            made = ""
+            if level.folder is None and level.format is not None:
+                made = f", or name a copy of that one: {in_format(above.name, level.format)}"
+            raise DraftSpecError(
+                f"draft {level.name!r} is a copy of the model, and would draft for {above.name!r} here; put it first"
+                f"{made}"
+            )

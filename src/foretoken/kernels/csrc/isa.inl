@@ -1,0 +1,340 @@
+// The kernels that every instruction set shares: written once over 16 floats (V16), compiled once for each. An instruction set's file
+// includes its vector header first, and adds `bytes_bf16`, `pack_bf16` and `linear_bf16`, which know the instructions, and
+// for low-bit weights `bytes_values`, `pack_values` and `linear_values`.
+#include "kernels.h"
+
+namespace {
+
+using foretoken::Format;
+using foretoken::kTile;
+using std::int64_t;
+
+// -- reading a format ---------------------------------------------------------------------------------------------------
+
+template <Format F>
+inline V16 load_as(const void* p, int64_t at) {
+  if constexpr (F == Format::fp32) return load(static_cast<const float*>(p) + at);
+  if constexpr (F == Format::fp16) return load_fp16(static_cast<const std::uint16_t*>(p) + at);
+  return load_bf16(static_cast<const std::uint16_t*>(p) + at);
+}
+
+template <Format F>
+inline V16 load_as(const void* p, int64_t at, int64_t n) {
+  if constexpr (F == Format::fp32) return load(static_cast<const float*>(p) + at, n);
+  if constexpr (F == Format::fp16) return load_fp16(static_cast<const std::uint16_t*>(p) + at, n);
+  return load_bf16(static_cast<const std::uint16_t*>(p) + at, n);
+}
+
+template <Format F>
+void embed_as(const void* row, int64_t width, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= width; i += 16) store(out + i, load_as<F>(row, i));
+  if (i < width) store(out + i, load_as<F>(row, i, width - i), width - i);
+}
+
+void embed(Format format, const void* row, int64_t width, float* out) {
+  if (format == Format::bf16) return embed_as<Format::bf16>(row, width, out);
+  if (format == Format::fp16) return embed_as<Format::fp16>(row, width, out);
+  embed_as<Format::fp32>(row, width, out);
+}
+
+void store_row(Format format, const float* x, int64_t n, void* out) {
+  std::uint16_t* half = static_cast<std::uint16_t*>(out);
+  if (format == Format::fp32) {
+    std::memcpy(out, x, static_cast<std::size_t>(n) * 4);
+  } else if (format == Format::fp16) {
+    for (int64_t i = 0; i < n; ++i) half[i] = to_fp16(x[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) half[i] = to_bf16(x[i]);
+  }
+}
+
+// -- linear, float32 and float16 weights ----------------------------------------------------------------------------
+// Lane l of 16 sums inputs l, 16 + l, 32 + l, ... with one rounding a step; the lanes are added by halves (`sum`).
+// Packed: the rows as they are, each padded with zeros to a multiple of 16.
+
+inline int64_t padded(int64_t k, int64_t to) { return (k + to - 1) / to * to; }
+
+void pack_float(const float* x, int64_t stride, int64_t from, int64_t to, int64_t k, float* packed) {
+  const int64_t wide = padded(k, 16);
+  for (int64_t n = from; n < to; ++n) {
+    std::memcpy(packed + n * wide, x + n * stride, static_cast<std::size_t>(k) * 4);
+    for (int64_t i = k; i < wide; ++i) packed[n * wide + i] = 0.0f;
+  }
+}
+
+template <Format F, int M, int N>
+inline void linear_block(const void* const* weights, int64_t k, const float* rows, int64_t wide, float* tile) {
+  V16 sums[M][N];
+  for (int m = 0; m < M; ++m) {
+    for (int n = 0; n < N; ++n) sums[m][n] = set1(0.0f);
+  }
+  int64_t i = 0;
+  for (; i + 16 <= k; i += 16) {
+    V16 x[N];
+    for (int n = 0; n < N; ++n) x[n] = load(rows + n * wide + i);
+    for (int m = 0; m < M; ++m) {
+      const V16 w = load_as<F>(weights[m], i);
+      for (int n = 0; n < N; ++n) sums[m][n] = fma(w, x[n], sums[m][n]);
+    }
+  }
+  if (i < k) {
+    for (int m = 0; m < M; ++m) {
+      const V16 w = load_as<F>(weights[m], i, k - i);
+      for (int n = 0; n < N; ++n) sums[m][n] = fma(w, load(rows + n * wide + i), sums[m][n]);
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int n = 0; n < N; ++n) tile[n * kTile + m] = sum(sums[m][n]);
+  }
+}
+
+template <Format F>
+void linear_float(const void* const* weights, int64_t k, const float* packed, int64_t rows, float* tile) {
+  const int64_t wide = padded(k, 16);
+  for (int m = 0; m < kTile; m += kOutputs) {
+    int64_t n = 0;
+    for (; n + kRows <= rows; n += kRows) {
+      linear_block<F, kOutputs, kRows>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
+    }
+    for (; n < rows; ++n) linear_block<F, kOutputs, 1>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
+  }
+}
+
+// -- linear, bfloat16 weights ----------------------------------------------------------------------------------------
+
+constexpr int64_t kRepackedAhead = 8 << 10;  // bytes of repacked weights that are fetched ahead
+
+std::size_t bytes_bf16(int64_t n, int64_t k);
+void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
+void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile);
+
+std::size_t packed_bytes(Format format, int64_t n, int64_t k) {
+  return format == Format::bf16 ? bytes_bf16(n, k) : static_cast<std::size_t>(n * padded(k, 16)) * 4;
+}
+
+void pack(Format format, const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  if (format == Format::bf16) return pack_bf16(x, stride, from, to, n, k, packed);
+  pack_float(x, stride, from, to, k, static_cast<float*>(packed));
+}
+
+void linear(Format format, const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+  if (format == Format::bf16) return linear_bf16(weights, k, packed, n, tile);
+  const float* rows = static_cast<const float*>(packed);
+  if (format == Format::fp16) return linear_float<Format::fp16>(weights, k, rows, n, tile);
+  linear_float<Format::fp32>(weights, k, rows, n, tile);
+}
+
+// -- elementwise ----------------------------------------------------------------------------------------------------
+
+// e^x to about one unit in the last place: x = n log 2 + r, then Taylor's series of e^r, |r| <= 0.35, to r^7.
+inline V16 exponential(V16 x) {
+  const V16 capped = min(set1(88.37626f), x);
+  const V16 shifted = fma(capped, set1(1.44269504f), set1(12582912.0f));  // 1.5 * 2^23 + n
+  const V16 n = sub(shifted, set1(12582912.0f));
+  const V16 r = fma(n, set1(-1.42860682e-6f), fma(n, set1(-0.693145752f), capped));
+  V16 y = fma(set1(1.0f / 5040), r, set1(1.0f / 720));
+  y = fma(y, r, set1(1.0f / 120));
+  y = fma(y, r, set1(1.0f / 24));
+  y = fma(y, r, set1(1.0f / 6));
+  y = fma(y, r, set1(0.5f));
+  y = fma(y, r, set1(1.0f));
+  y = fma(y, r, set1(1.0f));
+  return zero_below(mul(y, power_of_two(shifted)), x, -87.33654f);
+}
+
+float dot_self(const float* x, int64_t n) {
+  V16 squares = set1(0.0f);
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V16 v = load(x + i);
+    squares = fma(v, v, squares);
+  }
+  if (i < n) {
+    const V16 v = load(x + i, n - i);
+    squares = fma(v, v, squares);
+  }
+  return sum(squares);
+}
+
+void norm(const float* x, const float* weight, float eps, int64_t width, float* out) {
+  const float mean = dot_self(x, width) / static_cast<float>(width);
+  const V16 scale = set1(1.0f / __builtin_sqrtf(mean + eps));
+  int64_t i = 0;
+  for (; i + 16 <= width; i += 16) store(out + i, mul(mul(load(x + i), scale), load(weight + i)));
+  if (i < width) {
+    const int64_t rest = width - i;
+    store(out + i, mul(mul(load(x + i, rest), scale), load(weight + i, rest)), rest);
+  }
+}
+
+inline V16 silu(V16 x) { return div(x, add(set1(1.0f), exponential(sub(set1(0.0f), x)))); }
+
+void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) store(out + i, mul(silu(load(gate + i)), load(up + i)));
+  if (i < n) store(out + i, mul(silu(load(gate + i, n - i)), load(up + i, n - i)), n - i);
+}
+
+// Number i of a head is paired with i + half.
+void rotate(float* head, const float* cosines, const float* sines, int64_t half) {
+  for (int64_t i = 0; i < half; i += 16) {
+    const int64_t rest = half - i;
+    const V16 a = load(head + i, rest), b = load(head + half + i, rest);
+    const V16 c = load(cosines + i, rest), s = load(sines + i, rest);
+    store(head + i, sub(mul(a, c), mul(b, s)), rest);
+    store(head + half + i, add(mul(b, c), mul(a, s)), rest);
+  }
+}
+
+// -- attention ------------------------------------------------------------------------------------------------------
+
+void soften(float* scores, int64_t from, int64_t to, float scale, float* top, float* total) {
+  const V16 never = set1(-__builtin_inff()), by = set1(scale);
+  V16 best = never;
+  const int64_t first = from / 16 * 16;
+  for (int64_t i = first; i < to; i += 16) {
+    const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
+    const V16 scaled = keep(mul(load(scores + i), by), never, lo, hi);
+    store(scores + i, scaled);
+    best = max(best, scaled);
+  }
+  *top = largest(best);
+  const V16 shift = set1(*top);
+  V16 sums = set1(0.0f);
+  for (int64_t i = first; i < to; i += 16) {
+    const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
+    const V16 weight = keep(exponential(sub(load(scores + i), shift)), set1(0.0f), lo, hi);
+    store(scores + i, weight);
+    sums = add(sums, weight);
+  }
+  *total = sum(sums);
+}
+
+// Q queries, 16 * C numbers of each, of which the last 16 may be fewer: `rest` of all of them are there.
+template <Format F, int Q, int C, bool kWhole>
+inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                        int64_t at, int64_t rest, int64_t width, float* out) {
+  V16 sums[Q][C];
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) {
+      const float* p = out + q * width + at + 16 * c;
+      sums[q][c] = kWhole ? load(p) : load(p, rest - 16 * c);
+    }
+  }
+  for (int64_t i = from; i < to; ++i) {
+    const void* value = values[i];
+    V16 v[C];
+    for (int c = 0; c < C; ++c) {
+      v[c] = kWhole ? load_as<F>(value, at + 16 * c) : load_as<F>(value, at + 16 * c, rest - 16 * c);
+    }
+    for (int q = 0; q < Q; ++q) {
+      const V16 w = set1(weights[q * stride + i]);
+      for (int c = 0; c < C; ++c) sums[q][c] = fma(w, v[c], sums[q][c]);
+    }
+  }
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) {
+      float* p = out + q * width + at + 16 * c;
+      if (kWhole) {
+        store(p, sums[q][c]);
+      } else {
+        store(p, sums[q][c], rest - 16 * c);
+      }
+    }
+  }
+}
+
+template <Format F, int Q>
+void weigh_queries(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                   int64_t width, float* out) {
+  int64_t at = 0;
+  for (; at + 16 * kChunks <= width; at += 16 * kChunks) {
+    weigh_block<F, Q, kChunks, true>(weights, stride, values, from, to, at, width - at, width, out);
+  }
+  for (; at < width; at += 16) {
+    weigh_block<F, Q, 1, false>(weights, stride, values, from, to, at, width - at, width, out);
+  }
+}
+
+template <Format F>
+void weigh_as(const float* weights, int64_t stride, int64_t queries, const void* const* values, int64_t from,
+              int64_t to, int64_t width, float* out) {
+  int64_t q = 0;
+  for (; q + kQueries <= queries; q += kQueries) {
+    weigh_queries<F, kQueries>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  }
+  for (; q < queries; ++q) weigh_queries<F, 1>(weights + q * stride, stride, values, from, to, width, out + q * width);
+}
+
+void weigh(Format format, const float* weights, int64_t stride, int64_t queries, const void* const* values,
+           int64_t from, int64_t to, int64_t width, float* out) {
+  if (format == Format::bf16) return weigh_as<Format::bf16>(weights, stride, queries, values, from, to, width, out);
+  if (format == Format::fp16) return weigh_as<Format::fp16>(weights, stride, queries, values, from, to, width, out);
+  weigh_as<Format::fp32>(weights, stride, queries, values, from, to, width, out);
+}
+
+inline float exponential(float x) {
+  float lanes[16];
+  store(lanes, exponential(set1(x)));
+  return lanes[0];
+}
+
+void fold(float* top, float* total, float* out, const float* block_top, const float* block_total,
+          const float* block_out, int64_t width) {
+  const float both = *top > *block_top ? *top : *block_top;
+  const V16 old = set1(exponential(*top - both)), fresh = set1(exponential(*block_top - both));
+  float sums[16];
+  store(sums, fma(set1(*total), old, mul(set1(*block_total), fresh)));
+  *top = both;
+  *total = sums[0];
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t rest = width - i;
+    store(out + i, fma(load(out + i, rest), old, mul(load(block_out + i, rest), fresh)), rest);
+  }
+}
+
+void divide(const float* x, float by, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 16) store(out + i, div(load(x + i, n - i), set1(by)), n - i);
+}
+
+// -- choice ---------------------------------------------------------------------------------------------------------
+
+int64_t argmax(const float* values, int64_t n) {
+  V16 best = set1(values[0]);
+  bool nan = false;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const V16 v = load(values + i);
+    nan |= any_nan(v);
+    best = max(best, v);
+  }
+  float top = largest(best);
+  for (; i < n; ++i) {
+    nan |= values[i] != values[i];
+    top = values[i] > top ? values[i] : top;
+  }
+  if (nan) return -1;
+  for (i = 0; i < n; ++i) {
+    if (values[i] == top) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+#include "choosing.inl"
+#include "codes.inl"
+
+namespace {
+
+// `repack` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this file that filled the table
+// would run on machines that lack its instructions, which only ask whether the table exists.
+template <class Repack, class Linear>
+constexpr foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
+  return {name,  packed_bytes, pack,     linear, repack,    linear_repacked, coded_bytes, pack_coded, linear_coded,
+          embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
+          argmax, rank};
+}
+
+}  // namespace

@@ -1,0 +1,223 @@
+// Which instruction sets this machine has: by CPUID, by what the operating system saves (XCR0), and, for instructions that round in
+// their own way, by looking at what they compute. Never by model number.
+#include "isas.h"
+
+#include <cstring>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <xmmintrin.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
+namespace foretoken {
+namespace {
+
+#if defined(__x86_64__)
+
+struct Machine {
+  bool avx2 = false, avxvnni = false, avx512 = false, avx512vnni = false, avx512bf16 = false, amx = false;
+
+  Machine() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+    const bool saves = c & (1u << 27), fma = c & (1u << 12), f16c = c & (1u << 29);
+    if (!saves) return;
+    unsigned low = 0, high = 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    unsigned a7 = 0, b7 = 0, c7 = 0, d7 = 0;
+    if (!__get_cpuid_count(7, 0, &a7, &b7, &c7, &d7)) return;
+    avx2 = (low & 0x6u) == 0x6u && fma && f16c && (b7 & (1u << 5));
+    const unsigned wanted = (1u << 16) | (1u << 17) | (1u << 30) | (1u << 31);  // F, DQ, BW, VL
+    avx512 = avx2 && (low & 0xe6u) == 0xe6u && (b7 & wanted) == wanted;
+    unsigned a71 = 0, b71 = 0, c71 = 0, d71 = 0;
+    const bool more = a7 >= 1 && __get_cpuid_count(7, 1, &a71, &b71, &c71, &d71);
+    avxvnni = avx2 && more && (a71 & (1u << 4));
+    avx512vnni = avx512 && (c7 & (1u << 11));
+    avx512bf16 = avx512vnni && more && (a71 & (1u << 5));
+    amx = avx512vnni && (low & 0x60000u) == 0x60000u && (d7 & (1u << 22)) && (d7 & (1u << 24)) && may_use_tiles();
+  }
+
+  static bool may_use_tiles() {
+#if defined(__linux__)
+    return syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, the tiles' data
+#else
+    return false;
+#endif
+  }
+};
+
+const Machine& machine() {
+  static const Machine it;
+  return it;
+}
+
+#endif
+
+// Whether an instruction set sums bf16 as the plain C++ does, bit for bit, on numbers of all sizes, subnormal ones among them.
+[[maybe_unused]] bool agrees(const Kernels* kernels) {
+  const FlushSubnormals flush;
+  constexpr std::int64_t k = 150, n = 40;  // inputs and rows that fill no block
+  std::uint32_t state = 12345;
+  auto next = [&] {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  };
+  for (int round = 0; round < 8; ++round) {
+    const std::uint32_t spread = round % 4 == 3 ? 200 : 1u << (round % 4 * 2);
+    std::vector<std::uint16_t> weights(static_cast<std::size_t>(2 * kTile * k));
+    std::vector<float> x(static_cast<std::size_t>(n * k));
+    auto number = [&] {  // finite: exponents around 1, or around where products leave the normal numbers
+      const std::uint32_t exponent = (round < 4 ? 120u : 62u) - spread / 4 + next() % spread;
+      return static_cast<std::uint16_t>((next() & 0x807fu) | ((exponent & 0xffu) % 190u << 7));
+    };
+    for (auto& w : weights) w = number();
+    for (auto& v : x) {
+      const std::uint32_t bits = static_cast<std::uint32_t>(number()) << 16;
+      std::memcpy(&v, &bits, sizeof v);
+    }
+    const void* rows[kTile];
+    // one behind the other, or at unequal distances, as keys may lie
+    for (std::int64_t i = 0; i < kTile; ++i) rows[i] = weights.data() + (round % 2 ? i + i * i % 7 : i) * k;
+    float tiles[2][n * kTile];
+    const Kernels* both[2] = {kernels_generic(), kernels};
+    for (int i = 0; i < 2; ++i) {
+      std::vector<std::uint64_t> packed(both[i]->packed_bytes(Format::bf16, n, k) / 8 + 1);
+      both[i]->pack(Format::bf16, x.data(), k, 0, n, n, k, packed.data());
+      both[i]->linear(Format::bf16, rows, k, packed.data(), n, tiles[i]);
+    }
+    if (std::memcmp(tiles[0], tiles[1], sizeof tiles[0]) != 0) return false;
+  }
+  return true;
+}
+
+constexpr const char* kUnknown = "the compiler that built Foretoken does not know its instructions";
+
+// Whether an instruction set multiplies low-bit weights as the plain C++ does, bit for bit.
+[[maybe_unused]] bool agrees_on_codes(const Kernels* kernels) {
+  const FlushSubnormals flush;
+  constexpr std::int64_t k = 150, most = 40;
+  std::uint32_t state = 54321;
+  auto next = [&] {
+    state = state * 1664525u + 1013904223u;
+    return state >> 8;
+  };
+  std::vector<float> x(static_cast<std::size_t>(most * k));
+  for (auto& v : x) v = (static_cast<float>(next() % 4001) - 2000.0f) / static_cast<float>(1u << next() % 12);
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>((k + 31) / 32 * block_bytes(Format::int8)));
+  for (auto& c : codes) c = static_cast<std::uint8_t>(next() % 255 - 127);  // of int8: -127 to 127
+  for (Format format : {Format::mxfp4, Format::int8, Format::int4, Format::int3, Format::int2}) {
+    std::vector<std::uint8_t> scales(static_cast<std::size_t>(scale_bytes(format, 64, k)));
+    for (std::size_t i = 0; i < scales.size(); ++i) {  // powers of two, or floats and bf16 numbers of moderate size
+      scales[i] = static_cast<std::uint8_t>(format == Format::mxfp4 ? 110 + next() % 30
+                                            : format == Format::int8 ? (i % 4 == 3 ? 0x3c : next())
+                                                                     : (i % 2 == 1 ? 0x3f : next()));
+    }
+    const Codes w{format, 64, codes.data(), scales.data()};
+    for (Inputs inputs : {Inputs::bf16, Inputs::int8}) {
+      for (std::int64_t n : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, most}) {
+        float tiles[2][most * kTile];
+        const Kernels* both[2] = {kernels_generic(), kernels};
+        for (int i = 0; i < 2; ++i) {
+          std::vector<std::uint64_t> packed(both[i]->coded_bytes(inputs, n, k) / 8 + 1);
+          both[i]->pack_coded(inputs, format, x.data(), k, 0, n, n, k, packed.data());
+          both[i]->linear_coded(inputs, w, k, packed.data(), n, tiles[i]);
+        }
+        if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * kTile) * 4) != 0) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// An instruction set whose instructions are not on every machine that we test on, or round in their own way: null if the build or
+// this machine lacks it, or if it does not sum as it should here, which is looked at once.
+template <const Kernels* (*Table)()>
+[[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
+  if (!here) return nullptr;  // before anything of the instruction set's own code
+  static const bool sums = Table() && agrees(Table()) && agrees_on_codes(Table());
+  if (!Table()) {
+    *reason = kUnknown;
+  } else if (!sums) {
+    *reason = "its instructions do not sum in the formats' order on this machine";
+  }
+  return sums ? Table() : nullptr;
+}
+
+}  // namespace
+
+#if !defined(FORETOKEN_AVXVNNI)
+const Kernels* kernels_avxvnni() { return nullptr; }
+#endif
+#if !defined(FORETOKEN_AVX512VNNI)
+const Kernels* kernels_avx512vnni() { return nullptr; }
+const Kernels* kernels_avxvnni_twin() { return nullptr; }
+#endif
+#if !defined(FORETOKEN_AVX512BF16)
+const Kernels* kernels_avx512bf16() { return nullptr; }
+#endif
+#if !defined(FORETOKEN_AMX)
+const Kernels* kernels_amx() { return nullptr; }
+#endif
+
+FlushSubnormals::FlushSubnormals() : before_(0) {
+#if defined(__x86_64__)
+  before_ = _mm_getcsr();
+  _mm_setcsr((before_ & ~0x6000u) | 0x8040u);  // to the nearest; flush to zero, denormals are zero
+#endif
+}
+
+FlushSubnormals::~FlushSubnormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(before_);
+#endif
+}
+
+KeepSubnormals::KeepSubnormals() : before_(0) {
+#if defined(__x86_64__)
+  before_ = _mm_getcsr();
+  _mm_setcsr(before_ & ~0xe040u);
+#endif
+}
+
+KeepSubnormals::~KeepSubnormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(before_);
+#endif
+}
+
+const Kernels* kernels_of(Isa isa, const char** reason) {
+  const char* ignored = nullptr;
+  if (!reason) reason = &ignored;
+  *reason = "this machine lacks its instructions";
+  switch (isa) {
+    case Isa::generic:
+      return kernels_generic();
+    case Isa::amx_emulated:
+      return kernels_amx_emulated();
+#if defined(__x86_64__)
+    case Isa::avx2:
+      return machine().avx2 ? kernels_avx2() : nullptr;
+    case Isa::avxvnni:
+      return checked<kernels_avxvnni>(machine().avxvnni, reason);
+    case Isa::avxvnni_twin:
+      return checked<kernels_avxvnni_twin>(machine().avx512vnni, reason);
+    case Isa::avx512:
+      return machine().avx512 ? kernels_avx512() : nullptr;
+    case Isa::avx512vnni:
+      return checked<kernels_avx512vnni>(machine().avx512vnni, reason);
+    case Isa::avx512bf16:
+      return checked<kernels_avx512bf16>(machine().avx512bf16, reason);
+    case Isa::amx:
+      return checked<kernels_amx>(machine().amx, reason);
+#endif
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace foretoken

@@ -1,0 +1,329 @@
+"""The loop. A drafter proposes, the verifier judges, the drafter hears what happened; sequences join and leave between
+rounds.
+
+    admit    the verifier takes a request on, the drafter begins it
+    step     propose -> keep what is for this round and within the budget -> one pass over drafts and chunks of prompts
+             -> observe -> record
+    cancel   both sides forget a sequence
+
+Plain decoding is this loop with a drafter that proposes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+
+from foretoken.acceptance.walk import agreeing
+from foretoken.errors import ContractError
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import (
+    TARGET,
+    Budget,
+    Draft,
+    Drafter,
+    Needs,
+    PromptChunk,
+    Request,
+    Turn,
+    Verdict,
+    Verifier,
+)
+from foretoken.text.stopping import limit
+from foretoken.trees.tree import for_turns, longest_path, only
+
+
+@dataclass
+class _Live:
+    """A sequence under way, by the verdicts that have come: its next draft is for `round`, and begins at `position`.
+
+    `left`: tokens of its prompt that are to be read; 0 when it has its first token. `under_way`: for each pass that it
+    is in and whose verdict has not come, the tokens that the drafter was told as a guess, or None.
+    """
+
+    request: Request
+    position: int
+    left: int
+    round: int = 0
+    under_way: deque[tuple[int, ...] | None] = field(default_factory=deque)
+
+    @property
+    def guessed(self) -> list[int]:
+        """The tokens that the drafter was told, and that are not known yet."""
+        return [token for guess in self.under_way for token in guess or ()]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How much one pass may hold. rows: of drafts and prompts together, where that leaves each sequence one;
+    prompt_rows: of prompts. ahead: how many rounds may be drafted on guesses while a check is under way: worth it where
+    the verifier works elsewhere."""
+
+    rows: int = 8192
+    prompt_rows: int = 256
+    ahead: int = 0
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A pass that was submitted, with what its record needs."""
+
+    ticket: int
+    sequences: frozenset[int]
+    drafts: Sequence[Draft]
+    dropped: int
+    began: float
+    proposed: float
+
+
+class Engine:
+    """Runs sequences through a verifier with a drafter. `budgets`: of each level of the draft, nearest to it first."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        drafter: Drafter,
+        *,
+        budgets: Sequence[Budget],
+        schedule: Schedule = Schedule(),
+        recorder: Callable[[RoundRecord], None] = lambda record: None,
+    ) -> None:
+        self._verifier = verifier
+        self._drafter = drafter
+        self._budgets = tuple(budgets)
+        self._schedule = schedule
+        self._recorder = recorder
+        self._live: dict[int, _Live] = {}
+        self._ended: list[int] = []  # their memory is freed at the next step: until then somebody may look at it
+        self._sent: deque[_Sent] = deque()
+        self._rounds = 0
+
+    @property
+    def live(self) -> int:
+        """How many sequences are under way."""
+        return len(self._live)
+
+    def admit(self, request: Request) -> None:
+        """Take a sequence in: its prompt is read from the next step on. Raises what is wrong with the request."""
+        if any(request.sequence in sent.sequences for sent in self._sent):
+            raise ContractError(
+                f"sequence {request.sequence} was cancelled, and a pass with it is still under way; give this request "
+                "another number"
+            )
+        request = replace(request, needs=self._drafter.needs)
+        self._verifier.admit(request)
+        self._live[request.sequence] = _Live(request, len(request.prompt), len(request.prompt))
+        try:
+            self._drafter.begin([request])
+        except BaseException:
+            self.cancel(request.sequence)
+            raise
+
+    def cancel(self, sequence: int) -> None:
+        """Drop a sequence, wherever it is; one that is not there is dropped already. The others do not notice."""
+        if sequence not in self._live and sequence not in self._ended:
+            return
+        try:
+            self._drafter.end(sequence)
+        finally:
+            try:
+                self._verifier.end(sequence)
+            finally:  # last: what is broken off before is done again by whoever closes the loop
+                self._live.pop(sequence, None)
+                self._ended = [other for other in self._ended if other != sequence]
+
+    def close(self) -> None:
+        """Drop all sequences."""
+        self._cancel_all([*self._ended, *self._live])
+
+    def _cancel_all(self, sequences: Sequence[int]) -> None:
+        """Drop some. What fails for one is raised when all are dropped."""
+        failed: BaseException | None = None
+        for sequence in sequences:
+            try:
+                self.cancel(sequence)
+            except BaseException as error:
+                failed = error
+        self._drop_what_is_nobodys()
+        if failed is not None:
+            raise failed
+
+    def _drop_what_is_nobodys(self) -> None:
+        """Passes that were started behind the end of the last sequence: the verifier must not keep their results."""
+        while self._sent and not self._live:
+            self._verifier.result(self._sent.popleft().ticket)
+
+    def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
+        """The verdicts of some requests, round by round; each sequence's last has a finish reason, or an error.
+
+        For a loop that has nothing else under way. Closing the iterator cancels what is left. All requests are taken
+        in, or none.
+        """
+        admitted: list[int] = []
+        try:
+            for request in requests:
+                self.admit(request)
+                admitted.append(request.sequence)
+            while any(sequence in self._live for sequence in admitted):
+                yield self.step()
+        finally:
+            self._cancel_all(admitted)
+
+    def step(self) -> list[Verdict]:
+        """One round: a verdict for each sequence that has been in the pass. Empty where nothing is under way."""
+        for sequence in tuple(self._ended):
+            self.cancel(sequence)
+        self._drop_what_is_nobodys()
+        while len(self._sent) <= self._schedule.ahead and self._submit():
+            pass
+        if not self._sent:
+            return []
+        sent = self._sent[0]
+        waited = time.perf_counter() if self._schedule.ahead else sent.proposed
+        try:
+            found = self._verifier.result(sent.ticket)
+        except BaseException:
+            self._break_off(sent)
+            raise
+        finally:
+            self._sent.popleft()
+        verdicts = self._settle(sent, found)
+        self._record(sent, verdicts, waited)
+        return verdicts
+
+    def _break_off(self, sent: _Sent) -> None:
+        """No verdict comes of a pass: its sequences stand where they stood; what was guessed of it is taken back."""
+        for sequence in sent.sequences & self._live.keys():
+            s = self._live[sequence]
+            guessed = bool(s.guessed)
+            s.under_way.clear()  # what was drafted behind it is passed over when it arrives
+            if guessed:
+                self._drafter.rewind(sequence, s.position)
+
+    # -- what goes into a pass --------------------------------------------------------------------------------------
+
+    def _submit(self) -> bool:
+        """Start one pass, if there is anything to put into it."""
+        began = time.perf_counter()
+        turns = self._turns()
+        proposed = self._drafter.propose(turns) if turns else ()
+        drafts, dropped = for_turns(turns, proposed, self._verifier.vocab_size)
+        chunks = self._chunks(sum(1 + len(draft) for draft in drafts))
+        if not drafts and not chunks:
+            return False
+        guesses = [self._foreseen(draft) for draft in drafts]
+        drafts = [draft for draft, _ in guesses]
+        drafted = time.perf_counter()
+        sequences = frozenset([*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)])
+        ticket = self._verifier.submit(drafts, chunks)
+        self._sent.append(_Sent(ticket, sequences, drafts, dropped, began, drafted))
+        for chunk in chunks:
+            self._live[chunk.sequence].under_way.append(None)
+        for draft, guess in guesses:
+            self._live[draft.sequence].under_way.append(None if guess is None else guess.tokens)
+        self._drafter.observe([guess for _, guess in guesses if guess is not None])
+        return True
+
+    def _turns(self) -> list[Turn]:
+        """A turn for each sequence whose last token is known, or guessed."""
+        ready = [s for s in self._live.values() if not s.left and self._may_go_on(s)]
+        # drafts are the first to be cut: beyond what a pass can hold they only cost, and prompts must go on, too
+        reading = any(s.left for s in self._live.values())
+        prompts = min(self._schedule.prompt_rows, max(1, self._schedule.rows // 4)) if reading else 0
+        most = max(0, self._schedule.rows - prompts - len(ready)) // max(1, len(ready))
+        turns = []
+        for s in ready:
+            position = s.position + len(s.guessed)
+            left = limit(s.request, self._verifier.context_length) - (position - len(s.request.prompt))
+            if left > 0:  # else what was guessed ends it
+                # the last token of the rest is always a bonus, so the draft need not reach it
+                budgets = [(b if b.rows <= most else replace(b, rows=most)).within(left - 1) for b in self._budgets]
+                turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, budgets))
+        return turns
+
+    def _may_go_on(self, s: _Live) -> bool:
+        """Whether its next draft may be made now: no verdict is on its way, or only such as were guessed."""
+        few = len(s.under_way) <= self._schedule.ahead
+        return few and None not in s.under_way and s.request.end_tokens.isdisjoint(s.guessed)
+
+    def _chunks(self, used: int) -> list[PromptChunk]:
+        """Of the prompts that are still to be read, the first come first: as many rows as the pass has room for."""
+        unread = {s.request.sequence for s in self._live.values() if s.left}
+        room = min(self._schedule.prompt_rows, max(1, self._schedule.rows - used))
+        chunks = []
+        for s in self._live.values():
+            if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # else it is being read
+                # of a prompt that another has read all but a row may be there; if not, the verdict says what is left
+                read_by_another = s.request.prompt_of is not None and s.left == len(s.request.prompt)
+                rows = 1 if read_by_another else min(room, s.left)
+                room -= rows
+                chunks.append(PromptChunk(s.request.sequence, rows))
+        return chunks
+
+    def _foreseen(self, draft: Draft) -> tuple[Draft, Verdict | None]:
+        """What of a draft to check, and the verdict to guess, if the drafter may go on meanwhile: that the longest path
+        is right, whose last token, which is held back, is the bonus."""
+        path = longest_path(draft.parents) if self._schedule.ahead and self._drafter.needs == Needs() else []
+        if not path:
+            return draft, None
+        tokens = tuple(draft.tokens[i] for i in path)
+        accepted, origins = tuple(path[:-1]), (*(draft.origins[i] for i in path[:-1]), TARGET)
+        guess = Verdict(draft.sequence, draft.round, draft.position, accepted, tokens, origins)
+        return only(draft, [i for i in range(len(draft)) if i != path[-1]]), guess
+
+    # -- what comes out of it ---------------------------------------------------------------------------------------
+
+    def _settle(self, sent: _Sent, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Note where the sequences stand, tell the drafter, and drop those that have ended."""
+        # of a cancelled sequence, a verdict may still come
+        settled = [verdict for verdict in verdicts if verdict.sequence in self._live]
+        if not self._schedule.ahead and len(verdicts) < len(sent.drafts):
+            judged = {verdict.sequence for verdict in verdicts}
+            silent = next(draft.sequence for draft in sent.drafts if draft.sequence not in judged)
+            raise ContractError(f"no verdict came for sequence {silent}, whose draft was for its round; end it")
+        news = [self._heard(self._live[verdict.sequence], verdict) for verdict in settled]
+        for verdict in settled:
+            if verdict.last:
+                self._ended.append(verdict.sequence)
+                del self._live[verdict.sequence]
+        self._drafter.observe([verdict for verdict in news if verdict is not None])
+        return settled
+
+    def _heard(self, s: _Live, verdict: Verdict) -> Verdict | None:
+        """What of a verdict is new to the drafter. If it was told a guess that was wrong, it takes that back first."""
+        guess = s.under_way.popleft() if s.under_way else None
+        if verdict.error is not None:
+            return None
+        s.position = verdict.position + len(verdict.tokens)
+        s.round = verdict.round + bool(verdict.tokens or verdict.round)
+        s.left = verdict.prompt_left
+        if guess is None:
+            return verdict
+        right = agreeing(guess, verdict.tokens)
+        if right < len(guess) or (s.under_way and right < len(verdict.tokens)):
+            s.under_way.clear()  # what was drafted behind a wrong guess is passed over when it arrives
+            self._drafter.rewind(verdict.sequence, verdict.position + right)
+        if right == len(verdict.tokens):
+            return None
+        return verdict.behind(right)
+
+    def _record(self, sent: _Sent, verdicts: Sequence[Verdict], waited: float) -> None:
+        judged = {verdict.sequence: verdict for verdict in verdicts if verdict.error is None}
+        late = sum(draft.sequence not in judged for draft in sent.drafts)
+        self._recorder(
+            RoundRecord(
+                round=self._rounds,
+                drafted={draft.sequence: len(draft) for draft in sent.drafts if draft.sequence in judged},
+                accepted={s: len(verdict.accepted) for s, verdict in judged.items() if verdict.tokens},
+                new_tokens={s: len(verdict.tokens) for s, verdict in judged.items() if verdict.tokens},
+                propose_seconds=sent.proposed - sent.began,
+                check_seconds=time.perf_counter() - waited,
+                dropped=sent.dropped + late,
+                work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
+                began=sent.began,
+                read={s: verdict.read for s, verdict in judged.items() if verdict.read},
+            )
+        )
+        self._rounds += 1

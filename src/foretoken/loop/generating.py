@@ -1,0 +1,105 @@
+"""A call's own loop: prompts go in, pieces of text come out as they are made, and an outcome for each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from foretoken.errors import ForetokenError
+from foretoken.loop.engine import Engine
+from foretoken.loop.output import Output, Piece
+from foretoken.protocol.telemetry import Cost, RoundRecord
+from foretoken.protocol.types import Request, Verdict
+
+Costs = Callable[[], dict[str, Cost]]  # what each decoder has cost so far
+# a request, made when there is room for it; raises what is wrong with it
+Prepare = Callable[[], tuple[Request, Output]]
+
+
+@dataclass
+class Ended:
+    """A sequence that has ended: what it has put out and the rounds in which it was, or what it failed with."""
+
+    request: Request | None = None
+    output: Output | None = None
+    records: list[RoundRecord] | None = None
+    error: ForetokenError | None = None
+
+
+Event: TypeAlias = tuple[int, Piece | Ended]  # with the index of the prompt that it belongs to
+
+
+class _Counter:
+    """Records of the rounds of one loop. Costs are counted while a round runs: between them, others' may."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.records: list[RoundRecord] = []
+        self._dropped = 0  # how many there were before the first of them
+        self._costs = costs
+
+    @property
+    def count(self) -> int:
+        """How many rounds there have been."""
+        return self._dropped + len(self.records)
+
+    def since(self, first: int) -> list[RoundRecord]:
+        """The records of round `first` and those after it."""
+        return self.records[first - self._dropped :]
+
+    def drop(self, before: int) -> None:
+        """Forget the records of rounds that nobody under way was in: there may be many prompts."""
+        del self.records[: before - self._dropped]
+        self._dropped = before
+
+    def step(self, engine: Engine) -> list[Verdict]:
+        before, known = self._costs(), len(self.records)
+        verdicts = engine.step()
+        spent = {name: cost - before[name] for name, cost in self._costs().items()}
+        if len(self.records) > known:
+            self.records[-1] = replace(self.records[-1], cost=spent)
+        return verdicts
+
+
+def generating(
+    make_engine: Callable[[Callable[[RoundRecord], None]], Engine],
+    prompts: Iterable[Prepare],
+    at_once: int,
+    costs: Costs,
+) -> Generator[Event]:
+    """Drive a loop over prompts, `at_once` of them side by side; as one ends, the next joins.
+
+    make_engine: with what it is to tell of its rounds. What is wrong with one prompt, or fails for it, is its outcome;
+    the others go on. Closing the iterator cancels what is left.
+    """
+    counter = _Counter(costs)
+    waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
+    live: dict[int, tuple[int, Request, Output, int]] = {}  # by sequence; the last: how many rounds had been before
+    engine = make_engine(counter.records.append)
+    try:
+        while True:
+            while len(live) < at_once and (following := next(waiting, None)) is not None:
+                index, prepare = following
+                try:
+                    request, output = prepare()
+                    engine.admit(request)
+                except ForetokenError as error:
+                    yield index, Ended(error=error)
+                else:
+                    live[request.sequence] = (index, request, output, counter.count)
+            if not live:
+                return
+            for verdict in counter.step(engine):
+                index, request, output, first = live[verdict.sequence]
+                if verdict.last:
+                    del live[verdict.sequence]
+                if verdict.error is not None:
+                    yield index, Ended(error=verdict.error)
+                    continue
+                for piece in output.take(verdict):
+                    yield index, piece
+                if verdict.last:
+                    yield index, Ended(request, output, counter.since(first))
+            counter.drop(min((first for *_, first in live.values()), default=counter.count))
+    finally:
+        engine.close()

@@ -1,0 +1,89 @@
+"""Passes of several decoders, timed in turn: a machine that is slower for a while is slower for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+from time import perf_counter
+
+from foretoken import kernels
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.rows import chain
+from foretoken.prices.price import PassPrice, Price
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are measured unless others are asked for
+_STEPS = 4  # tokens of a chain that is drafted in one call
+_TOKEN = 5  # which token it is costs nothing
+
+
+def measure(
+    decoders: Mapping[str, Decoder],
+    *,
+    prefix: int,
+    rows: Sequence[int] = ROWS,
+    cached: bool = True,
+    rounds: int = 5,
+) -> dict[str, PassPrice]:
+    """The price of each decoder's passes, by its name, behind a text of `prefix` tokens: medians over rounds, after one
+    round that is not counted. cached: whether the text's keys and values are there; else each pass computes them."""
+    runs: dict[str, Callable[[], object]] = {}
+    for name, decoder in decoders.items():
+        for part, run in _runs(decoder, prefix, rows, cached):
+            runs[f"{name} {part}"] = run
+    seconds = seconds_of(runs, rounds)
+    return {
+        name: PassPrice(
+            Price.measured({count: seconds[f"{name} layers {count}"] for count in rows}),
+            Price.measured({count: seconds[f"{name} head {count}"] for count in rows}),
+            seconds[f"{name} steps"] / _STEPS,
+        )
+        for name in decoders
+    }
+
+
+def seconds_of(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+    """Seconds of each, the median over rounds; in turn, after one round that is not counted."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds + 1):
+        for name, run in runs.items():
+            began = perf_counter()
+            run()
+            if number:
+                seconds[name].append(perf_counter() - began)
+    return {name: median(each) for name, each in seconds.items()}
+
+
+def read_prompt(decoder: Decoder, length: int) -> Cache:
+    """A cache that holds so many tokens."""
+    cache = decoder.new_cache()
+    rows = chain(cache, [_TOKEN] * length)
+    decoder.forward(rows)
+    cache.commit(range(length), rows.writer)
+    return cache
+
+
+def _runs(
+    decoder: Decoder, prefix: int, rows: Sequence[int], cached: bool
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    cache = read_prompt(decoder, prefix) if cached else decoder.new_cache()
+    for count in rows:
+        yield f"layers {count}", partial(_layers, decoder, cache, count if cached else prefix + count)
+        yield f"head {count}", partial(_head, decoder, count)
+    yield "steps", partial(_steps, decoder, cache)
+
+
+def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
+    decoder.forward(chain(cache, [_TOKEN] * count))
+    cache.discard()
+
+
+def _head(decoder: Decoder, count: int) -> None:
+    for logits in decoder.head(decoder.embed([_TOKEN] * count)):
+        kernels.argmax(logits)
+
+
+def _steps(decoder: Decoder, cache: Cache) -> None:
+    decoder.draft_chain(cache, _TOKEN, _STEPS)
+    cache.discard()

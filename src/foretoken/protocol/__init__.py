@@ -1,0 +1,1 @@
+"""What travels between the parts of the loop, and the two protocols that meet there."""

@@ -1,0 +1,1 @@
+"""What a generation gives back, and its statistics."""

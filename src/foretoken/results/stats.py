@@ -1,0 +1,146 @@
+"""Statistics of a generation, from the records of its rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from foretoken.protocol.telemetry import Cost, RoundRecord, Work
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStats:
+    """What one level of a draft did in one generation: `passes` of its own model, `rows` in them, its own `seconds` and
+    their share of `decode_seconds`.
+
+    Its drafts are checked by the level before it, those of the first by the target; what is counted of them is counted
+    as in `Stats`. `mean_acceptance_length` is tokens per pass of the level that checks. Each accepted token is a pass
+    of that level spared.
+    """
+
+    name: str
+    passes: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    time_share: float = 0.0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_acceptance_rate: float = 0.0
+    mean_acceptance_length: float = 0.0
+    accepted_per_position: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Counts and rates of one generation, in the field's terms.
+
+    `passes` are the target's checks, the prompt's not counted; a fractal draft runs the target once more for each.
+    `mean_acceptance_length` is tokens per check, the bonus token counted; plain decoding has 1.
+    `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
+    `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
+    `prefill_seconds` are those of the rounds in which some of the prompt was read, whatever else was in them.
+    `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
+    each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the
+    `target`, and of each level that a decoder stands behind; what a drafter runs on the target's own layers is the
+    target's. As seconds are, it is that of whole rounds: completions that shared their passes have each that of all.
+    """
+
+    passes: int = 0
+    drafts: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_acceptance_rate: float = 0.0
+    mean_acceptance_length: float = 0.0
+    accepted_per_position: tuple[int, ...] = ()
+    tokens_per_second: float = 0.0
+    tokens_per_second_with_prefill: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    check_seconds: float = 0.0
+    levels: tuple[LevelStats, ...] = ()
+    cost: Mapping[str, Cost] = field(default_factory=dict)
+
+
+class _Check(NamedTuple):
+    """A pass that checked a draft, perhaps an empty one: of its tokens so many were right, and so many came of it."""
+
+    drafted: int
+    accepted: int
+    new_tokens: int
+
+
+def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[str] = ()) -> Stats:
+    """The statistics of one sequence. levels: nearest to the target first."""
+    prompt = [r for r in records if sequence in r.read]
+    rounds = [r for r in records if sequence in r.new_tokens and sequence not in r.read]
+    checks = [_Check(r.drafted.get(sequence, 0), r.accepted.get(sequence, 0), r.new_tokens[sequence]) for r in rounds]
+    new_tokens = sum(check.new_tokens for check in checks)
+    draft_seconds = sum(r.propose_seconds for r in rounds)
+    check_seconds = sum(r.check_seconds for r in rounds)
+    decode_seconds = draft_seconds + check_seconds
+    prefill_seconds = sum(r.propose_seconds + r.check_seconds for r in prompt)
+    first_tokens = sum(r.new_tokens.get(sequence, 0) for r in prompt)
+    return Stats(
+        passes=len(checks),
+        **_counts(checks),
+        tokens_per_second=_per(new_tokens, decode_seconds),
+        tokens_per_second_with_prefill=_per(new_tokens + first_tokens, decode_seconds + prefill_seconds),
+        prefill_seconds=prefill_seconds,
+        decode_seconds=decode_seconds,
+        draft_seconds=draft_seconds,
+        check_seconds=check_seconds,
+        levels=_levels(levels, checks, [work for r in rounds for work in r.work.get(sequence, ())], decode_seconds),
+        cost=together(r.cost for r in rounds),
+    )
+
+
+def together(costs: Iterable[Mapping[str, Cost]]) -> dict[str, Cost]:
+    """Costs by level, added up."""
+    total: dict[str, Cost] = {}
+    for each in costs:
+        for name, cost in each.items():
+            total[name] = total[name] + cost if name in total else cost
+    return total
+
+
+def _levels(
+    names: Sequence[str], checks: Sequence[_Check], work: Sequence[Work], decode_seconds: float
+) -> tuple[LevelStats, ...]:
+    """checks: the target's, of what the first level drafted."""
+    levels = []
+    for name in names:
+        own = [w for w in work if w.level == name]
+        seconds = sum(w.seconds for w in own)
+        levels.append(
+            LevelStats(
+                name,
+                passes=sum(w.passes for w in own),
+                rows=sum(w.rows for w in own),
+                seconds=seconds,
+                time_share=_per(seconds, decode_seconds),
+                **_counts(checks),
+            )
+        )
+        # a pass that gained nothing only read what was there already
+        checks = [_Check(w.checked_tokens, w.accepted_tokens, w.draft_tokens) for w in own if w.draft_tokens]
+    return tuple(levels)
+
+
+def _counts(checks: Sequence[_Check]) -> dict[str, Any]:
+    """What `Stats` and `LevelStats` say of drafts, from their checks."""
+    drafted, accepted = sum(c.drafted for c in checks), [c.accepted for c in checks]
+    return {
+        "drafts": sum(c.drafted > 0 for c in checks),
+        "draft_tokens": drafted,
+        "accepted_tokens": sum(accepted),
+        "draft_acceptance_rate": _per(sum(accepted), drafted),
+        "mean_acceptance_length": _per(sum(c.new_tokens for c in checks), len(checks)),
+        "accepted_per_position": tuple(sum(n > at for n in accepted) for at in range(max(accepted, default=0))),
+    }
+
+
+def _per(amount: float, unit: float) -> float:
+    return amount / unit if unit else 0.0

@@ -1,0 +1,137 @@
+"""How a text is generated: one line a setting, its default beside it."""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foretoken.errors import InputError, SettingError, cut, quoted
+from foretoken.settings.values import Settings, count, is_text, number, plain, whole
+
+_MOST_JSON = 4 * 1024**2  # characters: a larger grammar is beyond the library, too
+
+
+@dataclass(frozen=True)
+class GenerateSettings(Settings):
+    """How one text is generated. Greedily, unless a temperature is given."""
+
+    max_new_tokens: int = 128  # stop after so many, if no end token came and the context is not full
+    ignore_eos: bool = False  # go on after an end token
+    stop: str | Sequence[str] = ()  # stop where the text comes to one of these, and cut it there
+    temperature: float = 0.0  # 0: greedily; 1: as the model's probabilities are
+    top_k: int = 0  # sample from the k likeliest tokens; 0: all
+    top_p: float = 1.0  # sample from the fewest tokens that are this probable together
+    min_p: float = 0.0  # sample from tokens at least this part as probable as the likeliest
+    repetition_penalty: float = 1.0  # divides the logits of tokens in prompt and output (multiplies negative ones)
+    presence_penalty: float = 0.0  # taken from the logits of tokens in the output
+    frequency_penalty: float = 0.0  # taken from them once for each time that they are there
+    logit_bias: Mapping[int, float] | None = None  # added to the logits of single tokens, by id
+    seed: int | None = None  # of the dice; None: drawn, and told in the completion
+    n: int = 1  # how many completions, each with dice of its own: for `completions`
+    regex: str | None = None  # the output matches this regular expression, from beginning to end
+    json_schema: str | Mapping[str, Any] | None = None  # the output is JSON of this schema: text, or what json reads
+    logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest
+    keep_logits: bool = False  # return the logits that each token was chosen from
+    hash_logits: bool = False  # return their SHA-256, for which they need not be kept
+    keep_rounds: bool = False  # return what each round did: see `Stats` for the sums
+    audit: bool = False  # decode again plainly, and compare
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count("max_new_tokens", self.max_new_tokens)
+        count("n", self.n, 256)
+        for name in ("ignore_eos", "keep_logits", "hash_logits", "keep_rounds", "audit"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected True or False")
+        greedy = isinstance(self.temperature, int | float) and self.temperature == 0.0
+        if not greedy:  # below a thousandth, logits overflow; greedy is what is meant
+            number("temperature", self.temperature, 0.001, 100.0, "0 (greedy), or ")
+        number("top_p", self.top_p, 0.0, 1.0, open_below=True)
+        number("min_p", self.min_p, 0.0, 1.0)
+        number("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
+        number("presence_penalty", self.presence_penalty, -100.0, 100.0)
+        number("frequency_penalty", self.frequency_penalty, -100.0, 100.0)
+        whole("top_k", self.top_k, 0, 2**31)
+        if self.seed is not None:
+            whole("seed", self.seed, 0, 2**64 - 1)
+        if self.logprobs is not None:
+            whole("logprobs", self.logprobs, 0, 100)
+        self._expect_bias()
+        several = isinstance(self.stop, Sequence) and not isinstance(self.stop, bytes | bytearray)
+        wrong = [text for text in self.stops if not is_text(text) or not text] if several else [self.stop]
+        if wrong:
+            raise SettingError(f"stop is {quoted(wrong[0])}, expected a text or several, none of them empty")
+        if isinstance(self.json_schema, Mapping):
+            object.__setattr__(self, "json_schema", _json("json_schema", self.json_schema))  # text from here on
+        for name in ("regex", "json_schema"):
+            if getattr(self, name) is not None and not is_text(getattr(self, name)):
+                raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected text")
+        if self.regex is not None and self.json_schema is not None:
+            raise SettingError("regex and json_schema were both given; give one of them")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, one or several."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def constraint(self) -> tuple[str, str] | None:
+        """The grammar that the output must follow: its kind and its text."""
+        if self.regex is not None:
+            return ("regex", self.regex)
+        return None if self.json_schema is None else ("json_schema", str(self.json_schema))
+
+    def _expect_bias(self) -> None:
+        if self.logit_bias is None:
+            return
+        if not isinstance(self.logit_bias, Mapping):
+            raise SettingError(f"logit_bias is {quoted(self.logit_bias)}, expected token ids with a number each")
+        object.__setattr__(self, "logit_bias", {plain(token): plain(bias) for token, bias in self.logit_bias.items()})
+        for token, bias in self.logit_bias.items():
+            whole("a token of logit_bias", token, 0, 2**31)
+            number(f"the logit_bias of token {token}", bias, -1000.0, 1000.0)
+
+
+def expect_repeatable(rule: str, settings: GenerateSettings, what: str, error: type[InputError] = SettingError) -> None:
+    """Refuse, with an `error`, what needs the same tokens to come again where the rule does not promise them."""
+    if rule == "rejection" and settings.temperature > 0:
+        raise error(
+            f"{what} needs tokens that come again, and rule 'rejection' keeps their distribution only: another draft "
+            "gives another text; use rule 'walk', or temperature 0"
+        )
+
+
+def _json(name: str, value: Mapping[str, Any]) -> str:
+    """As text. Parts that a dict shares are written out each time, which has no bound but this one."""
+    if _is_larger(value, _MOST_JSON):
+        wrong = f"which is more than {_MOST_JSON:,} characters of JSON; put what comes again under $defs, and point to "
+        wrong += "it with $ref"
+    else:
+        try:
+            return json.dumps(dict(value))
+        except (TypeError, ValueError) as error:
+            wrong = f"which JSON cannot hold ({error}); give plain dicts"
+        except RecursionError:
+            wrong = "which is nested too deeply; give it with fewer levels"
+    shown = reprlib.Repr()  # whose size has a bound, too
+    shown.maxlevel = shown.maxdict = shown.maxlist = 3
+    raise SettingError(f"{name} is {cut(shown.repr(value))}, {wrong}")
+
+
+def _is_larger(value: Mapping[str, Any], most: int) -> bool:
+    """Whether a dict has at least so many characters as JSON; one that holds itself has."""
+    pending: list[object] = [dict(value)]
+    while pending and most > 0:
+        part = pending.pop()
+        if isinstance(part, dict):
+            most -= sum(7 + len(key) if isinstance(key, str) else 7 for key in part)  # "key": 1, and a space
+            pending += part.values()
+        elif isinstance(part, list | tuple):
+            most -= 3 * len(part)
+            pending += part
+        elif isinstance(part, str):
+            most -= len(part)
+    return most <= 0

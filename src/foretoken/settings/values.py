@@ -1,0 +1,88 @@
+"""What settings have in common: values that are checked, and refused with what was expected."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from foretoken.errors import SettingError, cut, nearest, quoted
+
+
+def count(name: str, value: object, most: int | None = None, why: str = "") -> None:
+    """Refuse what is no whole number from 1 up."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise SettingError(f"{name} is {quoted(value)}, expected a whole number, 1 or more")
+    if most is not None and value > most:
+        raise SettingError(f"{name} is {quoted(value)}, expected at most {most}{why}")
+
+
+def whole(name: str, value: object, least: int, most: int) -> None:
+    """Refuse what is no whole number within bounds."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise SettingError(f"{name} is {quoted(value)}, expected a whole number, {least} to {most}")
+
+
+def number(name: str, value: object, least: float, most: float, also: str = "", *, open_below: bool = False) -> None:
+    """Refuse what is no number within bounds. also: what else may be given."""
+    if (
+        not isinstance(value, int | float)
+        or isinstance(value, bool)
+        or not least <= value <= most
+        or (open_below and value == least)
+    ):
+        span = f"above {least:g} to {most:g}" if open_below else f"{least:g} to {most:g}"
+        raise SettingError(f"{name} is {quoted(value)}, expected {also}a number, {span}")
+
+
+def plain(value: Any) -> Any:
+    """A number as Python's own, which others write down and compare; what is none stays what it is."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        return value
+    try:
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    except OverflowError:  # a fraction beyond what floats hold, which is refused as what it is
+        return value
+
+
+def is_text(value: object) -> bool:
+    """Whether it is text, and none that could never be written down: half a character is."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
+
+
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Refuse what is none of the known words."""
+    if not isinstance(value, str) or value not in known:
+        called = value if isinstance(value, str) else quoted(value)
+        raise SettingError(f"{name} is {quoted(value)}{nearest(called, known)}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all settings share."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Settings from keywords; an unknown one is refused with the nearest known."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise SettingError(f"there is no setting {quoted(name)}{nearest(name, known)}")
+        return cls(**given)
+
+    @classmethod
+    def chosen(cls, ready: Self | None, given: Mapping[str, Any]) -> Self:
+        """Settings ready-made, or from keywords."""
+        if ready is None:
+            return cls.of(given)
+        if not isinstance(ready, cls):
+            raise SettingError(f"settings came as {quoted(ready)}, expected them by name, or a {cls.__name__}")
+        if given:
+            raise SettingError(f"settings came both ready-made and by name ({cut(', '.join(given))}); give one of them")
+        return ready

@@ -1,0 +1,334 @@
+"""Text to tokens and back, and back again while tokens are still coming."""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from foretoken.common.files import read_bytes
+from foretoken.errors import CheckpointError, PromptError, cut, quoted
+from foretoken.protocol.types import Request
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+_CONTEXT = 64  # of the prompt's tokens, how many are decoded along with the first new ones
+_INCOMPLETE = "\ufffd"  # what a decoder gives for bytes that are not a character yet
+
+
+class Tokenizer:
+    """transformers' tokenizer of a checkpoint."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer | None:
+        """The tokenizer in a folder; None if it has none. A program that lies there is never run, nor asked for."""
+        if not any((folder / name).exists() for name in TOKENIZER_FILES):
+            return None
+        from transformers import AutoTokenizer
+
+        with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"):
+            _expect_sound_merges(folder / "tokenizer.json")
+            try:
+                # not to say anything of remote code would let it ask on standard input, and run it after a `y` there
+                tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            except ValueError as error:
+                if "trust_remote_code" not in str(error):
+                    raise
+                raise CheckpointError(
+                    f"the tokenizer in {folder} is a program of the checkpoint's own ({_program(folder)}), which "
+                    "Foretoken never runs; name a checkpoint with a tokenizer.json of a kind that transformers knows"
+                ) from error
+            _expect_sound_steps(getattr(tokenizer, "backend_tokenizer", None))
+            return cls(tokenizer)
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token id."""
+        return int(max(self._tokenizer.get_vocab().values())) + 1
+
+    @property
+    def vocabulary(self) -> dict[int, str]:
+        """What each token id is, as the tokenizer writes it."""
+        return {token: text for text, token in self._tokenizer.get_vocab().items()}
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether it says how a talk is written down for the model."""
+        return bool(self._tokenizer.chat_template)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a talk, up to where the model's reply begins. Messages have a `role` and a `content` each."""
+        try:
+            tokens: list[int] = self._tokenizer.apply_chat_template(
+                list(messages),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+                tokenizer_kwargs={"verbose": False},
+            )
+        except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
+            raise PromptError(f"the chat template refuses the talk ({_first_line(error)})") from error
+        return tokens
+
+    @property
+    def json(self) -> str | None:
+        """What stands in a tokenizer.json, added tokens included; None of a tokenizer that is written in Python."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        return None if rust is None else rust.to_str()
+
+    @property
+    def end_token(self) -> int | None:
+        """The tokenizer's own end token, if it has one."""
+        token: int | None = self._tokenizer.eos_token_id
+        return token
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids, with what the model expects at the beginning."""
+        # not verbose: its warning about long prompts would come before our error about them
+        with _blaming_its_files("the model's tokenizer cannot encode text"):  # some of it is looked at only now
+            tokens: list[int] = self._tokenizer.encode(text, verbose=False)
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text without special tokens."""
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text
+
+    def leaves_out(self, token: int) -> bool:
+        """Whether decoding passes this token over, whatever stands around it: a special one, or one of no text."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        return token in self._special or (rust is not None and rust.id_to_token(token) is None)
+
+    @cached_property
+    def _special(self) -> frozenset[int]:
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        if rust is None:
+            return frozenset(self._tokenizer.all_special_ids)
+        return frozenset(token for token, added in rust.get_added_tokens_decoder().items() if added.special)
+
+
+def expect_whole(text: str, what: str) -> None:
+    """Refuse, as a PromptError, text that could never be written down: half of a pair of surrogates is in it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"{what} is not text: character {error.start} is half a character") from None
+
+
+@contextmanager
+def _blaming_its_files(what: str) -> Iterator[None]:
+    """Within it, whatever a tokenizer fails with becomes an error of one line about its files."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except BaseException as error:
+        # transformers raises what its many tokenizers raise; a panic of the one in Rust is no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise CheckpointError(f"{what} ({_reason(error)}); fetch its files again") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The line in which transformers says what is wrong with a tokenizer, or that it fails without such a word."""
+    if isinstance(error, AttributeError | LookupError | NameError | RecursionError | TypeError):
+        return "transformers cannot make sense of them, or of config.json"
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):  # it reads config.json, too: the next line says it
+        lines = [f"config.json: {lines[0]} {re.sub(r'^[A-Za-z]+Error: ', '', lines[1].strip())}"]
+    return re.sub(r"<class '([\w.]+)'>", r"\1", _first_line(error, lines)).replace("NoneType", "null")
+
+
+def _first_line(error: BaseException, lines: Sequence[str] | None = None) -> str:
+    lines = str(error).strip().splitlines() if lines is None else lines
+    return cut(lines[0], 200) if lines else type(error).__name__
+
+
+def _program(folder: Path) -> str:
+    """What tokenizer_config.json names instead of a kind of tokenizer."""
+    try:
+        named: Any = json.loads(read_bytes(folder / "tokenizer_config.json"))["auto_map"]
+        found: Any = named["AutoTokenizer"] if isinstance(named, dict) else named
+        return cut(str(next(name for name in found if name)))
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        return "auto_map"
+
+
+# A panic of the tokenizer in Rust is printed before Python hears of it, and to print nothing would take standard error
+# away from every thread and child of the process. So what is known to make it panic is looked for beforehand; all else
+# becomes our error, too, below Rust's own words.
+
+
+def _expect_sound_merges(file: Path) -> None:
+    """Refuse, as a ValueError, merges that do not go on with the prefix of what goes on: the library cuts it off
+    unseen, which ends in a panic, and where it takes memory for it, ends the process."""
+    try:
+        data = read_bytes(file)
+        # a file of megabytes, which is read once more only for what hardly one has
+        model = json.loads(data)["model"] if re.search(rb'"continuing_subword_prefix"\s*:\s*"[^"]', data) else {}
+        prefix, merges = model["continuing_subword_prefix"], model["merges"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return  # what else is wrong with it is for the library to say
+    if not isinstance(prefix, str) or not isinstance(merges, list):
+        return
+    for merge in merges:
+        pair = merge.split(" ") if isinstance(merge, str) else merge
+        if isinstance(pair, list) and len(pair) == 2 and not str(pair[1]).startswith(prefix):
+            raise ValueError(f"continuing_subword_prefix is {quoted(prefix)}, and not every merge goes on with it")
+
+
+def _expect_sound_steps(rust: Any) -> None:
+    """Refuse, as a ValueError, what a tokenizer would do with a text before and after it is cut, and panic over it."""
+    for step in [*_steps(rust, "normalizer", "normalizers"), *_steps(rust, "post_processor", "processors")]:
+        kind = step.get("type")
+        if step.get("prepend") == "" or step.get("pattern") == {"String": ""}:
+            raise ValueError(f"its normalizer {kind} has nothing to look for or to put")
+        for piece in step.get("single", ()) if kind == "TemplateProcessing" else ():
+            if piece.get("Sequence", {}).get("id") == "B":
+                raise ValueError("its template for one text names a second")
+            token = piece.get("SpecialToken", {}).get("id")
+            if token is not None and token not in step["special_tokens"]:
+                raise ValueError(f"its template names the token {quoted(token)}, which is not among its special_tokens")
+
+
+def _steps(rust: Any, part: str, several: str) -> list[dict[str, Any]]:
+    """The steps of a part of a tokenizer, as its file holds them, one or several."""
+    found = getattr(rust, part, None)
+    steps = [] if found is None else [json.loads(found.__getstate__())]
+    for step in steps:  # which grows as it goes
+        steps += step.get(several, ())
+    return steps
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come: `"".join` of what `feed` and `flush` return is the whole text.
+
+    New tokens are decoded together with those before them, from the last place but one at which a character was
+    complete: spaces and bytes may join over a token's border. Half a character is held back until the rest of it comes.
+    Tokens that decoding leaves out do not stand in the window: any number of them may come, and none begins a window.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._window = list(prompt[-_CONTEXT:])  # decoded at each step
+        self._told = len(self._window)  # of these, how many came before the last complete character
+        self._said = tokenizer.decode(self._window)
+
+    def feed(self, token: int) -> str:
+        """The text that this token completes: without the character at its end, while that is incomplete."""
+        if self._tokenizer.leaves_out(token):
+            return ""
+        self._window.append(token)
+        text = self._tokenizer.decode(self._window)
+        if not text.endswith(_INCOMPLETE):
+            return self._say(text)
+        said, whole = self._said_of(text), text.rstrip(_INCOMPLETE)
+        if len(whole) <= len(said) or not whole.startswith(said):
+            return ""  # of a run of bytes that is no text yet, some tokenizers decode none
+        self._said = whole
+        return whole[len(said) :]
+
+    def flush(self) -> str:
+        """What was held back, at the end."""
+        return self._say(self._tokenizer.decode(self._window))
+
+    def _say(self, text: str) -> str:
+        new = text[len(self._said_of(text)) :]
+        if new:  # a token without text, such as a first space, is no place to begin a window
+            self._window = self._window[self._told :]
+            self._told = len(self._window)
+            self._said = self._tokenizer.decode(self._window)
+        return new
+
+    def _said_of(self, text: str) -> str:
+        # a prompt may end within a character: if that is finished now, the half that was said was not the prompt's
+        return self._said if text.startswith(self._said) else self._said.rstrip(_INCOMPLETE)
+
+
+class TextStream:
+    """The text of one generation while its tokens come, cut at the first stop string that is complete.
+
+    Of each token that was fed, `take` gives the text that may be shown by then: what may yet turn out to be the
+    beginning of a stop string, or of a character, is held back.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
+        self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, prompt)
+        self._stops = tuple(stops)
+        self._held = ""
+        self._pieces: list[str] = []
+        self.stopped_by: str | None = None
+
+    def feed(self, token: int) -> bool:
+        """One more token; whether a stop string is complete now."""
+        if self._decoder is None:
+            self._pieces.append("")
+            return False
+        self._held += self._decoder.feed(token)
+        if self._cut():
+            self._pieces.append(self._held)
+            return True
+        safe = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        self._pieces.append(self._held[:safe])
+        self._held = self._held[safe:]
+        return False
+
+    def finish(self) -> None:
+        """No more tokens come: what was held back is the last token's text, up to a stop string."""
+        if self._decoder is not None and self.stopped_by is None:
+            self._held += self._decoder.flush()
+            self._cut()
+            self._pieces[-1] += self._held
+
+    def take(self) -> list[str]:
+        """The text of each token since the last call."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def _cut(self) -> bool:
+        """Cut what is held at the stop string that is complete first; of two that end together, at the longer one.
+
+        So how tokens divide the text does not matter: it is as if characters came one by one.
+        """
+        found = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        if found:
+            _, at, self.stopped_by = min(found)
+            self._held = self._held[:at]
+        return bool(found)
+
+
+def watch_for_stops(tokenizer: Tokenizer | None) -> Callable[[Request], Callable[[int], bool]]:
+    """For a request: what is told of each token in order, and says whether one of its stop strings ends there."""
+
+    def watch(request: Request) -> Callable[[int], bool]:
+        if not request.stop:
+            return lambda token: False
+        return TextStream(tokenizer, request.prompt, request.stop).feed
+
+    return watch
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How much of a text's end the stop string begins with."""
+    for count in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:count]):
+            return count
+    return 0
+
+
+def token_ids(prompt: Any) -> tuple[int, ...] | None:
+    """Token ids from a list, tensor or array; None for anything else, bytes, truth values and fractions among it."""
+    if isinstance(prompt, bytes | bytearray):
+        return None
+    try:
+        items = list(prompt)
+        return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
+    except TypeError:
+        return None
