@@ -67,7 +67,9 @@ def _drafts() -> Iterator[str]:
         "",
         "`group` is how many inputs share a scale and a zero point, in int4, int3 and int2: 32, 64 or 128, otherwise "
         "64. `inputs` is what rows are rounded to before they meet low-bit weights, otherwise int8. "
-        "`own-cache` takes no value: the copy then reads the prompt itself, into keys and values of its own. `format` "
+        "`own-cache` takes no value: the copy then reads the prompt itself, into keys and values of its own. "
+        "`own-layers=0+1` leaves those layers, counted from 0, as they are in the model: they cost no memory more and "
+        "round nothing, and are read as slowly as in the model. `format` "
         "makes a checkpoint that drafts a low-bit one at load; one that is low-bit already has `inputs`, and if it was "
         "made of the model, it is a copy like any other, with `own-cache`. Copies stand before other checkpoints.",
         "",

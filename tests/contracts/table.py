@@ -86,9 +86,9 @@ def _tree(stage: Stage, shape: str, *, model: Decoder = _poor, shared: bool = Fa
 
 
 @cache
-def copy_of(target: Decoder, format: str, inputs: str) -> Decoder:
-    """A target's copy in a low-bit format, which shares its memory."""
-    weights = quantised(target.weights, target.config, format_of(format), inputs=inputs)
+def copy_of(target: Decoder, format: str, inputs: str, own: tuple[int, ...] = ()) -> Decoder:
+    """A target's copy in a low-bit format, which shares its memory. own: layers that stay the target's."""
+    weights = quantised(target.weights, target.config, format_of(format), inputs=inputs, own=own)
     return Decoder(target.config, weights, arithmetic=target.arithmetic, threads=1)
 
 
@@ -110,12 +110,17 @@ def _stacked(stage: Stage, *formats: str) -> Drafter:
 
 
 def _copy(
-    format: str, *, inputs: str = "int8", shape: str | None = None, shared: bool = False
+    format: str,
+    *,
+    inputs: str = "int8",
+    shape: str | None = None,
+    shared: bool = False,
+    own: tuple[int, ...] = (),
 ) -> Callable[[Stage], Drafter]:
     """Of the target, as a draft: a chain, or a tree of a shape."""
 
     def make(stage: Stage) -> Drafter:
-        model = copy_of(stage.world.target, format, inputs)
+        model = copy_of(stage.world.target, format, inputs, own)
         if shape is not None:
             return _tree(stage, shape, model=model, shared=shared)
         return _model(stage, model=model, shared=shared)
@@ -198,6 +203,8 @@ TABLE: dict[str, Entry] = {
     "mxfp4 on a view": Entry(_copy("mxfp4", shared=True)),
     "mxfp4 on a view, bf16 inputs": Entry(_copy("mxfp4", inputs="bf16", shared=True)),
     "int2": Entry(_copy("int2", inputs="bf16")),
+    "int2 between layers of the target's own": Entry(_copy("int2", own=(0, 2))),
+    "int2 below layers of the target's own, on a view": Entry(_copy("int2", own=(1, 2), shared=True)),
     "int2 on a view": Entry(_copy("int2", shared=True)),
     "tree, mxfp4 on a view": Entry(_copy("mxfp4", shape="beam", shared=True), own=_TREE),
     "tree, int2": Entry(_copy("int2", shape="best-first"), own=_TREE),

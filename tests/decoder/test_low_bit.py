@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears
+from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears, size_in
 from foretoken.decoder.rows import chain
-from foretoken.decoder.weights import assemble, linear_shapes, repacked
+from foretoken.decoder.weights import LINEARS, assemble, linear_shapes, repacked
 from foretoken.errors import CheckpointError, ContractError
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight
@@ -238,6 +238,38 @@ def test_a_weight_that_holds_no_number_is_named(format: Format, bad: float) -> N
     weights.embedding[0, 0] = bad
     with pytest.raises(CheckpointError, match=r"^model\.embed_tokens\.weight holds "):
         quantised(weights, config, format)
+
+
+@needs_native
+@pytest.mark.parametrize("own", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "not tied"])
+def test_layers_of_a_copy_may_stay_the_model_s_own(own: tuple[int, ...], tied: bool) -> None:
+    config, weights = made(attention_bias=True, tie_word_embeddings=tied)
+    mixed, low = quantised(weights, config, INT4, own=own), quantised(weights, config, INT4)
+    for at, layer in enumerate(mixed.layers):
+        model_s = at in own
+        assert (layer.down.weight is weights.layers[at].down.weight) == model_s, "the same memory"
+        assert all(getattr(layer, name).format == ("bfloat16" if model_s else "int4-g32") for name in LINEARS)
+    assert mixed.head.format == "int4-g32"
+    assert size_in(INT4, config, own) < size_in(INT4, config)
+    expected, digests = outcomes(Decoder(config, dequantised(mixed), threads=1), (40,))
+    assert expected != outcomes(Decoder(config, dequantised(low), threads=1), (40,))[0]
+    for isa in HERE:
+        # a target's weights may lie in an instruction set's own layout: what stays its own lies there, too
+        model = repacked(assemble({name: t.clone() for name, t in weights.tensors.items()}, config), isa)
+        own_layout = quantised(weights, config, INT4, share=model, own=own)
+        for one in (mixed, own_layout):
+            decoder = Decoder(config, one, threads=2, arithmetic=f"native {isa}")
+            got, others = outcomes(decoder, (1, 40))
+            assert all(row == expected[at % 2] for at, row in enumerate(got)), isa
+            assert set(others) == set(digests), isa
+
+
+def test_in_pytorch_layers_may_stay_the_model_s_own_too() -> None:
+    config, weights = made()
+    mixed = quantised(weights, config, INT4, own=(1,))
+    expected, _ = outcomes(Decoder(config, dequantised(mixed), threads=1, arithmetic="pytorch"), (40,))
+    assert outcomes(Decoder(config, mixed, threads=1, arithmetic="pytorch"), (40,))[0] == expected
 
 
 @needs_native

@@ -267,6 +267,24 @@ def test_drafts_are_cut_before_anybody_waits() -> None:
     assert cut == [0, 0, 0, 1, 2, 5]
 
 
+def test_drafts_of_several_sequences_share_the_rows_that_cost_little() -> None:
+    """One sequence drafts as it likes; of several that share a pass each drafts less, and with many nobody does."""
+    longest = {}
+    for count in (1, 2, 3, 5):
+        loop = Loop("over-budget", schedule=Schedule(prompt_rows=900, shared_rows=8), tokens=5)
+        for sequence in range(count):
+            loop.admit(sequence, max_new_tokens=20)
+        while not loop.finals:
+            loop.step()
+        drafts = [drafts for drafts, _ in loop.verifier.passes if len(drafts) == count]
+        assert len(drafts) > 1
+        longest[count] = max(max(draft.values()) - 1 for draft in drafts)
+        loop.run()
+        for sequence in range(count):
+            loop.expect_as_alone(sequence, count=20)
+    assert longest == {1: 5, 2: 3, 3: 1, 5: 0}
+
+
 @pytest.mark.parametrize("rows", [3, 4, 5, 12, 13])
 def test_drafts_are_cut_for_a_prompt_too(rows: int) -> None:
     """Drafts that would fill a pass leave a prompt that is to be read a row of it, and the pass grows no longer."""

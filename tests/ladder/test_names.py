@@ -58,7 +58,8 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
             levels(spec)
         assert str(error.value) == (
             "draft 'stdlib-1m' has no option 'dept'; did you mean 'depth'? "
-            "(known: depth, format, group, inputs, k, nodes, own-cache, shape, sharpness, tokens)"
+            "(known: depth, format, group, inputs, k, nodes, own-cache, own-layers, shape, "
+            "sharpness, tokens)"
         )
 
 

@@ -34,7 +34,15 @@ def generate(model: Model, **settings: Any) -> Completion:
 
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
-    "draft", ["none", "lookup", "stdlib-1m:k=2:depth=3", "int4,lookup", "mxfp4:own-cache,stdlib-1m,lookup:tokens=3"]
+    "draft",
+    [
+        "none",
+        "lookup",
+        "stdlib-1m:k=2:depth=3",
+        "int4,lookup",
+        "int2:own-layers=0+1",
+        "mxfp4:own-cache,stdlib-1m,lookup:tokens=3",
+    ],
 )
 def test_it_generates_what_a_model_loaded_with_that_draft_does(
     plain: Model, draft: str, sampling: dict[str, Any]
@@ -121,6 +129,9 @@ def test_a_wrong_draft_is_refused_before_anything_is_loaded(
             "draft 'int4' is a copy of the model, and would draft for 'stdlib-1m'",
         ),
         ("stdlib-1m,stdlib-1m:own-cache", None, DraftSpecError, "draft 'stdlib-1m' is no copy of the model"),
+        ("stdlib-1m:own-layers=0", None, DraftSpecError, "draft 'stdlib-1m' is no copy of the model"),
+        ("int4:own-layers=1+0", None, DraftSpecError, "draft 'int4': own-layers is 1+0, expected numbers from 0 to "),
+        ("int4:own-layers=99", None, DraftSpecError, "draft 'int4': own-layers is 99, expected numbers from 0 to "),
         ("lookup", 0, SettingError, "num_speculative_tokens is 0, expected"),
     ):
         with pytest.raises(error) as caught:

@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretoken.api.model import Model
 from foretoken.common.files import FilesAsRead
@@ -25,6 +25,7 @@ from foretoken.drafters.decoders import in_format
 from foretoken.drafters.ladder import find_levels, make_ladder, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.errors import CheckpointError, SettingError
+from foretoken.formats import Format
 from foretoken.kernels import forked
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
@@ -60,13 +61,28 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
 def _copies_need(levels: list[Level], config: DecoderConfig) -> int:
     """Bytes of memory that low-bit copies will take, made or read. config: the target's."""
     return sum(
-        size_in(level.format, config if level.is_copy or level.folder is None else read_config(level.folder))
+        size_in(
+            level.format,
+            config if level.is_copy or level.folder is None else read_config(level.folder),
+            level.own_layers,
+        )
         for level in levels
         if level.format is not None
     )
 
 
-Loaded = dict[tuple[Any, ...], LoadedLevel]  # by what a level is loaded from
+class LoadedAs(NamedTuple):
+    """What decides what a level is loaded from. `called` too: no two levels of one ladder share a decoder, whose
+    buffers one pass at a time has."""
+
+    called: str
+    folder: Path | None
+    format: Format | None
+    inputs: str
+    own_layers: tuple[int, ...] = ()
+
+
+Loaded = dict[LoadedAs, LoadedLevel]
 
 
 def with_draft(
@@ -111,8 +127,7 @@ def _drafting(
     decoders: dict[str, Decoder] = {}
 
     def load(level: Level) -> LoadedLevel:
-        # by what it is called too: no two levels of one ladder share a decoder, whose buffers one pass at a time has
-        key = (level.called, level.folder, level.format, _inputs(level))
+        key = LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers)
         if key not in known:
             known[key] = load_level(level, folder, target, settings)
         decoders[level.called] = known[key].decoder
@@ -153,7 +168,9 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
     if level.folder is None:  # the target's weights, in a format
         weights, copy = _low_bit(level, folder, config, weights, settings)
     elif copy is not None and level.is_copy:
-        weights = copy_of(weights, config, beside.read(copy, config, settings.threads), inputs=_inputs(level))
+        weights = copy_of(
+            weights, config, beside.read(copy, config, settings.threads, own=level.own_layers), inputs=_inputs(level)
+        )
         _tell(level.called, weights, f"read from {copy.folder} ({copy.quantiser})", began)
         tokenizer = Tokenizer.load(level.folder)
     elif copy is not None:
@@ -177,7 +194,7 @@ def _low_bit(
     began = perf_counter()
     called = level.format.label if level.is_copy else f"{level.called} in {level.format.label}"
     copy = None
-    found = beside.find(folder, config, level.format, settings.threads)
+    found = beside.find(folder, config, level.format, settings.threads, own=level.own_layers)
     if found is not None:
         copy, coded = found
         made = copy_of(weights, config, coded, inputs=_inputs(level))
@@ -190,7 +207,15 @@ def _low_bit(
         rows = weights
         if weights.layouts != {"rows"}:  # of an instruction set's own layout nobody else can make anything
             rows = _load_weights(folder, config, replace(settings, weights="mapped"))
-        made = quantised(rows, config, level.format, inputs=_inputs(level), share=weights, threads=settings.threads)
+        made = quantised(
+            rows,
+            config,
+            level.format,
+            inputs=_inputs(level),
+            share=weights,
+            own=level.own_layers,
+            threads=settings.threads,
+        )
         how = "cast"
     _tell(called, made, how, began)
     return made, copy

@@ -281,7 +281,8 @@ class Model:
 
     def _generating(self, prompts: Sequence[Prepare], at_once: int) -> Generator[Event]:
         """A loop of this call's own."""
-        schedule = Schedule(self.settings.rows_per_pass, self.settings.prefill_chunk)
+        s = self.settings
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, s.shared_rows)
         events = generating(
             lambda recorder: Engine(
                 self._verifier,

@@ -67,15 +67,15 @@ def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
 
 def share_copies(loaded: Loaded) -> None:
     """Let one low-bit copy stand behind a chain and a fractal draft in its format, which never stand in one ladder."""
-    for (_, folder, format, inputs), level in list(loaded.items()):
-        if folder is None and format is not None:
-            for name in ("fractal", format.name):
-                loaded.setdefault((name, folder, format, inputs), level)
+    for source, level in list(loaded.items()):
+        if source.folder is None and source.format is not None:
+            for name in ("fractal", source.format.name):
+                loaded.setdefault(source._replace(called=name), level)
 
 
 def copy_in(format: str, loaded: Loaded) -> Decoder:
     """The model's own copy in a low-bit format, of what was loaded for its drafts."""
-    return next(level.decoder for (name, *_), level in loaded.items() if name == format)
+    return next(level.decoder for source, level in loaded.items() if source.called == format)
 
 
 def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tuple[int, ...]]:
@@ -116,7 +116,7 @@ def _level_called(level: str) -> str:
 def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
     """What stands behind each level: its format, how that was made, whose weights they are."""
     about = []
-    for (name, folder, format, inputs), level in loaded.items():
+    for (name, folder, format, inputs, _), level in loaded.items():
         copy = level.copy
         about.append(
             {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -49,9 +50,13 @@ def describe(place: Path) -> About | None:
     return About(place, format, str(about.get("quantizer", "direct")), about.get("source"))
 
 
-def read(about: About, config: DecoderConfig, threads: int | None = None) -> dict[str, QuantisedWeight]:
-    """The low-bit weights of a copy by the name of their layer, in memory of their own. config: the model's."""
-    return copied_codes(about.folder, replace(config, low_bit=about.format), instead=INSTEAD, threads=threads)
+def read(
+    about: About, config: DecoderConfig, threads: int | None = None, *, own: Collection[int] = ()
+) -> dict[str, QuantisedWeight]:
+    """The low-bit weights of a copy by the name of their layer, in memory of their own. config: the model's; own:
+    layers that stay the model's."""
+    low_bit = replace(config, low_bit=about.format)
+    return copied_codes(about.folder, low_bit, instead=INSTEAD, without=own, threads=threads)
 
 
 def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | None:
@@ -74,9 +79,10 @@ def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | N
 
 
 def find(
-    folder: Path, config: DecoderConfig, format: Format, threads: int | None = None
+    folder: Path, config: DecoderConfig, format: Format, threads: int | None = None, *, own: Collection[int] = ()
 ) -> tuple[About, dict[str, QuantisedWeight]] | None:
-    """The copy beside a model's folder, if there is one, and what it holds. config: the model's.
+    """The copy beside a model's folder, if there is one, and what it holds. config: the model's; own: layers that stay
+    the model's.
 
     One that is of other weights or of another format, or damaged, is none, and a warning says so.
     """
@@ -92,7 +98,7 @@ def find(
         elif not about.is_of(folder, config):
             reason = f"it was made of other weights than those in {folder}"
         else:
-            return about, read(about, config, threads)
+            return about, read(about, config, threads, own=own)
     except _OF_FILES as error:
         reason = str(error)
     log.warning("%s is not used: %s; quantise the model again with --force, or take it away", place, reason)

@@ -1,9 +1,14 @@
-"""Low-bit copies of a model's weights. Embedding, norms and biases stay the model's own: the same memory."""
+"""Low-bit copies of a model's weights. Embedding, norms and biases stay the model's own: the same memory.
+
+A copy may mix: any layers may stay the model's own, too. They cost no memory more, are read as slowly as in the model,
+and round nothing (SubSpec, Wang et al. 2025, shares the layers that fit on the device in this way).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -11,7 +16,7 @@ from foretoken.common.progress import progress
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.huge_pages import Kind, size_of, together
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.weights import LINEARS, Weights, assemble, linear_shapes, stored_as
+from foretoken.decoder.weights import HEAD, LINEARS, Weights, linear_shapes, stored_as
 from foretoken.errors import ContractError
 from foretoken.formats.quantiser import Quantiser, quantise
 from foretoken.formats.table import Format
@@ -29,32 +34,34 @@ def quantised(
     inputs: str = "bf16",
     quantiser: Quantiser = "direct",
     share: Weights | None = None,
+    own: Collection[int] = (),
     threads: int | None = None,
 ) -> Weights:
     """A copy with all linear layers in a format, the output layer too, in one allocation.
 
-    What is in no format is `share`'s, or without it the weights' own. The weights must lie in rows: what an instruction
+    What is in no format is `share`'s, or without it the weights' own: so are all of the layers `own`. The weights must
+    lie in rows: what an instruction
     set's own layout holds, only its kernels know. Raises CheckpointError, with the tensor's name, where a weight holds
     a NaN or an infinity.
     """
-    memory = together(_kinds(config, format), instead=INSTEAD)
+    memory = together(_kinds(config, format, own), instead=INSTEAD)
     coded: dict[str, QuantisedWeight] = {}
-    for name, made in quantised_linears(weights, config, format, quantiser=quantiser, threads=threads):
+    for name, made in quantised_linears(weights, config, format, quantiser=quantiser, own=own, threads=threads):
         kept = {part: memory[name, part].copy_(getattr(made, part)) for part in parts(format, *made.shape)}
         coded[name] = QuantisedWeight(format, made.shape, **kept)
     return copy_of(share or weights, config, coded, inputs=inputs)
 
 
-def size_in(format: Format, config: DecoderConfig) -> int:
-    """Bytes of memory that a copy takes."""
-    return size_of(_kinds(config, format))
+def size_in(format: Format, config: DecoderConfig, own: Collection[int] = ()) -> int:
+    """Bytes of memory that a copy takes. own: layers that stay the model's."""
+    return size_of(_kinds(config, format, own))
 
 
-def _kinds(config: DecoderConfig, format: Format) -> dict[tuple[str, str], Kind]:
+def _kinds(config: DecoderConfig, format: Format, own: Collection[int]) -> dict[tuple[str, str], Kind]:
     """What a copy consists of, by the layer's name and the part's."""
     return {
         (name, part): (p.shape, p.dtype)
-        for name, shape in linear_shapes(config).items()
+        for name, shape in linear_shapes(config, without=own).items()
         for part, p in parts(format, *shape).items()
     }
 
@@ -65,12 +72,15 @@ def quantised_linears(
     format: Format,
     *,
     quantiser: Quantiser = "direct",
+    own: Collection[int] = (),
     threads: int | None = None,
 ) -> Iterator[tuple[str, QuantisedWeight]]:
-    """Each linear layer's weight in a format, with its name, one after the other, with progress."""
+    """Each linear layer's weight in a format, with its name, one after the other, with progress; but for those of the
+    layers `own`."""
     if weights.layouts != {"rows"}:
         raise ContractError(f"weights laid out for {weights.layouts} cannot be quantised; load the checkpoint mapped")
-    linears = dict(zip(linear_shapes(config), (*_of_layers(weights), weights.head), strict=True))
+    named, chosen = _named(weights, config), linear_shapes(config, without=own)
+    linears = {name: linear for name, linear in named.items() if name in chosen}
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
         for name, linear in linears.items():
             values, stored = _plain(linear, None, threads).values.cpu(), stored_as(name, config)
@@ -78,16 +88,27 @@ def quantised_linears(
             done(linear.nbytes)
 
 
-def _of_layers(weights: Weights) -> list[Linear]:
-    """In the order of `linear_shapes`."""
-    return [getattr(layer, name) for layer in weights.layers for name in LINEARS]
+def _named(weights: Weights, config: DecoderConfig) -> dict[str, Linear]:
+    """The linear layers by their names in a checkpoint."""
+    of_layers = [getattr(layer, name) for layer in weights.layers for name in LINEARS]
+    return dict(zip(linear_shapes(config), (*of_layers, weights.head), strict=True))
 
 
 def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedWeight], *, inputs: str) -> Weights:
-    """A model's weights with low-bit linear layers in place of its own."""
+    """A model's weights with low-bit linear layers in place of its own, where there are any; the others stay as they
+    are, in the layout that they lie in."""
+    linears = {
+        name: Linear(coded[name], linear.bias, inputs=inputs) if name in coded else linear
+        for name, linear in _named(weights, config).items()
+    }
+    in_order = iter(linears.values())
+    layers = []
+    for layer in weights.layers:
+        changed: dict[str, Any] = {name: next(in_order) for name in LINEARS}
+        layers.append(replace(layer, **changed))
     replaced = {f"{name}.weight" for name in coded}
     tensors = {name: tensor for name, tensor in weights.tensors.items() if name not in replaced}
-    return replace(assemble(tensors, config, coded, inputs=inputs), mapped=weights.mapped)
+    return replace(weights, layers=tuple(layers), head=linears[HEAD], tensors=tensors)
 
 
 def with_inputs(weights: Weights, inputs: str) -> Weights:

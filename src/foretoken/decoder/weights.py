@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -120,12 +120,15 @@ def _not_finite(tensor: torch.Tensor) -> int:
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 
 
-def linear_shapes(config: DecoderConfig) -> dict[str, tuple[int, int]]:
-    """The linear layers of a model, [outputs, inputs] by name; the output layer last, tied or not."""
+def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> dict[str, tuple[int, int]]:
+    """The linear layers of a model, [outputs, inputs] by name; the output layer last, tied or not. without: layers
+    whose are left out."""
     c = config
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     shapes: dict[str, tuple[int, int]] = {}
     for i in range(c.num_layers):
+        if i in without:
+            continue
         attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
         shapes[f"{attention}.q_proj"] = (queries, c.hidden_size)
         shapes[f"{attention}.k_proj"] = (keys, c.hidden_size)
@@ -260,26 +263,28 @@ def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tenso
 
 
 def copied_codes(
-    folder: Path, config: DecoderConfig, *, instead: str, threads: int | None = None
+    folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
 ) -> dict[str, QuantisedWeight]:
     """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own. instead:
-    what to do where there is no memory for them."""
+    what to do where there is no memory for them; without: layers whose are not read."""
     found = mapped_tensors(folder, config)
-    for name in expected_shapes(config):
-        del found[name]
-    return _coded(copied(found, None, instead=instead), config, threads)
+    assert config.low_bit is not None
+    wanted = _coded_parts(config.low_bit, linear_shapes(config, without=without))
+    return _coded(copied({name: found[name] for name in wanted}, None, instead=instead), config, threads, without)
 
 
 def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> list[str]:
     return [f"{name}.weight.{part}" for name, shape in linears.items() for part in parts(format, *shape)]
 
 
-def _coded(found: dict[str, torch.Tensor], config: DecoderConfig, threads: int | None) -> dict[str, QuantisedWeight]:
+def _coded(
+    found: dict[str, torch.Tensor], config: DecoderConfig, threads: int | None, without: Collection[int] = ()
+) -> dict[str, QuantisedWeight]:
     """The weights of a low-bit checkpoint, each checked, by the name of its layer."""
     if config.low_bit is None:
         return {}
     coded = {}
-    for name, shape in linear_shapes(config).items():
+    for name, shape in linear_shapes(config, without=without).items():
         made = {part: found.pop(f"{name}.weight.{part}") for part in parts(config.low_bit, *shape)}
         coded[name] = QuantisedWeight(config.low_bit, shape, **made)
     names = list(coded)

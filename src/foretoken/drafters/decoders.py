@@ -29,6 +29,7 @@ class DecoderRecipe(Recipe):
     def found(self, level: Level, folder: Path) -> Level:
         """The level with what its checkpoint's folder says."""
         if level.is_copy or level.folder is not None:
+            _expect_layers(level, folder)
             return level
         place = resolve(level.name, accept=read_config)
         about = beside.describe(place)
@@ -40,12 +41,13 @@ class DecoderRecipe(Recipe):
                 "format out, or name the model that it was made of"
             )
         is_copy = about is not None and about.is_of(folder, read_config(folder))
-        if not is_copy and "own-cache" in level.options:
-            raise DraftSpecError(
-                f"draft {level.name!r} is no copy of the model, and has a cache of its own anyhow; leave 'own-cache' "
-                "out"
-            )
-        return replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
+        if not is_copy:
+            for option, why in _OF_COPIES.items():
+                if option in level.options:
+                    raise DraftSpecError(f"draft {level.name!r} is no copy of the model, {why}; leave {option!r} out")
+        level = replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
+        _expect_layers(level, folder)
+        return level
 
     def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
         """What stands behind a level, and the arguments that all drafters with a decoder take."""
@@ -58,6 +60,24 @@ class DecoderRecipe(Recipe):
             "independent": context.independent,
             "views": context.caches if level.is_copy and "own-cache" not in level.options else None,
         }
+
+
+_OF_COPIES = {
+    "own-cache": "and has a cache of its own anyhow",
+    "own-layers": "so no layer can stay the model's own",
+}
+
+
+def _expect_layers(level: Level, folder: Path) -> None:
+    """Refuse layers that the target does not have to lend. folder: the target's."""
+    if not level.own_layers:
+        return
+    layers, count = level.own_layers, read_config(folder).num_layers
+    if sorted({layer for layer in layers if layer < count}) != list(layers):
+        raise DraftSpecError(
+            f"draft {level.name!r}: own-layers is {'+'.join(map(str, layers))}, expected numbers from 0 to "
+            f"{count - 1}, ascending"
+        )
 
 
 def decoder_level(level: DraftLevel) -> Level:

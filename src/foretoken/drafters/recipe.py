@@ -54,6 +54,11 @@ class Level:
         return self.recipe.budget(self)
 
     @property
+    def own_layers(self) -> tuple[int, ...]:
+        """Of a copy of the target, the layers that stay the target's own."""
+        return tuple(self.options.get("own-layers", ()))
+
+    @property
     def has_decoder(self) -> bool:
         """Whether it is a checkpoint or a copy of the target."""
         return self.recipe.has_decoder

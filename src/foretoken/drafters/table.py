@@ -64,5 +64,5 @@ TREE = DrafterEntry(
     {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float},
 )
 
-COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool}
+COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool, "own-layers": list}
 CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), **COPY_OPTIONS}

@@ -58,11 +58,13 @@ class _Live:
 @dataclass(frozen=True)
 class Schedule:
     """How much one pass may hold. rows: of drafts and prompts together, where that leaves each sequence one;
-    prompt_rows: of prompts. ahead: how many rounds may be drafted on guesses while a check is under way: worth it where
-    the verifier works elsewhere."""
+    prompt_rows: of prompts. shared_rows: where drafts of several sequences share a pass, how many rows it may have with
+    their roots; None: as `rows` says. ahead: how many rounds may be drafted on guesses while a check is under way:
+    worth it where the verifier works elsewhere."""
 
     rows: int = 8192
     prompt_rows: int = 256
+    shared_rows: int | None = None
     ahead: int = 0
 
 
@@ -232,7 +234,10 @@ class Engine:
         # drafts are the first to be cut: beyond what a pass can hold they only cost, and prompts must go on, too
         reading = any(s.left for s in self._live.values())
         prompts = min(self._schedule.prompt_rows, max(1, self._schedule.rows // 4)) if reading else 0
-        most = max(0, self._schedule.rows - prompts - len(ready)) // max(1, len(ready))
+        rows = self._schedule.rows - prompts
+        if len(ready) > 1 and self._schedule.shared_rows is not None:
+            rows = min(rows, self._schedule.shared_rows)
+        most = max(0, rows - len(ready)) // max(1, len(ready))
         turns = []
         for s in ready:
             position = s.position + len(s.guessed)

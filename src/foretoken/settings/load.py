@@ -28,6 +28,7 @@ class LoadSettings(Settings):
     threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
     prefill_chunk: int = 256  # rows of prompts read in one pass
     rows_per_pass: int = 8192  # of prompts and drafts together, where that leaves each sequence one
+    shared_rows: int = 16  # of drafts of several sequences in one pass, with their roots: more take longer
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +56,7 @@ class LoadSettings(Settings):
             raise SettingError(f"cache is {quoted(self.cache)}, expected True or False")
         count("prefill_chunk", self.prefill_chunk, 65_536)
         count("rows_per_pass", self.rows_per_pass, 65_536)
+        count("shared_rows", self.shared_rows, 65_536)
         if self.num_speculative_tokens is not None:
             count("num_speculative_tokens", self.num_speculative_tokens, MOST_DRAFT_TOKENS)
         expect_threads(self.threads)

@@ -209,6 +209,7 @@ _KEYS = (
     "group",
     "inputs",
     "own-cache",
+    "own-layers",
     "min_match",
     "n",
     "w",
