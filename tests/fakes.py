@@ -18,8 +18,9 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
+from foretoken.protocol.roles import Verifier
 from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, Verdict, Verifier
+from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 
 Shape = str  # "chain" or "tree"

@@ -21,7 +21,7 @@ from foretoken.common.progress import progress
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.homes.huge_pages import copied
-from foretoken.decoder.weights import expected_shapes
+from foretoken.decoder.shapes import expected_shapes
 from foretoken.errors import ModelError
 from foretoken.results.completion import Completion
 from tests.tiny import BASE, needs_native
@@ -88,7 +88,7 @@ def test_no_second_copy_stays_in_memory(tmp_path: Path) -> None:
 import json, re, sys
 from pathlib import Path
 from foretoken.decoder.config import parse_config, read_json
-from foretoken.decoder.weights import load_weights
+from foretoken.decoder.loading import load_weights
 
 def resident():
     status = Path("/proc/self/status").read_text()

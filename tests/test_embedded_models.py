@@ -12,7 +12,7 @@ import torch
 
 import foretoken
 from foretoken.common.source import EMBEDDED
-from foretoken.decoder.weights import DTYPES
+from foretoken.decoder.loading import DTYPES
 
 PROMPTS = {
     "repeats": "def one(self):\n    self.assertEqual(1, 1)\n\n\ndef two(self):\n    self.assertEqual(2, 2)\n\n\ndef",

@@ -16,12 +16,12 @@ import foretoken
 from foretoken.api.model import Model
 from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
-from foretoken.decoder import weights
+from foretoken.decoder import loading
 from foretoken.decoder.config import read_config
 from foretoken.decoder.homes import choice as home
 from foretoken.decoder.homes.choice import SMALL, SPARE, Home, choose
 from foretoken.decoder.low_bit import quantised, size_in
-from foretoken.decoder.weights import expected_shapes
+from foretoken.decoder.shapes import expected_shapes
 from foretoken.errors import ModelError
 from foretoken.formats import format_of
 from foretoken.kernels import native
@@ -34,7 +34,7 @@ PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
 GB = 10**9
 FITTING: dict[str, Any] = {"isa": "avx512", "has_layout": True, "needed": 3 * GB, "besides": 0, "left": 16 * GB}
 HAS_LAYOUT = native.module() is not None and native.repacks(native.isa())
-needs_layout = pytest.mark.skipif(not HAS_LAYOUT, reason="the isa here reads weights as fast as they lie in the file")
+needs_layout = pytest.mark.skipif(not HAS_LAYOUT, reason="weights are read as fast as they lie in the file")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_auto_is_the_default_and_leaves_the_embedded_models_where_they_are() -> 
 
 
 def test_memory_is_not_even_looked_at_for_what_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "memory_left", lambda: pytest.fail("it is"))
+    monkeypatch.setattr(loading, "memory_left", lambda: pytest.fail("it is"))
     assert foretoken.load("stdlib-7m").target.home == "mapped"
 
 
@@ -159,13 +159,13 @@ def test_it_says_what_it_did_and_what_it_would_do_with_more_memory(
         caplog.clear()
         with caplog.at_level(logging.INFO):
             foretoken.load("stdlib-1m", draft="none", **settings)
-        return [record.getMessage() for record in caplog.records if record.name == weights.__name__]
+        return [record.getMessage() for record in caplog.records if record.name == loading.__name__]
 
     (message,) = told()
     assert message.startswith(f"the weights in {folder}, 2.0 MB, were copied into memory in 0.")
     assert message.endswith(f" s: {isa} has a faster layout for bfloat16")
     assert told(weights="mapped") == told(weights="copied") == []
-    monkeypatch.setattr(weights, "memory_left", lambda: 2 * GB)
+    monkeypatch.setattr(loading, "memory_left", lambda: 2 * GB)
     assert told() == [
         f"the weights in {folder} stay mapped: 2.00 GB of memory are left, and a copy needs 2.0 MB and 2 GiB to spare"
     ]
@@ -183,7 +183,7 @@ def test_memory_that_low_bit_drafts_will_take_is_kept_for_them(monkeypatch: pyte
     smaller = size_in(format_of("int8"), read_config(EMBEDDED["stdlib-1m"]))
 
     def homes(draft: str, left: int) -> str:
-        monkeypatch.setattr(weights, "memory_left", lambda: left + SPARE + (1 << 12))  # and what lines round up
+        monkeypatch.setattr(loading, "memory_left", lambda: left + SPARE + (1 << 12))  # and what lines round up
         return foretoken.load("stdlib-7m", draft=draft).target.home
 
     assert 0.2 < taken / whole < 0.35

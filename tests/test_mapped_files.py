@@ -18,7 +18,7 @@ import foretoken
 from foretoken.api.model import Model
 from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
-from foretoken.decoder import weights
+from foretoken.decoder import loading
 from foretoken.decoder.homes.huge_pages import copied
 from foretoken.decoder.homes.mapped import MappedFiles
 from foretoken.errors import BatchError, CheckpointError
@@ -267,14 +267,14 @@ def test_every_shard_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_replaced_while_it_is_loaded_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, find = folder / "model.safetensors", weights.mapped_tensors
+    file, find = folder / "model.safetensors", loading.mapped_tensors
 
     def replace_and_find(*args: Any) -> Any:
         shutil.copy(file, folder / "other")
         (folder / "other").replace(file)
         return find(*args)
 
-    monkeypatch.setattr(weights, "mapped_tensors", replace_and_find)
+    monkeypatch.setattr(loading, "mapped_tensors", replace_and_find)
     assert refusal(lambda: foretoken.load(folder)) == f"{file} was replaced while it was being loaded; load it again"
 
 
@@ -284,7 +284,7 @@ def test_a_file_that_changes_while_it_is_copied_is_refused(folder: Path, monkeyp
         overwrite(folder / "model.safetensors")
         return made
 
-    monkeypatch.setattr(weights, "copied", copy_and_change)
+    monkeypatch.setattr(loading, "copied", copy_and_change)
     assert "has changed since" in refusal(lambda: foretoken.load(folder, weights="copied"))
 
 

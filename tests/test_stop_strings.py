@@ -16,7 +16,8 @@ from foretoken.api.model import Model
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import SettingError
-from foretoken.protocol.types import Budget, Drafter
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import Budget
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings

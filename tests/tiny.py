@@ -11,7 +11,8 @@ import torch
 from foretoken.decoder.config import DecoderConfig, parse_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
-from foretoken.decoder.weights import assemble, expected_shapes
+from foretoken.decoder.shapes import expected_shapes
+from foretoken.decoder.weights import assemble
 from foretoken.kernels import native
 
 needs_native = pytest.mark.skipif(native.module() is None, reason="the native module is not built, or off")

@@ -22,8 +22,9 @@ from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import ForetokenError
 from foretoken.formats import format_of
 from foretoken.loop.engine import Engine, Schedule
+from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
+from foretoken.protocol.types import Budget, PromptChunk, Request, SamplingParams, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import never
 from foretoken.verification.local import LocalVerifier

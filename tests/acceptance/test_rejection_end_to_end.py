@@ -18,8 +18,9 @@ from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.loop.engine import Engine
+from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Distribution, Drafter, Request, SamplingParams
+from foretoken.protocol.types import Budget, Distribution, Request, SamplingParams
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.verification.local import LocalVerifier
 from tests.chance import FALSE_ALARM, assert_drawn_from, chi_square_tail

@@ -17,7 +17,8 @@ from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
-from foretoken.protocol.types import Budget, Drafter
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import Budget
 from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings

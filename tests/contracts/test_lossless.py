@@ -17,7 +17,8 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.table import DRAFTERS
-from foretoken.protocol.types import Request, SamplingParams, Verdict, Verifier
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Request, SamplingParams, Verdict
 from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage

@@ -21,7 +21,8 @@ from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
 from foretoken.kernels import native
-from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import Budget, Request, SamplingParams, Turn, Verdict
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from tests.tiny import random_tensors, tiny_config

@@ -19,7 +19,7 @@ import foretoken
 from foretoken.api import build
 from foretoken.copies import beside
 from foretoken.copies.fingerprint import fingerprint
-from foretoken.decoder import weights
+from foretoken.decoder import loading
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.ladder import find_levels, name_levels
@@ -218,12 +218,12 @@ def test_threads_are_those_that_were_asked_for(model: Path, monkeypatch: pytest.
         return on_threads
 
     out = copy_of(model)
-    for module in (quantiser, values, weights):
+    for module in (quantiser, values, loading):
         monkeypatch.setattr(module, "on_threads", counted(module.__name__))
     foretoken.load(out, draft="int2", threads=2)
     foretoken.load(model, draft="int4", threads=2)
     assert {name: set(threads) for name, threads in asked.items()} == {
-        module.__name__: {2} for module in (quantiser, values, weights)
+        module.__name__: {2} for module in (quantiser, values, loading)
     }
 
 

@@ -17,7 +17,8 @@ from foretoken.api import build
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import dequantised, quantised
-from foretoken.decoder.weights import Weights, linear_shapes
+from foretoken.decoder.shapes import linear_shapes
+from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, DraftSpecError
 from foretoken.formats import format_of
 from foretoken.formats.weight import QuantisedWeight

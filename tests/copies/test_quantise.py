@@ -22,9 +22,11 @@ from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise as copies
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import chain
-from foretoken.decoder.weights import Weights, expected_shapes, load_weights
+from foretoken.decoder.shapes import expected_shapes
+from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, InputError, ModelError, SettingError, UnsupportedModelError
 from foretoken.formats import FORMATS, format_of
 from foretoken.formats.weight import QuantisedWeight

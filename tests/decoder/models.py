@@ -15,8 +15,8 @@ import transformers
 
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.rows import Rows, chain
-from foretoken.decoder.weights import load_weights
 
 SMALL: dict[str, Any] = {
     "vocab_size": 101,

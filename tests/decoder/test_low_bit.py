@@ -10,7 +10,8 @@ import torch
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears, size_in
 from foretoken.decoder.rows import chain
-from foretoken.decoder.weights import LINEARS, assemble, linear_shapes, repacked
+from foretoken.decoder.shapes import linear_shapes
+from foretoken.decoder.weights import LINEARS, assemble, repacked
 from foretoken.errors import CheckpointError, ContractError
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight

@@ -12,8 +12,10 @@ from safetensors.torch import load_file, save_file
 
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.low_bit import dequantised, quantised
-from foretoken.decoder.weights import Weights, linear_shapes, load_weights
+from foretoken.decoder.shapes import linear_shapes
+from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, ForetokenError
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight

@@ -17,7 +17,8 @@ from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.families import FAMILIES
 from foretoken.decoder.rows import Rows, chain
-from foretoken.decoder.weights import assemble, expected_shapes
+from foretoken.decoder.shapes import expected_shapes
+from foretoken.decoder.weights import assemble
 from foretoken.errors import ContractError
 from tests.decoder.models import (
     FAMILIES_TABLE,

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from foretoken.decoder.config import read_config
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.shards import INDEX
-from foretoken.decoder.weights import load_weights
 from foretoken.errors import CheckpointError, ForetokenError, ModelNotFoundError
 from tests.tiny import BASE, random_tensors, tiny_config
 

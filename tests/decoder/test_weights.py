@@ -13,7 +13,9 @@ from safetensors.torch import load_file, save_file
 
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.weights import Weights, expected_shapes, load_weights
+from foretoken.decoder.loading import load_weights
+from foretoken.decoder.shapes import expected_shapes
+from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, ForetokenError, ModelNotFoundError, NumericsError, UnsupportedModelError
 from tests.tiny import BASE, random_tensors, tiny_config, tiny_decoder
 

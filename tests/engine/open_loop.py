@@ -12,8 +12,9 @@ import torch
 from foretoken.decoder.caches import Caches
 from foretoken.errors import ForetokenError
 from foretoken.loop.engine import Engine, Schedule
+from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Draft, Drafter, PromptChunk, Request, Verdict, Verifier
+from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import MakeStopsAfter, never
 from foretoken.verification.local import LocalVerifier

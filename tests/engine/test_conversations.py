@@ -17,7 +17,8 @@ from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.loop.engine import Engine, Schedule
-from foretoken.protocol.types import Budget, Drafter, Needs, Request, Turn, Verdict
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import Budget, Needs, Request, Turn, Verdict
 from foretoken.text.stopping import StopsAfter
 from foretoken.verification.local import LocalVerifier
 from tests.contracts.table import TABLE, Stage

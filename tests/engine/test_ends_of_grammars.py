@@ -13,8 +13,9 @@ from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.loop.engine import Engine
+from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams, Turn, Verdict
+from foretoken.protocol.types import Budget, Request, SamplingParams, Turn, Verdict
 from foretoken.sampling.sampler import DRAFT_DICE, TARGET_DICE, Sampler
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted

@@ -10,7 +10,8 @@ import pytest
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import ContractError, ForetokenError, GrammarError, NumericsError
 from foretoken.loop.engine import Schedule
-from foretoken.protocol.types import Request, SamplingParams, Turn, Verifier
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Request, SamplingParams, Turn
 from foretoken.sampling.sampler import Sampler
 from foretoken.text.stopping import StopsAfter
 from foretoken.verification.worker import WorkerVerifier

@@ -9,7 +9,8 @@ import pytest
 
 from foretoken.errors import ContractError
 from foretoken.loop.engine import Schedule
-from foretoken.protocol.types import Request, Verifier
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Request
 from foretoken.verification.worker import WorkerVerifier
 from tests.engine.open_loop import COUNT, LONG, Loop, seven
 from tests.fakes import FarVerifier

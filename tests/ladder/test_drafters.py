@@ -17,7 +17,8 @@ from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import DraftSpecError
-from foretoken.protocol.types import Drafter, Request, Turn
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import Request, Turn
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from tests.tiny import tiny_decoder

@@ -19,7 +19,8 @@ from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.kernels import native
-from foretoken.protocol.types import Budget, Draft, Drafter, PromptChunk, Request, SamplingParams, Verdict, Verifier
+from foretoken.protocol.roles import Drafter, Verifier
+from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, SamplingParams, Verdict
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from foretoken.verification.worker import WorkerVerifier

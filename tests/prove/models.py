@@ -15,8 +15,10 @@ from foretoken.common.source import resolve
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied as copies
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears
-from foretoken.decoder.weights import Weights, assemble, expected_shapes, load_weights, repacked
+from foretoken.decoder.shapes import expected_shapes
+from foretoken.decoder.weights import Weights, assemble, repacked
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight
 from tests.tiny import random_tensors, tiny_config

@@ -15,8 +15,8 @@ import foretoken
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.rows import chain
-from foretoken.decoder.weights import load_weights
 from foretoken.kernels import native
 from foretoken.rehearsal.fit import Fit
 from foretoken.rehearsal.shapes import shape_of

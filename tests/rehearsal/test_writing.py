@@ -19,9 +19,9 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import parse_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import load_weights
 from foretoken.decoder.rows import chain
 from foretoken.decoder.shards import INDEX
-from foretoken.decoder.weights import load_weights
 from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError
 from foretoken.rehearsal import honest, write
 from foretoken.rehearsal.shapes import shape_of

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.loop.engine import Engine
-from foretoken.protocol.types import Budget, Request, Verifier
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Budget, Request
 from foretoken.results.completion import Audit
 
 

@@ -17,10 +17,11 @@ from foretoken.copies import beside
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import DecoderConfig, read_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import DTYPES, load_weights
 from foretoken.decoder.low_bit import copy_of, quantised, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.shards import deciding_files
-from foretoken.decoder.weights import DTYPES, Weights, load_weights
+from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
 from foretoken.drafters.ladder import find_levels, make_ladder, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel

@@ -20,8 +20,9 @@ from foretoken.errors import BatchError, ForetokenError, PromptError, SettingErr
 from foretoken.loop.engine import Engine, Schedule
 from foretoken.loop.generating import Ended, Event, Prepare, generating
 from foretoken.loop.output import Generation, Output, Piece, Stream
+from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Cost
-from foretoken.protocol.types import TARGET, Budget, Drafter, Request, SamplingParams, Verifier
+from foretoken.protocol.types import TARGET, Budget, Request, SamplingParams
 from foretoken.results.completion import Completion
 from foretoken.results.stats import summarise
 from foretoken.settings.generate import GenerateSettings, expect_repeatable

@@ -31,8 +31,9 @@ from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import InputError, quoted
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.loop.engine import Engine
+from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams
+from foretoken.protocol.types import Budget, Request, SamplingParams
 from foretoken.results.stats import summarise
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings.load import LoadSettings

@@ -31,7 +31,7 @@ from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
-from foretoken.decoder.weights import expected_shapes
+from foretoken.decoder.shapes import expected_shapes
 from foretoken.errors import InputError
 from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
+from foretoken.decoder.loading import copied_codes
 from foretoken.decoder.low_bit import INSTEAD
-from foretoken.decoder.weights import copied_codes
 from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from foretoken.formats import FORMATS, Format
 from foretoken.formats.weight import QuantisedWeight

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.weights import expected_shapes, mapped_tensors
+from foretoken.decoder.loading import mapped_tensors
+from foretoken.decoder.shapes import expected_shapes
 
 _PIECE = 4096  # bytes
 # what says how weights are put together. Positions, context and end tokens may be set differently for the same weights,

@@ -17,8 +17,9 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, read_config, read_json
+from foretoken.decoder.loading import mapped_tensors
+from foretoken.decoder.shapes import EMBEDDING, linear_shapes, stored_as
 from foretoken.decoder.shards import INDEX
-from foretoken.decoder.weights import EMBEDDING, linear_shapes, mapped_tensors, stored_as
 from foretoken.errors import CheckpointError, InputError, UnsupportedModelError
 from foretoken.formats import Format
 from foretoken.formats.quantiser import Quantiser, expect_quantiser, quantise

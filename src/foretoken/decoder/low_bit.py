@@ -16,7 +16,8 @@ from foretoken.common.progress import progress
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.huge_pages import Kind, size_of, together
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.weights import HEAD, LINEARS, Weights, linear_shapes, stored_as
+from foretoken.decoder.shapes import HEAD, linear_shapes, stored_as
+from foretoken.decoder.weights import LINEARS, Weights
 from foretoken.errors import ContractError
 from foretoken.formats.quantiser import Quantiser, quantise
 from foretoken.formats.table import Format

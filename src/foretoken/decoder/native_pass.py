@@ -18,8 +18,9 @@ import torch
 
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.homes.layers import acquired, stretches
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.outputs import Scored
+from foretoken.decoder.outputs import Scored, step_by_step
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LayerWeights, Weights
@@ -124,6 +125,8 @@ class NativePass:
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
         """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
+        if any(self._weights.homes):
+            return step_by_step(self.run, token, rows)
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
         self._expect_fit(rows, layers)
@@ -151,19 +154,22 @@ class NativePass:
     ) -> None:
         self._expect_fit(rows, range(lo, hi))
         with _placed(rows) as places:
-            self._plan.run(
-                rows.tokens,
-                rows.positions,
-                *self._rope.addresses(rows.positions),
-                places,
-                rows.paths,
-                embed,
-                lo,
-                hi,
-                hidden.data_ptr(),
-                0 if logits is None else logits.data_ptr(),
-                0 if best is None else best.data_ptr(),
-            )
+            for layers, home in stretches(self._weights.homes, lo, hi):
+                ends = layers.stop == hi
+                with acquired(home):
+                    self._plan.run(
+                        rows.tokens,
+                        rows.positions,
+                        *self._rope.addresses(rows.positions),
+                        places,
+                        rows.paths,
+                        embed and layers.start == lo,
+                        layers.start,
+                        layers.stop,
+                        hidden.data_ptr(),
+                        0 if logits is None or not ends else logits.data_ptr(),
+                        0 if best is None or not ends else best.data_ptr(),
+                    )
         for segment in rows.segments:
             segment.cache.tag(range(lo, hi), segment.slots, rows.writer)
 

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from foretoken.decoder.rows import Rows
+
 
 class Scored(NamedTuple):
     """Logits of some rows, float32 [n, vocabulary], and of each the token with the largest: the lowest id on a tie,
@@ -15,6 +17,18 @@ class Scored(NamedTuple):
 
     logits: torch.Tensor
     choice: Callable[[int], int | None]
+
+
+def step_by_step(run: Callable[[Rows], tuple[torch.Tensor, Scored]], token: int, rows: Rows) -> list[int]:
+    """Greedy tokens after `token`, a pass of `run` for each of the rows, which hold a chain; ends early at a NaN."""
+    tokens: list[int] = []
+    for row in range(len(rows)):
+        choice = run(rows.part(row, row + 1, [token]))[1].choice(0)
+        if choice is None:
+            break
+        token = choice
+        tokens.append(token)
+    return tokens
 
 
 class Outputs:

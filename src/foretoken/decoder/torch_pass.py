@@ -9,8 +9,9 @@ import torch
 from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.homes.layers import acquired, stretches
 from foretoken.decoder.low_bit import dequantised
-from foretoken.decoder.outputs import Scored
+from foretoken.decoder.outputs import Scored, step_by_step
 from foretoken.decoder.rope import RopeTable, rotate
 from foretoken.decoder.rows import Rows, Segment
 from foretoken.decoder.weights import LayerWeights, Weights
@@ -26,6 +27,12 @@ class TorchPass:
     def __init__(
         self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, *, batched: bool = False
     ) -> None:
+        for home, layer in zip(weights.homes, weights.layers, strict=False):
+            if home is not None and not isinstance(layer.down.weight, torch.Tensor):
+                raise ContractError(
+                    "in PyTorch low-bit weights become bf16 at once, so a layer of them cannot come in while a pass "
+                    "runs; install the native module"
+                )
         self._config = config
         self._weights = dequantised(weights, threads=threads)  # here low-bit weights save no memory
         self._rope = rope
@@ -49,8 +56,10 @@ class TorchPass:
         rows.expect_placed()
         cos, sin = self._rope(rows.positions)
         with rowwise.pinned_threads(self._threads):
-            for index in range(lo, hi):
-                hidden = self._layer(index, hidden, rows, cos, sin)
+            for layers, home in stretches(self._weights.homes, lo, hi):
+                with acquired(home):
+                    for index in layers:
+                        hidden = self._layer(index, hidden, rows, cos, sin)
         return hidden
 
     def forward(self, rows: Rows) -> torch.Tensor:
@@ -78,15 +87,7 @@ class TorchPass:
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
         """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
-        tokens: list[int] = []
-        for row in range(len(rows)):
-            one = rows.part(row, row + 1, [token])
-            choice = self.run(one)[1].choice(0)
-            if choice is None:
-                break
-            token = choice
-            tokens.append(token)
-        return tokens
+        return step_by_step(self.run, token, rows)
 
     def _expect_threads(self) -> None:
         """Refuse to run in a forked child where PyTorch would wait for ever: for threads that only its parent has."""

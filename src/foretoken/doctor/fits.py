@@ -96,8 +96,8 @@ def examine(name: str, folder: Path, isa: str | None, *, whole: bool) -> tuple[C
     """What a checkpoint is, and whether it could be loaded. Its weights are mapped, not read. isa: None without the
     native module. whole: its weights must be there."""
     from foretoken.decoder.config import read_config
+    from foretoken.decoder.loading import load_weights, mapped_tensors
     from foretoken.decoder.native_pass import why_not
-    from foretoken.decoder.weights import load_weights, mapped_tensors
     from foretoken.errors import ForetokenError
 
     try:

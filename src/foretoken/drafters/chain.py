@@ -25,8 +25,9 @@ from foretoken.decoder.outputs import Outputs
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, choose
 from foretoken.drafters.recipe import Context, Level
+from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import TARGET, Distribution, Draft, Drafter, Request, Turn, Verdict
+from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
 from foretoken.trees.tree import for_turns
 
 _FEW = 2  # pending tokens, which ride in the first check: after a draft that was accepted whole there are two

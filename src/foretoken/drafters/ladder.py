@@ -15,7 +15,8 @@ from foretoken.drafters.decoders import decoder_level, in_format
 from foretoken.drafters.recipe import Context, Level, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import DraftSpecError
-from foretoken.protocol.types import TARGET, Drafter
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import TARGET
 from foretoken.settings.drafts import DraftLevel, parse_draft
 from foretoken.settings.load import LoadSettings
 

@@ -18,7 +18,8 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
 from foretoken.formats import Format
-from foretoken.protocol.types import Budget, Drafter
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.types import Budget
 from foretoken.sampling.sampler import MakeSampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import MOST_DRAFT_TOKENS

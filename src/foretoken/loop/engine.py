@@ -18,19 +18,9 @@ from dataclasses import dataclass, field, replace
 
 from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
+from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import (
-    TARGET,
-    Budget,
-    Draft,
-    Drafter,
-    Needs,
-    PromptChunk,
-    Request,
-    Turn,
-    Verdict,
-    Verifier,
-)
+from foretoken.protocol.types import TARGET, Budget, Draft, Needs, PromptChunk, Request, Turn, Verdict
 from foretoken.text.stopping import limit
 from foretoken.trees.tree import for_turns, longest_path, only
 

@@ -14,7 +14,7 @@ from math import sqrt
 import torch
 
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.weights import HEAD
+from foretoken.decoder.shapes import HEAD
 from foretoken.errors import InputError, UnsupportedModelError
 from foretoken.rehearsal.shapes import FAMILIES, Shape
 

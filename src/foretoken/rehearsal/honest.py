@@ -17,7 +17,8 @@ import torch
 
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import parse_config, read_config, read_json
-from foretoken.decoder.weights import EMBEDDING, mapped_tensors
+from foretoken.decoder.loading import mapped_tensors
+from foretoken.decoder.shapes import EMBEDDING
 from foretoken.errors import CheckpointError, DraftSpecError, quoted
 from foretoken.rehearsal.fit import has_room
 from foretoken.rehearsal.shapes import SHAPES, shape_of

@@ -19,8 +19,9 @@ from foretoken.copies.place import Kind, expect_place, free_bytes, tidy, written
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.families import FAMILIES
+from foretoken.decoder.loading import mapped_tensors
+from foretoken.decoder.shapes import expected_shapes
 from foretoken.decoder.shards import INDEX
-from foretoken.decoder.weights import expected_shapes, mapped_tensors
 from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError, nearest
 from foretoken.formats.weight import Part
 from foretoken.rehearsal.fit import NOISE, PLACEMENTS, Fit, Placed, expect_kind, expect_room

@@ -9,7 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from foretoken.errors import ContractError
-from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict, Verifier
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 
 Result = TypeVar("Result")
 

@@ -1,0 +1,161 @@
+"""Weights from safetensors: memory-mapped, checked against the configuration, and copied if asked or where it pays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Container, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from foretoken.common.limits import memory_left
+from foretoken.common.progress import size
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.homes import choice as home
+from foretoken.decoder.homes.huge_pages import copied, size_of
+from foretoken.decoder.homes.mapped import MappedFiles
+from foretoken.decoder.shapes import EMBEDDING, expected_shapes, linear_shapes
+from foretoken.decoder.shards import weight_files
+from foretoken.decoder.weights import Weights, assemble, repacked
+from foretoken.errors import CheckpointError, ModelError, UnsupportedModelError
+from foretoken.formats.slices import on_threads
+from foretoken.formats.table import Format
+from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
+from foretoken.kernels import native
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def load_weights(
+    folder: Path,
+    config: DecoderConfig,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    copy: bool | None = False,
+    besides: int = 0,
+    threads: int | None = None,
+) -> Weights:
+    """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
+    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go; None: where that pays and
+    memory is left for it and for `besides`, bytes that will be taken later (see `home`). Low-bit weights stay on the
+    CPU. Every tensor's presence and shape is checked before any is used."""
+    files = MappedFiles(weight_files(folder))
+    found = mapped_tensors(folder, config)
+    files.expect_names()
+    dtype = dtype or found[f"{EMBEDDING}.weight"].dtype
+    tensors = {name: found.pop(name) for name in expected_shapes(config)}
+    needed, began, why = size_of({name: (tensor.shape, dtype) for name, tensor in tensors.items()}), perf_counter(), ""
+    if copy is None:
+        chosen = _home_here(config, dtype, device, needed, besides)
+        copy, why = chosen.name == "copied", f": {chosen.why}"
+        if chosen.lacking:
+            log.info("the weights in %s stay mapped%s", folder, why)
+    if copy and device == "cpu":
+        codes = _coded(copied(found, None), config, threads)
+        try:
+            copies = copied(tensors, dtype)
+        except ModelError as error:
+            if not why:
+                raise
+            log.info("the weights in %s stay mapped: %s", folder, error)
+        else:
+            made = repacked(assemble(copies, config, codes), threads=threads)
+            files.expect_unchanged()
+            if why:
+                took = perf_counter() - began
+                log.info("the weights in %s, %s, were copied into memory in %.1f s%s", folder, size(needed), took, why)
+            return made
+    codes = _coded(found, config, threads)  # on the CPU: what runs elsewhere takes their values there
+    placed = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
+    files.expect_unchanged()  # while it was converted
+    stays = bool(codes) or any(placed[name] is tensor for name, tensor in tensors.items())
+    return replace(assemble(placed, config, codes), mapped=files if stays else None)
+
+
+def _home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: int, besides: int) -> home.Home:
+    """Where weights should lie as this machine is now."""
+    isa = native.isa() if device == "cpu" and native.module() is not None else None
+    return home.choose(
+        str(dtype).removeprefix("torch.") if config.low_bit is None else config.low_bit.label,
+        isa,
+        has_layout=isa is not None and native.repacks(isa),
+        needed=needed,
+        besides=besides,
+        left=memory_left() if needed >= home.SMALL else None,  # to look takes milliseconds
+    )
+
+
+def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
+    """The tensors that a checkpoint of this configuration must hold, as they are, where its files are mapped: first
+    those of `expected_shapes`, whose shapes and types are checked, then those of low-bit weights."""
+    shapes = expected_shapes(config)
+    low_bit = [] if config.low_bit is None else _coded_parts(config.low_bit, linear_shapes(config))
+    mapped = dict(_mapped_tensors(folder, {*shapes, *low_bit}))
+    missing = [name for name in (*shapes, *low_bit) if name not in mapped]
+    if missing:
+        raise CheckpointError(
+            f"{folder} lacks {len(missing)} of {len(shapes) + len(low_bit)} tensors, the first is {missing[0]}; "
+            "expected what config.json describes: fetch the checkpoint again"
+        )
+    found = {name: mapped[name] for name in (*shapes, *low_bit)}
+    for name, shape in shapes.items():
+        if tuple(found[name].shape) != shape:
+            raise CheckpointError(
+                f"{name} has shape {list(found[name].shape)}, expected {list(shape)} by config.json; "
+                "the files do not belong together: fetch the checkpoint again"
+            )
+    for name in shapes:  # all of them: a quantised matrix may lie beside a float embedding
+        if found[name].dtype not in DTYPES.values():
+            raise UnsupportedModelError(
+                f"weights of type {found[name].dtype} are not supported; supported: {', '.join(DTYPES)}"
+            )
+    return found
+
+
+def copied_codes(
+    folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
+) -> dict[str, QuantisedWeight]:
+    """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own. instead:
+    what to do where there is no memory for them; without: layers whose are not read."""
+    found = mapped_tensors(folder, config)
+    assert config.low_bit is not None
+    wanted = _coded_parts(config.low_bit, linear_shapes(config, without=without))
+    return _coded(copied({name: found[name] for name in wanted}, None, instead=instead), config, threads, without)
+
+
+def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> list[str]:
+    return [f"{name}.weight.{part}" for name, shape in linears.items() for part in parts(format, *shape)]
+
+
+def _coded(
+    found: dict[str, torch.Tensor], config: DecoderConfig, threads: int | None, without: Collection[int] = ()
+) -> dict[str, QuantisedWeight]:
+    """The weights of a low-bit checkpoint, each checked, by the name of its layer."""
+    if config.low_bit is None:
+        return {}
+    coded = {}
+    for name, shape in linear_shapes(config, without=without).items():
+        made = {part: found.pop(f"{name}.weight.{part}") for part in parts(config.low_bit, *shape)}
+        coded[name] = QuantisedWeight(config.low_bit, shape, **made)
+    names = list(coded)
+    on_threads(lambda i: expect_valid(coded[names[i]], f"{names[i]}.weight"), range(len(names)), threads)
+    return coded
+
+
+def _mapped_tensors(folder: Path, wanted: Container[str]) -> Iterator[tuple[str, torch.Tensor]]:
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = [name for name in file.keys() if name in wanted]  # noqa: SIM118 (not a dictionary)
+                tensors = [file.get_tensor(name) for name in names]
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} cannot be read as safetensors ({error}); it may be cut short: fetch the file again"
+            ) from None
+        yield from zip(names, tensors, strict=True)

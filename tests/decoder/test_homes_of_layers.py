@@ -1,0 +1,160 @@
+"""Weights that are not always in memory: a home is asked before its layer runs, and told after; no bit differs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.homes.layers import LayerHome, stretches
+from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.weights import LINEARS, LayerWeights, Weights, assemble
+from foretoken.errors import ContractError, ModelError
+from foretoken.formats.weight import QuantisedWeight
+from tests.decoder.low_bit import INT4, made, outcomes
+from tests.isas import HERE
+from tests.tiny import one_thread
+
+__all__ = ["one_thread"]
+WAYS = ["pytorch", *(f"native {isa}" for isa in HERE[-1:])]
+
+
+class Away:
+    """A layer's weights lie elsewhere, and nonsense lies where the layer reads them while nobody has asked for them."""
+
+    name = "away"
+
+    def __init__(self, layer: LayerWeights, log: list[str], index: int) -> None:
+        self._places = list(_memory(layer))
+        self._kept = [place.clone() for place in self._places]
+        self._log, self._index = log, index
+        self.fails = False
+        self._leave()
+
+    def acquire(self) -> None:
+        if self.fails:
+            raise ModelError("the disk is gone; put it back")
+        self._log.append(f"+{self._index}")
+        for place, kept in zip(self._places, self._kept, strict=True):
+            place.copy_(kept)
+
+    def release(self) -> None:
+        self._log.append(f"-{self._index}")
+        self._leave()
+
+    def _leave(self) -> None:
+        for place in self._places:
+            place.fill_(float("nan") if place.dtype.is_floating_point else 77)
+
+
+def _memory(layer: LayerWeights) -> Iterator[torch.Tensor]:
+    for name in LINEARS:
+        weight = getattr(layer, name).weight
+        yield from (weight.codes, weight.scales) if isinstance(weight, QuantisedWeight) else (weight,)
+
+
+def away(weights: Weights, layers: tuple[int, ...]) -> tuple[Weights, list[str]]:
+    """The same weights, some layers of which are away."""
+    log: list[str] = []
+    homes: list[LayerHome | None] = [
+        Away(layer, log, index) if index in layers else None for index, layer in enumerate(weights.layers)
+    ]
+    return replace(weights, homes=tuple(homes)), log
+
+
+def copies(config: object, weights: Weights) -> Weights:
+    return assemble({name: tensor.clone() for name, tensor in weights.tensors.items()}, config)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("layers", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
+def test_passes_have_the_same_bits_wherever_weights_lie(layers: tuple[int, ...], way: str) -> None:
+    config, weights = made(num_hidden_layers=3)
+    expected = outcomes(Decoder(config, weights, threads=1, arithmetic=way), (1, 3, 40))
+    there, log = away(copies(config, weights), layers)
+    decoder = Decoder(config, there, threads=1, arithmetic=way)
+    assert decoder.home == "copied and away"
+    assert outcomes(decoder, (1, 3, 40)) == expected
+    assert log[: 2 * len(layers)] == [f"{sign}{layer}" for layer in layers for sign in "+-"], (
+        "a pass asks for each once"
+    )
+    assert len(log) % (2 * len(layers)) == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_range_of_layers_asks_for_no_other(way: str) -> None:
+    config, weights = made(num_hidden_layers=3)
+    there, log = away(copies(config, weights), (0, 1, 2))
+    decoder, plain = (Decoder(config, its, threads=1, arithmetic=way) for its in (there, weights))
+    results = []
+    for its in (decoder, plain):
+        rows = chain(its.new_cache(), [1, 2, 3])
+        hidden = its.layers(its.embed(rows.tokens), rows, 0, 1)
+        results.append(its.layers(hidden, rows, 1, 3))
+    assert torch.equal(*results)
+    assert log == ["+0", "-0", "+1", "-1", "+2", "-2"]
+    log.clear()
+    chains = [its.draft_chain(its.new_cache(), 1, 4) for its in (decoder, plain)]
+    assert chains[0] == chains[1]
+    assert len(chains[0]) == 4
+    assert log == ["+0", "-0", "+1", "-1", "+2", "-2"] * 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_fails_while_it_comes_in_is_raised_and_the_next_pass_is_whole(way: str) -> None:
+    config, weights = made(num_hidden_layers=3)
+    there, log = away(copies(config, weights), (0, 2))
+    decoder = Decoder(config, there, threads=1, arithmetic=way)
+    last = there.homes[2]
+    assert isinstance(last, Away)
+    last.fails = True
+    cache = decoder.new_cache()
+    with pytest.raises(ModelError, match="the disk is gone"):
+        decoder.forward(Rows([(cache, [1, 2], [-1, 0])]))
+    assert log == ["+0", "-0"], "who has been asked is told"
+    cache.discard()
+    last.fails = False
+    plain = Decoder(config, weights, threads=1, arithmetic=way)
+    both = [its.run(chain(c, [1, 2])).logits(1) for its, c in ((decoder, cache), (plain, plain.new_cache()))]
+    assert torch.equal(*both)
+
+
+def test_low_bit_layers_come_in_too_where_the_native_module_is_and_are_refused_where_it_is_not() -> None:
+    config, weights = made(num_hidden_layers=2)
+    expected = outcomes(Decoder(config, quantised(weights, config, INT4), threads=1), (1, 40))
+    there, log = away(quantised(weights, config, INT4), (1,))
+    if HERE:
+        assert outcomes(Decoder(config, there, threads=1), (1, 40)) == expected
+        assert log[:2] == ["+1", "-1"]
+    with pytest.raises(ContractError, match="cannot come in while a pass runs; install the native module"):
+        Decoder(config, there, threads=1, arithmetic="pytorch")
+
+
+def test_a_weight_that_is_no_number_is_found_where_it_lies() -> None:
+    config, weights = made(num_hidden_layers=2)
+    broken = copies(config, weights)
+    broken.layers[1].up.values[3, 5] = float("inf")
+    there, log = away(broken, (0, 1))
+    assert (
+        there.first_not_finite()
+        == f"1 of {broken.layers[1].up.values.numel()} numbers in model.layers.1.mlp.up_proj.weight"
+    )
+    assert log.count("+0") == log.count("-0") > 1
+
+
+def test_layers_that_are_in_memory_run_together() -> None:
+    home = Away.__new__(Away)
+    homes = (None, None, home, home, None)
+    assert list(stretches((), 1, 4)) == [(range(1, 4), None)]
+    assert list(stretches(homes, 0, 5)) == [
+        (range(2), None),
+        (range(2, 3), home),
+        (range(3, 4), home),
+        (range(4, 5), None),
+    ]
+    assert list(stretches(homes, 1, 3)) == [(range(1, 2), None), (range(2, 3), home)]
+    assert list(stretches(homes, 2, 2)) == [(range(2, 2), None)]
