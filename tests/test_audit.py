@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from foretoken.api.audit import audit
+from foretoken.api.checkpoint import Checkpoint
 from foretoken.api.model import Model
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.lookup import LookupDrafter
@@ -41,14 +42,10 @@ class Flips(LocalVerifier):
 
 def model_of(world: World, verifier: LocalVerifier) -> Model:
     return Model(
-        world.target,
-        None,
+        Checkpoint(world.target, None, "tiny", Path()),
         verifier,
         LookupDrafter(),
         budgets={"test": Budget(5, 5)},
-        end_tokens=frozenset(),
-        name="tiny",
-        folder=Path(),
         settings=LoadSettings(),
     )
 

@@ -111,7 +111,7 @@ def test_a_turn_reads_what_is_new_and_no_more(model: Model, read: list[int]) -> 
 def test_wherever_a_turn_is_interrupted_the_talk_goes_on(model: Model) -> None:
     """At every line of the talk's own, the last ones of a turn among them; the exception and its frames are kept, as
     an interactive Python keeps them."""
-    interrupts = Interrupts("chat.py")
+    interrupts = Interrupts("api/chat.py")
     kept: list[BaseException] = []
 
     def turn(chat: foretoken.Chat) -> None:

@@ -12,6 +12,7 @@ import torch
 
 import foretoken
 from foretoken.api.audit import audit
+from foretoken.api.checkpoint import Checkpoint
 from foretoken.api.model import Model
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
@@ -203,14 +204,10 @@ def test_where_some_prompts_fail_the_others_are_finished(at_once: int) -> None:
 
 def tiny(target: Decoder) -> Model:
     return Model(
-        target,
-        None,
+        Checkpoint(target, None, "tiny", Path()),
         LocalVerifier(target),
         LookupDrafter(min_match=1),
         budgets={"lookup": Budget(5, 5)},
-        end_tokens=frozenset(),
-        name="tiny",
-        folder=Path(),
         settings=LoadSettings(),
     )
 

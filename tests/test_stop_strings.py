@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foretoken
+from foretoken.api.checkpoint import Checkpoint
 from foretoken.api.model import Model
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
@@ -145,14 +146,10 @@ def tiny_model(drafter: Drafter) -> Model:
     """A tiny target whose tokens are halves of characters."""
     target, tokenizer = make_world().target, cast("Tokenizer", Bytes(CHUNKS))
     return Model(
-        target,
-        tokenizer,
+        Checkpoint(target, tokenizer, "tiny", Path()),
         LocalVerifier(target, stops=watch_for_stops(tokenizer)),
         drafter,
         budgets={"test": Budget(5, 5)},
-        end_tokens=frozenset(),
-        name="tiny",
-        folder=Path(),
         settings=LoadSettings(),
     )
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from foretoken.api.build import load, load_level
+from foretoken.api.build import load
+from foretoken.api.levels import load_level
 from foretoken.bench import acceptance, copies
 from foretoken.bench.ceilings import Ceiling
 from foretoken.common.source import EMBEDDED

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import foretoken
-from foretoken.api import build
+from foretoken.api import levels
 from foretoken.copies import beside
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder import loading
@@ -42,8 +42,8 @@ def casts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(format.label)
         return quantised(weights, config, format, **how)
 
-    quantised = build.quantised
-    monkeypatch.setattr(build, "quantised", counted)
+    quantised = levels.quantised
+    monkeypatch.setattr(levels, "quantised", counted)
     return made
 
 
@@ -52,7 +52,7 @@ def draft_of(model: Path, draft: str, **settings: Any) -> Decoder:
     chosen = LoadSettings(draft=draft, **settings)
     target = foretoken.load(model, draft="none", **settings).target
     level = find_levels(name_levels(chosen), model)[0]
-    return build.load_level(level, model, target, chosen).decoder
+    return levels.load_level(level, model, target, chosen).decoder
 
 
 def same_codes(decoder: Decoder, folder: Path) -> bool:
@@ -86,7 +86,7 @@ def test_its_codes_have_memory_of_their_own_and_the_rest_is_the_models(model: Pa
     copy_of(model, "mxfp4")
     chosen = LoadSettings(draft="mxfp4")
     target = foretoken.load(model, draft="none").target
-    drafter = build.load_level(name_levels(chosen)[0], model, target, chosen).decoder.weights
+    drafter = levels.load_level(name_levels(chosen)[0], model, target, chosen).decoder.weights
     assert drafter.embedding is target.weights.embedding
     assert drafter.norm is target.weights.norm
     storages = set()
@@ -187,7 +187,7 @@ def test_a_copy_in_another_format_is_told_with_how_to_ask_for_it(
 ) -> None:
     def told(target: Path, draft: str) -> list[str]:
         caplog.clear()
-        with caplog.at_level(logging.INFO, logger=build.__name__):
+        with caplog.at_level(logging.INFO, logger=levels.__name__):
             draft_of(target, draft)
         return [text for text in map(logging.LogRecord.getMessage, caplog.records) if "is made anew" in text]
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 import foretoken
-from foretoken.api.build import Loaded, with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
 from foretoken.drafters.fractal import SLOTS
 from foretoken.kernels import native

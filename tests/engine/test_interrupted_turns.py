@@ -21,9 +21,9 @@ FILES = (
     "decoder/cache.py",
     "decoder/caches.py",
     "verification/local.py",
-    "engine.py",
+    "loop/engine.py",
     "decoder/rows.py",
-    "checking.py",
+    "decoder/checking.py",
 )
 GROWS = 256  # positions, at which a cache grows
 

@@ -138,7 +138,7 @@ def test_what_makes_no_sense_is_refused(spec: str, message: str) -> None:
 
 
 def test_what_the_model_has_not_is_refused_before_its_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.api.build.load_weights", lambda *_, **__: pytest.fail("weights were read"))
+    monkeypatch.setattr("foretoken.api.checkpoint.load_weights", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(DraftSpecError, match="n is 3, and the model has 2 layers; give at most 2"):
         foretoken.load("stdlib-1m", draft="fractal:n=3")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken.api import build
+from foretoken.api import build, checkpoint, levels
 from foretoken.api.build import with_draft
 from foretoken.api.model import Model
 from foretoken.drafters.reading import DecoderDrafter
@@ -83,14 +83,14 @@ def test_weights_and_tokenizer_are_shared_and_all_else_is_its_own(plain: Model) 
 
 def test_what_was_loaded_for_another_draft_is_not_loaded_again(plain: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    really = build.load_level
+    really = levels.load_level
 
     def load_level(level: Any, *given: Any) -> Any:
         made.append(level.called)
         return really(level, *given)
 
     monkeypatch.setattr(build, "load_level", load_level)
-    loaded = build.Loaded()
+    loaded = levels.Loaded()
     drafts = ("int4", "int4,lookup", "int4:inputs=bf16", "int4,int4,lookup")
     one, laddered, *others = (with_draft(plain, draft, loaded=loaded) for draft in drafts)
     assert made == ["int4", "int4", "int4-2"]
@@ -117,7 +117,7 @@ def test_a_wrong_draft_is_refused_before_anything_is_loaded(
     def never(*given: Any, **named: Any) -> Any:
         raise AssertionError("weights were loaded")
 
-    monkeypatch.setattr(build, "load_weights", never)
+    monkeypatch.setattr(checkpoint, "load_weights", never)
     for draft, tokens, error, message in (
         ("lokup", None, DraftSpecError, "there is no draft 'lokup'; did you mean 'lookup'?"),
         ("stdlib-1m,lokup", None, DraftSpecError, "there is no draft 'lokup'; did you mean 'lookup'?"),

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, overload
 
 from foretoken.api.audit import audit
 from foretoken.api.chat import Chat
-from foretoken.common.files import FilesAsRead
+from foretoken.api.checkpoint import Checkpoint
+from foretoken.api.requests import Requests
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
-from foretoken.errors import BatchError, ForetokenError, PromptError, SettingError, quoted, without_frames
+from foretoken.errors import BatchError, ForetokenError, SettingError, quoted, without_frames
 from foretoken.loop.engine import Engine, Schedule
 from foretoken.loop.generating import Ended, Event, Prepare, generating
 from foretoken.loop.output import Generation, Output, Piece, Stream
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Cost
-from foretoken.protocol.types import TARGET, Budget, Request, SamplingParams
+from foretoken.protocol.types import TARGET, Budget, Request
 from foretoken.results.completion import Completion
 from foretoken.results.stats import summarise
-from foretoken.settings.generate import GenerateSettings, expect_repeatable
+from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
-from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
 
 
 class Model:
@@ -41,36 +39,32 @@ class Model:
 
     def __init__(
         self,
-        target: Decoder,
-        tokenizer: Tokenizer | None,
+        checkpoint: Checkpoint,
         verifier: Verifier,
         drafter: Drafter,
         *,
         budgets: Mapping[str, Budget],
         decoders: Mapping[str, Decoder] | None = None,
-        end_tokens: frozenset[int],
-        name: str,
-        folder: Path,
         settings: LoadSettings,
-        files: FilesAsRead | None = None,
     ) -> None:
-        self.target = target
-        self.tokenizer = tokenizer
+        self.checkpoint = checkpoint
+        self.target = checkpoint.target
+        self.tokenizer = checkpoint.tokenizer
+        self.end_tokens = checkpoint.end_tokens
+        self.name = checkpoint.name
+        self.folder = checkpoint.folder
+        self.files = checkpoint.files
         self.budgets = dict(budgets)
-        self.end_tokens = end_tokens
-        self.promise = target.promise
+        self.promise = self.target.promise
         self.draft = settings.draft
-        self.name = name
-        self.folder = folder
         self.settings = settings
-        self.files = files
         self._verifier = verifier
         self.drafter = drafter
         self.levels = tuple(name for name in budgets if name != "none")
-        self.decoders = {TARGET: target, **(decoders or {})}
+        self.decoders = {TARGET: self.target, **(decoders or {})}
         mapped = (decoder.weights.mapped for decoder in self.decoders.values())
         self._mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
-        self._sequences = itertools.count()
+        self._requests = Requests(self, verifier, settings.rule)
         self._conversations = itertools.count()
 
     @property
@@ -100,7 +94,7 @@ class Model:
     ) -> list[Completion]:
         """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
         chosen = GenerateSettings.chosen(chosen, settings)
-        run = self._run(self._requests(prompt, chosen), chosen)
+        run = self._run(self._requests.of(prompt, chosen), chosen)
         return _exhausted(run)
 
     @overload
@@ -159,7 +153,7 @@ class Model:
             raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")
         if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
             raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
-        (any_prompt,) = self._requests((0,), chosen)
+        (any_prompt,) = self._requests.of((0,), chosen)
         try:
             self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
         finally:
@@ -175,7 +169,7 @@ class Model:
         chosen = GenerateSettings.chosen(chosen, settings)
         if chosen.n != 1:
             raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
-        return Stream(self._run(self._requests(prompt, chosen), chosen))
+        return Stream(self._run(self._requests.of(prompt, chosen), chosen))
 
     def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
         """A talk, which keeps what the model has read from one turn to the next.
@@ -184,61 +178,12 @@ class Model:
         """
         conversation = next(self._conversations)
         return Chat(
-            lambda prompt, settings: self._run(self._requests(prompt, settings, conversation), settings),
+            lambda prompt, settings: self._run(self._requests.of(prompt, settings, conversation), settings),
             partial(self._verifier.forget, conversation),
             self.tokenizer,
             name=self.name,
             system=system,
             plain=plain,
-        )
-
-    def _requests(
-        self, prompt: str | Sequence[int], settings: GenerateSettings, conversation: int | None = None
-    ) -> list[Request]:
-        """One request a completion."""
-        self._expect_usable(settings)
-        tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
-        first = next(self._sequences)
-        return [
-            Request(
-                sequence=next(self._sequences) if completion else first,
-                prompt=tokens,
-                max_new_tokens=settings.max_new_tokens,
-                end_tokens=frozenset() if settings.ignore_eos else self.end_tokens,
-                keep_logits=settings.keep_logits or settings.hash_logits or settings.logprobs is not None,
-                sampling=sampling,
-                completion=completion,
-                conversation=conversation,
-                stop=settings.stops,
-                prompt_of=first if completion else None,
-            )
-            for completion in range(settings.n)
-        ]
-
-    def _expect_usable(self, settings: GenerateSettings) -> None:
-        """Refuse settings that this model cannot follow, whatever the prompt is."""
-        if settings.audit:
-            expect_repeatable(self.settings.rule, settings, "an audit")
-        if settings.stops and self.tokenizer is None:
-            raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
-
-    def _sampling(self, settings: GenerateSettings) -> SamplingParams:
-        size = self._verifier.vocab_size
-        bias = tuple(sorted((settings.logit_bias or {}).items()))
-        if bias and bias[-1][0] >= size:
-            raise SettingError(f"logit_bias names token {bias[-1][0]}; the model has tokens 0 to {size - 1}")
-        sampled = settings.temperature > 0
-        return SamplingParams(
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            min_p=settings.min_p,
-            repetition_penalty=settings.repetition_penalty,
-            presence_penalty=settings.presence_penalty,
-            frequency_penalty=settings.frequency_penalty,
-            logit_bias=bias,
-            seed=(secrets.randbits(53) if settings.seed is None else settings.seed) if sampled else 0,
-            constraint=settings.constraint,
         )
 
     def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
@@ -258,7 +203,7 @@ class Model:
         """Completions as they are done, with the indices of their prompts; at last what failed."""
 
         def prepare(prompt: str | Sequence[int]) -> tuple[Request, Output]:
-            (request,) = self._requests(prompt, settings)
+            (request,) = self._requests.of(prompt, settings)
             return self._prepared(request, settings)
 
         completions: list[Completion | None] = [None] * len(prompts)
@@ -333,7 +278,7 @@ class Model:
         tokens = tuple(piece.token for piece in output.pieces)
         sampled = request.sampling.temperature > 0
         # it shares nothing with the first; of a prompt that was another's it reads all
-        again = replace(request, sequence=next(self._sequences), conversation=None, prompt_of=None)
+        again = replace(request, sequence=self._requests.number(), conversation=None, prompt_of=None)
         audited = audit(self._verifier, again, tokens) if settings.audit else None
         if audited is not None and (error := self._changed()) is not None:
             raise error
@@ -367,28 +312,7 @@ class Model:
 
     def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
-            expect_whole(prompt, "the prompt")
-            tokens = tuple(self.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
-        else:
-            ids = token_ids(prompt)
-            if ids is None:
-                raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids")
-            tokens = ids
-        if not tokens:
-            raise PromptError("the prompt is empty; expected at least one token")
-        size, context = self._verifier.vocab_size, self._verifier.context_length
-        for token in tokens:
-            if not 0 <= token < size:
-                raise PromptError(f"the prompt holds token {quoted(token)}; the model has tokens 0 to {size - 1}")
-        if len(tokens) >= context:
-            raise PromptError(
-                f"the prompt has {len(tokens)} tokens, and the model's context holds {context} with what follows; "
-                "shorten the prompt"
-            )
-        return tokens
+        return self._requests.tokens_of(prompt)
 
 
 def _exhausted(run: Generation) -> list[Completion]:

@@ -20,7 +20,8 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from foretoken.api.build import load, load_level
+from foretoken.api.build import load
+from foretoken.api.levels import load_level
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder

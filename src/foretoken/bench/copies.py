@@ -23,7 +23,8 @@ from typing import IO, Any
 
 import torch
 
-from foretoken.api.build import DRAFT_INPUTS, load
+from foretoken.api.build import load
+from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.passes import SHAPE, write_checkpoint
 from foretoken.bench.script import carry_out

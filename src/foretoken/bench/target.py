@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken.api.build import Loaded, load, with_draft
+from foretoken.api.build import load, with_draft
+from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn

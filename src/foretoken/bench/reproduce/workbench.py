@@ -9,7 +9,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from foretoken.api.build import Loaded, with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
 from foretoken.bench.decode import ask
 from foretoken.bench.generations import Generation

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foretoken.api.build import Loaded, with_draft
+from foretoken.api.build import with_draft
+from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
 from foretoken.bench.decode import Progress, ask
 from foretoken.bench.generations import differing, rounds_of

@@ -1,0 +1,91 @@
+"""A checkpoint as it was loaded: the model that is to answer faster, before anything drafts for it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretoken.common.files import FilesAsRead
+from foretoken.decoder.config import DecoderConfig, read_config, read_json
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.loading import DTYPES, load_weights
+from foretoken.decoder.weights import Weights
+from foretoken.errors import CheckpointError, SettingError
+from foretoken.settings.load import LoadSettings
+from foretoken.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`name` is what the caller called it, `folder` where it was found. `files` are those that decide what it says, as
+    they were when they were read; None of a model that came from none."""
+
+    target: Decoder
+    tokenizer: Tokenizer | None
+    name: str
+    folder: Path
+    end_tokens: frozenset[int] = frozenset()
+    files: FilesAsRead | None = None
+
+
+def read_checkpoint(
+    folder: Path, settings: LoadSettings, *, besides: int = 0
+) -> tuple[DecoderConfig, Weights, Tokenizer | None]:
+    """What a folder holds. besides: bytes that will be taken for other things, before or while the weights are used."""
+    config = read_config(folder)
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer is not None and tokenizer.size > config.vocab_size:
+        raise CheckpointError(
+            f"the tokenizer in {folder} has {tokenizer.size} tokens and the model {config.vocab_size}; "
+            "they do not belong together: fetch both from one place"
+        )
+    return config, weights_of(folder, config, settings, besides), tokenizer
+
+
+def weights_of(folder: Path, config: DecoderConfig, settings: LoadSettings, besides: int = 0) -> Weights:
+    """The weights in a folder, in the type, on the device and in the home that the settings ask for."""
+    return load_weights(
+        folder,
+        config,
+        dtype=DTYPES.get(settings.dtype),
+        device=settings.device,
+        copy={"mapped": False, "copied": True}.get(settings.weights),
+        besides=besides,
+        threads=settings.threads,
+    )
+
+
+def decoder_of(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:
+    """A decoder that keeps the promise that the settings ask for, or the best one there is."""
+    # "auto" asks for "exact" and takes what there is: `target.promise`
+    asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
+    return Decoder(config, weights, threads=settings.threads, promise=asked)
+
+
+def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
+    """The end tokens: from generation_config.json, else config.json, else the tokenizer. May be several, or none."""
+    for name in ("generation_config.json", "config.json"):
+        if os.path.lexists(folder / name):  # a link that leads nowhere is no reason to go on with other end tokens
+            found = read_json(folder / name).get("eos_token_id")
+            if found is not None:
+                ids = found if isinstance(found, list) else [found]
+                if not all(type(i) is int and 0 <= i < config.vocab_size for i in ids):
+                    raise CheckpointError(
+                        f"{name}: eos_token_id is {found!r}, expected ids below {config.vocab_size}; correct the file"
+                    )
+                return frozenset(ids)
+    if tokenizer is not None and tokenizer.end_token is not None:
+        return frozenset([tokenizer.end_token])
+    return frozenset()
+
+
+def expect_device(device: str) -> None:
+    """Refuse a GPU that is not there."""
+    if device == "cpu":
+        return
+    import torch
+
+    number = int(device.partition(":")[2] or 0)
+    if not torch.cuda.is_available() or number >= torch.cuda.device_count():
+        raise SettingError(f"device is {device!r}, but PyTorch sees no such GPU here; use cpu")

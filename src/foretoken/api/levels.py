@@ -1,0 +1,145 @@
+"""What stands behind the levels of a draft: other checkpoints, and low-bit copies of the target, read or made."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import NamedTuple
+
+from foretoken.api.checkpoint import decoder_of, read_checkpoint, weights_of
+from foretoken.common.progress import size
+from foretoken.copies import beside
+from foretoken.decoder.config import DecoderConfig, read_config
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.low_bit import copy_of, quantised, size_in, with_inputs
+from foretoken.decoder.native_pass import why_not
+from foretoken.decoder.weights import Weights
+from foretoken.drafters.decoders import in_format
+from foretoken.drafters.recipe import Level, LoadedLevel
+from foretoken.formats import Format
+from foretoken.settings.load import LoadSettings
+from foretoken.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+DRAFT_INPUTS = "int8"  # what rows are rounded to before they meet a draft's low-bit weights, unless the draft says
+
+
+class LoadedAs(NamedTuple):
+    """What decides what a level is loaded from. `called` too: no two levels of one ladder share a decoder, whose
+    buffers one pass at a time has."""
+
+    called: str
+    folder: Path | None
+    format: Format | None
+    inputs: str
+    own_layers: tuple[int, ...] = ()
+
+
+Loaded = dict[LoadedAs, LoadedLevel]
+
+
+def loaded_as(level: Level) -> LoadedAs:
+    """What a level is loaded from."""
+    return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers)
+
+
+def memory_of_copies(levels: list[Level], config: DecoderConfig) -> int:
+    """Bytes of memory that low-bit copies will take, made or read. config: the target's."""
+    return sum(
+        size_in(
+            level.format,
+            config if level.is_copy or level.folder is None else read_config(level.folder),
+            level.own_layers,
+        )
+        for level in levels
+        if level.format is not None
+    )
+
+
+def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
+    """What stands behind a level that `find_levels` has found: another checkpoint, or a copy of the target, which lies
+    in `folder`. With its tokenizer, where it has one of its own."""
+    began = perf_counter()
+    config, weights, tokenizer = target.config, target.weights, None
+    copy = None if level.folder is None else beside.describe(level.folder)
+    if level.folder is None:  # the target's weights, in a format
+        weights, copy = _low_bit(level, folder, config, weights, settings)
+    elif copy is not None and level.is_copy:
+        weights = copy_of(
+            weights, config, beside.read(copy, config, settings.threads, own=level.own_layers), inputs=_inputs(level)
+        )
+        _tell(level.called, weights, f"read from {copy.folder} ({copy.quantiser})", began)
+        tokenizer = Tokenizer.load(level.folder)
+    elif copy is not None:
+        config, weights, tokenizer = read_checkpoint(level.folder, settings)
+        weights = with_inputs(weights, _inputs(level))
+        _tell(level.called, weights, f"read from {copy.folder}", began)
+    elif level.format is None:
+        config, weights, tokenizer = read_checkpoint(level.folder, settings)
+    else:
+        config, weights, tokenizer = read_checkpoint(level.folder, replace(settings, weights="mapped"))
+        weights, copy = _low_bit(level, level.folder, config, weights, settings)
+    return LoadedLevel(decoder_of(config, weights, settings), tokenizer, copy)
+
+
+def _low_bit(
+    level: Level, folder: Path, config: DecoderConfig, weights: Weights, settings: LoadSettings
+) -> tuple[Weights, beside.About | None]:
+    """Weights in the level's format: read from the copy beside the folder that they come from, if one lies there,
+    otherwise made."""
+    assert level.format is not None
+    began = perf_counter()
+    called = level.format.label if level.is_copy else f"{level.called} in {level.format.label}"
+    copy = None
+    found = beside.find(folder, config, level.format, settings.threads, own=level.own_layers)
+    if found is not None:
+        copy, coded = found
+        made = copy_of(weights, config, coded, inputs=_inputs(level))
+        how = f"read from {copy.folder} ({copy.quantiser})"
+    else:
+        other = beside.find_other(folder, config, level.format)
+        if other is not None:
+            spec = other.format.label if level.is_copy else in_format(level.name, other.format)
+            log.info("%s is made anew, and %s is there: the draft %r reads it", called, other.folder, spec)
+        rows = weights
+        if weights.layouts != {"rows"}:  # of an instruction set's own layout nobody else can make anything
+            rows = weights_of(folder, config, replace(settings, weights="mapped"))
+        made = quantised(
+            rows,
+            config,
+            level.format,
+            inputs=_inputs(level),
+            share=weights,
+            own=level.own_layers,
+            threads=settings.threads,
+        )
+        how = "cast"
+    _tell(called, made, how, began)
+    return made, copy
+
+
+def _inputs(level: Level) -> str:
+    inputs: str = level.options.get("inputs", DRAFT_INPUTS)
+    return inputs
+
+
+def _tell(called: str, weights: Weights, how: str, began: float) -> None:
+    """What a low-bit draft is and how long that took."""
+    bytes_read = sum(linear.nbytes for linear in weights.linears)
+    log.info("%s: %s, %s in %.1f s", called, size(bytes_read), how, perf_counter() - began)
+    warn_if_inflated(called, weights)
+
+
+def warn_if_inflated(called: str, weights: Weights) -> None:
+    """Say where low-bit weights run in PyTorch."""
+    why = why_not(weights)
+    if why is not None:
+        log.warning(
+            "%s runs in PyTorch (%s), which makes bf16 of low-bit weights: it is no smaller and no faster than the "
+            "weights that it was made of",
+            called,
+            why,
+        )

@@ -1,0 +1,109 @@
+"""From prompts and settings to requests, each checked before anything is computed."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from foretoken.errors import PromptError, SettingError, quoted
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Request, SamplingParams
+from foretoken.settings.generate import GenerateSettings, expect_repeatable
+from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
+
+
+class Speaks(Protocol):
+    """What a model knows of its tokens. A caller may replace either, so both are asked for each time."""
+
+    tokenizer: Tokenizer | None
+    end_tokens: frozenset[int]
+
+
+class Requests:
+    """Makes the requests for one model. rule: by which its drafts are judged."""
+
+    def __init__(self, model: Speaks, verifier: Verifier, rule: str) -> None:
+        self._model = model
+        self._verifier = verifier
+        self._rule = rule
+        self._numbers = itertools.count()
+
+    def number(self) -> int:
+        """A number that no sequence has had."""
+        return next(self._numbers)
+
+    def of(
+        self, prompt: str | Sequence[int], settings: GenerateSettings, conversation: int | None = None
+    ) -> list[Request]:
+        """One request a completion."""
+        self.expect_usable(settings)
+        tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
+        first = self.number()
+        return [
+            Request(
+                sequence=self.number() if completion else first,
+                prompt=tokens,
+                max_new_tokens=settings.max_new_tokens,
+                end_tokens=frozenset() if settings.ignore_eos else self._model.end_tokens,
+                keep_logits=settings.keep_logits or settings.hash_logits or settings.logprobs is not None,
+                sampling=sampling,
+                completion=completion,
+                conversation=conversation,
+                stop=settings.stops,
+                prompt_of=first if completion else None,
+            )
+            for completion in range(settings.n)
+        ]
+
+    def expect_usable(self, settings: GenerateSettings) -> None:
+        """Refuse settings that this model cannot follow, whatever the prompt is."""
+        if settings.audit:
+            expect_repeatable(self._rule, settings, "an audit")
+        if settings.stops and self._model.tokenizer is None:
+            raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
+
+    def _sampling(self, settings: GenerateSettings) -> SamplingParams:
+        size = self._verifier.vocab_size
+        bias = tuple(sorted((settings.logit_bias or {}).items()))
+        if bias and bias[-1][0] >= size:
+            raise SettingError(f"logit_bias names token {bias[-1][0]}; the model has tokens 0 to {size - 1}")
+        sampled = settings.temperature > 0
+        return SamplingParams(
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            repetition_penalty=settings.repetition_penalty,
+            presence_penalty=settings.presence_penalty,
+            frequency_penalty=settings.frequency_penalty,
+            logit_bias=bias,
+            seed=(secrets.randbits(53) if settings.seed is None else settings.seed) if sampled else 0,
+            constraint=settings.constraint,
+        )
+
+    def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+        """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
+        if isinstance(prompt, str):
+            if self._model.tokenizer is None:
+                raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
+            expect_whole(prompt, "the prompt")
+            tokens = tuple(self._model.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
+        else:
+            ids = token_ids(prompt)
+            if ids is None:
+                raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids")
+            tokens = ids
+        if not tokens:
+            raise PromptError("the prompt is empty; expected at least one token")
+        size, context = self._verifier.vocab_size, self._verifier.context_length
+        for token in tokens:
+            if not 0 <= token < size:
+                raise PromptError(f"the prompt holds token {quoted(token)}; the model has tokens 0 to {size - 1}")
+        if len(tokens) >= context:
+            raise PromptError(
+                f"the prompt has {len(tokens)} tokens, and the model's context holds {context} with what follows; "
+                "shorten the prompt"
+            )
+        return tokens
