@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from timeit import repeat
 
 import torch
 from huggingface_hub import constants
@@ -90,25 +91,17 @@ def disk_speed(disk: Disk) -> Disk:
 
 
 def _native_speed(threads: int, isa: str, size: int) -> MemorySpeed:
-    best: dict[str, tuple[float, int]] = {}  # by kind of page: speed and streams
-    for (kind, count), speed in Ceiling(threads, isa, size).speeds.items():
-        best[kind] = max(best.get(kind, (0.0, 0)), (speed, count))
-    streams = {kind: count for kind, (_, count) in best.items()}
-    return MemorySpeed(best["huge"][0], best["small"][0], streams, threads, size, "native")
+    speeds = Ceiling(threads, isa, size).speeds  # by kind of page and streams
+    huge, small = (max((speed, n) for (of, n), speed in speeds.items() if of == kind) for kind in ("huge", "small"))
+    return MemorySpeed(huge[0], small[0], {"huge": huge[1], "small": small[1]}, threads, size, "native")
 
 
 def _torch_speed(threads: int, size: int) -> MemorySpeed:
     """A sum of floats, which is a little slower than reading."""
 
     def read(huge: bool) -> float:
-        memory = allocate(size, huge=huge).view(torch.float32)
-        memory.fill_(1.0)
-        seconds = []
-        for _ in range(3):
-            began = time.perf_counter()
-            memory.sum()
-            seconds.append(time.perf_counter() - began)
-        return size / min(seconds)
+        memory = allocate(size, huge=huge).view(torch.float32).fill_(1.0)
+        return size / min(repeat(memory.sum, timer=time.perf_counter, repeat=3, number=1))
 
     return MemorySpeed(read(True), read(False), {}, threads, size, "PyTorch")
 
