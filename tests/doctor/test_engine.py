@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from foretoken.doctor import engine
+from foretoken.doctor import engine, gather
 from foretoken.doctor.machine import allowed_cores
 from foretoken.errors import NativeError
 from foretoken.kernels import native
@@ -104,10 +104,10 @@ def test_pytorch_that_does_not_load_is_said_in_a_line(error: Exception, monkeypa
     def fail(name: str) -> None:
         raise error
 
-    engine.expect_torch()
-    monkeypatch.setattr(engine.importlib, "import_module", fail)
+    gather.expect_torch()
+    monkeypatch.setattr(gather.importlib, "import_module", fail)
     with pytest.raises(NativeError, match=rf"PyTorch does not load \({error}\); lift `ulimit -v`"):
-        engine.expect_torch()
+        gather.expect_torch()
 
 
 def test_packages_of_other_versions_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

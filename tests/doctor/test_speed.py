@@ -58,7 +58,7 @@ def test_reading_takes_the_time_that_passes(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     file.write_bytes(os.urandom(1 << 20))
     began = time.perf_counter()
-    rate, size = speed._buffered(file, 1 << 20)
+    rate, size = speed._sequential(file, 1 << 20)
     assert rate is not None
     assert size / rate <= time.perf_counter() - began
 
@@ -106,17 +106,6 @@ def test_a_disk_that_fails_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found.not_measured == "a file there could not be read (No space left on device)"
 
 
-def test_the_kind_of_a_file_system_is_that_of_the_deepest_mount(tmp_path: Path) -> None:
-    info = tmp_path / "proc" / "self" / "mountinfo"
-    info.parent.mkdir(parents=True)
-    inside = tmp_path / "mounted here"
-    inside.mkdir()
-    escaped = str(inside.resolve()).replace(" ", "\\040")
-    info.write_text(f"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / {escaped} rw - tmpfs tmpfs rw\n", encoding="utf-8")
-    assert speed._file_system(inside, tmp_path) == "tmpfs"
-    assert speed._file_system(tmp_path, tmp_path) == "ext4"
-
-
 @needs_native
 def test_memory_is_read_in_both_kinds_of_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "_MOST", 64 << 20)
@@ -160,7 +149,7 @@ def test_memory_that_is_not_given_is_not_measured(monkeypatch: pytest.MonkeyPatc
     def refuse(*args: object, **more: object) -> None:
         raise ModelError("the machine does not give 1 GB of memory; free some")
 
-    monkeypatch.setattr("foretoken.decoder.homes.huge_pages.allocate", refuse)
+    monkeypatch.setattr(speed, "allocate", refuse)
     assert speed.memory_speed(1, None) == (None, "the machine does not give 1 GB of memory")
     assert speed._share_in_huge_pages() is None
 

@@ -85,11 +85,12 @@ class Requests:
 
     def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
+        tokenizer = self._model.tokenizer
         if isinstance(prompt, str):
-            if self._model.tokenizer is None:
+            if tokenizer is None:
                 raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
             expect_whole(prompt, "the prompt")
-            tokens = tuple(self._model.tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
+            tokens = tuple(tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
         else:
             ids = token_ids(prompt)
             if ids is None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 QUICK = "left out by --quick"  # why a speed was not measured
+# variables that steer threads: how many there are, where they run, what they do without work
+COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+WAITING = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT")
 
 
 @dataclass(frozen=True)
@@ -88,21 +92,20 @@ class HugePages:
 
 @dataclass(frozen=True)
 class MemorySpeed:
-    """How fast all threads together read memory once, by kind of page, in the best number of streams a thread. other:
-    the best of both kinds at another moment, which was no better."""
+    """How fast all threads together read memory once, by kind of page, in the best number of streams a thread."""
 
-    huge: float | None
-    small: float | None
+    huge: float
+    small: float
     streams: dict[str, int]
     threads: int
     size: int  # of what was read
     by: str  # "native" or "PyTorch"
-    other: float | None = None
+    other: float | None = None  # the best of both kinds at another moment, which was no better
 
     @property
     def best(self) -> float:
         """Bytes a second."""
-        return max(self.huge or 0.0, self.small or 0.0)
+        return max(self.huge, self.small)
 
 
 @dataclass(frozen=True)
@@ -188,4 +191,4 @@ class Facts:
     parts: tuple[Part, ...]
     gpus: tuple[Gpu, ...]
     checkpoint: Checkpoint | None = None
-    fits: tuple[Fitting, ...] = field(default=())
+    fits: tuple[Fitting, ...] = ()

@@ -6,29 +6,41 @@ drafting gains comes on top of that, and depends on the text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import fields
 from math import prod
 from pathlib import Path
 
+from foretoken.common.source import resolve
 from foretoken.doctor.facts import Checkpoint, Fit, Fitting
+from foretoken.errors import ForetokenError
 from foretoken.rehearsal.shapes import SHAPES, Shape
 
-FORMATS = ("bf16", "int8", "int4", "mxfp4")
+FORMATS: tuple[str, ...] = ("bf16", "int8", "int4", "mxfp4")
 SHOWN = tuple(name for name in SHAPES if name != "llama-68m")
 DRAFT = "mxfp4"  # the copy that drafts, for weights of which it is much less
 _DRAFTED = ("fp32", "bf16", "fp16", "int8")
 CONTEXT = 4096  # tokens of keys and values
 PROCESS = 500_000_000  # bytes of Python, PyTorch, tokenizer, logits
 _PLAIN = {"bf16": 2, "fp16": 2, "fp32": 4}  # bytes of a number
+_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+_SIZES = tuple(field.name for field in fields(Shape) if field.name not in ("name", "model_type"))
 
 
 def fitting(
-    shape: Shape, formats: Iterable[str], available: int | None, memory: float | None, disk: float | None
-) -> Fitting:
-    """available: bytes of memory. memory, disk: bytes a second."""
-    every = tuple(fit(shape, name, available, memory, disk) for name in formats)
-    return Fitting(shape.name, shape.parameters, every)
+    checkpoint: Checkpoint | None, shape: Shape | None, available: int | None, memory: float | None, disk: float | None
+) -> tuple[Fitting, ...]:
+    """The model that was asked about, in its own format and others; of usual sizes, if none was. available: bytes of
+    memory. memory, disk: bytes a second."""
+    if checkpoint is None:
+        shapes, formats = [SHAPES[name] for name in SHOWN], FORMATS
+    elif shape is None or checkpoint.format is None:
+        return ()
+    else:
+        shapes, formats = [shape], formats_of(checkpoint.format)
+    return tuple(
+        Fitting(one.name, one.parameters, tuple(fit(one, name, available, memory, disk) for name in formats))
+        for one in shapes
+    )
 
 
 def formats_of(own: str) -> tuple[str, ...]:
@@ -59,29 +71,21 @@ def linear_bytes(shape: Shape, name: str) -> int:
     from foretoken.formats import format_of
     from foretoken.formats.weight import parts
 
-    format = format_of(name)
     queries, keys = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     hidden, wide = shape.hidden_size, shape.intermediate_size
-    layer = ((queries, hidden), (keys, hidden), (keys, hidden), (hidden, queries), (wide, hidden), (wide, hidden))
-    every = [*((*one, shape.num_layers) for one in (*layer, (hidden, wide))), (shape.vocab_size, hidden, 1)]
-    return sum(
-        times * prod(part.shape) * part.dtype.itemsize
-        for outputs, inputs, times in every
-        for part in parts(format, outputs, inputs).values()
-    )
+    layer = [(queries, hidden), *2 * [(keys, hidden)], (hidden, queries), *2 * [(wide, hidden)], (hidden, wide)]
+    every = [*shape.num_layers * layer, (shape.vocab_size, hidden)]
+    of_format = (part for linear in every for part in parts(format_of(name), *linear).values())
+    return sum(prod(part.shape) * part.dtype.itemsize for part in of_format)
 
 
 class _FoundError(Exception):
-    """No weights are to be fetched from a hub to tell how large they are."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    """Made of a folder: no weights are to be fetched from a hub to tell how large they are."""
 
 
 def find(name: str) -> tuple[Path, bool]:
     """The folder of a model, and whether all of it should be there: of one on the hub, it is what was fetched
     before, and config.json, which is fetched. Raises ModelNotFoundError."""
-    from foretoken.common.source import resolve
 
     def accept(folder: Path) -> None:
         raise _FoundError(folder)
@@ -89,7 +93,7 @@ def find(name: str) -> tuple[Path, bool]:
     try:
         return resolve(name, accept=accept), True
     except _FoundError as found:
-        return found.folder, False
+        return found.args[0], False
 
 
 def examine(name: str, folder: Path, isa: str | None, *, whole: bool) -> tuple[Checkpoint, Shape | None]:
@@ -98,7 +102,6 @@ def examine(name: str, folder: Path, isa: str | None, *, whole: bool) -> tuple[C
     from foretoken.decoder.config import read_config
     from foretoken.decoder.loading import load_weights, mapped_tensors
     from foretoken.decoder.native_pass import why_not
-    from foretoken.errors import ForetokenError
 
     try:
         config = read_config(folder)
@@ -116,7 +119,3 @@ def examine(name: str, folder: Path, isa: str | None, *, whole: bool) -> tuple[C
     shape = Shape(called, config.model_type, **{size: getattr(config, size) for size in _SIZES})
     format = dtype if config.low_bit is None else config.low_bit.label
     return Checkpoint(name, str(folder), config.model_type, format, here, reason), shape
-
-
-_SIZES = tuple(field.name for field in fields(Shape) if field.name not in ("name", "model_type"))
-_SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from foretoken.doctor import fits, speed
-from foretoken.doctor.engine import engine, expect_torch, gpus, parts, threads, untested, versions
-from foretoken.doctor.facts import QUICK, Checkpoint, Facts, Fitting, MemorySpeed
-from foretoken.doctor.machine import Watch, allowed_cores, look, look_around
-from foretoken.rehearsal.shapes import SHAPES, Shape
+from foretoken.doctor import fits
+from foretoken.doctor.facts import QUICK, Facts, MemorySpeed
+from foretoken.doctor.machine import allowed_cores, core_times, look, look_around, steal
+from foretoken.errors import NativeError
 
 
 def gather(
@@ -20,51 +20,51 @@ def gather(
     allowed = allowed_cores()  # first: to import PyTorch may bind this process to fewer
     saying("looking around")
     folder, whole = (None, True) if model is None else fits.find(model)
-    busy, watch = look_around(), Watch()
+    busy, began = look_around(), core_times()
     saying("looking at PyTorch and the engine")
     expect_torch()
-    about_threads, about_engine = threads(allowed), engine()
+    from foretoken.doctor import engine, speed  # which import PyTorch
+
+    threads, native = engine.threads(allowed), engine.engine()
     pages = speed.huge_pages()
     memory: MemorySpeed | None = None
     why: str | None = QUICK
     disk = replace(speed.place_of_models(folder), not_measured=QUICK)
     if not quick:
         saying("measuring the speed of memory")
-        memory, why = speed.memory_speed(about_threads.torch, about_engine.isa)
+        memory, why = speed.memory_speed(threads.torch, native.isa)
         saying("measuring the speed of the disk")
         disk = speed.disk_speed(replace(disk, not_measured=None))
         if memory is not None:
             saying("measuring the speed of memory once more")
-            memory = speed.better_of(memory, about_threads.torch, about_engine.isa)
-    machine = look(allowed, busy, watch.steal())
+            memory = speed.better_of(memory, threads.torch, native.isa)
+    machine = look(allowed, busy, steal(began))
     checkpoint, shape = None, None
     if model is not None and folder is not None:
-        checkpoint, shape = fits.examine(model, folder, about_engine.isa, whole=whole)
+        checkpoint, shape = fits.examine(model, folder, native.isa, whole=whole)
     speeds = (machine.memory_available, None if memory is None else memory.best, disk.direct)
     return Facts(
-        versions=versions(),
-        untested=untested(),
+        versions=engine.versions(),
+        untested=engine.untested(),
         machine=machine,
-        engine=about_engine,
-        threads=about_threads,
+        engine=native,
+        threads=threads,
         huge_pages=pages,
         memory_speed=memory,
         memory_not_measured=why,
         disk=disk,
-        parts=parts(),
-        gpus=gpus(),
+        parts=engine.parts(),
+        gpus=engine.gpus(),
         checkpoint=checkpoint,
-        fits=_fits(checkpoint, shape, *speeds),
+        fits=fits.fitting(checkpoint, shape, *speeds),
     )
 
 
-def _fits(
-    checkpoint: Checkpoint | None, shape: Shape | None, available: int | None, memory: float | None, disk: float | None
-) -> tuple[Fitting, ...]:
-    """The model that was asked about, in its own format and others, or models of usual sizes."""
-    speeds = (available, memory, disk)
-    if checkpoint is None:
-        return tuple(fits.fitting(SHAPES[name], fits.FORMATS, *speeds) for name in fits.SHOWN)
-    if shape is None or checkpoint.format is None:
-        return ()
-    return (fits.fitting(shape, fits.formats_of(checkpoint.format), *speeds),)
+def expect_torch() -> None:
+    """Raise a NativeError where PyTorch does not load: nothing runs there, and little can be found out."""
+    try:
+        importlib.import_module("torch")
+    except (ImportError, OSError) as error:
+        raise NativeError(
+            f"PyTorch does not load ({error}); lift `ulimit -v` if memory is limited, else install PyTorch again"
+        ) from None

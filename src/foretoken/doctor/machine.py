@@ -4,80 +4,56 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from foretoken.common.limits import control_groups, meminfo, memory_limit, text_of
+import psutil  # type: ignore[import-untyped, unused-ignore]  # some of its versions bring types
+
+from foretoken.common.limits import control_groups, memory_limit, text_of
 from foretoken.common.provenance import processor
 from foretoken.doctor.facts import Busy, Machine
 
 _WATCH = 0.25  # seconds
 _FEW = 3  # of the busiest processes are told
 _LEAST = 0.1  # of a core: who uses less is not busy
-_STEAL = 7  # in a line of /proc/stat, after its name: user nice system idle iowait irq softirq steal
-_IDLE = (3, 4)
-
-
-class Watch:
-    """Looks at what the system counts, now and later: cores in use, and time that the host gave to others."""
-
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
-        self._times = self._read()
-        self._processes = self._each()
-        self._began = time.monotonic()
-
-    def busy(self) -> tuple[float | None, tuple[Busy, ...]]:
-        """Cores in use since then, and by whom; this process does not count."""
-        passed = time.monotonic() - self._began
-        spent = self._each()
-        tick = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-        each = [
-            Busy(name, pid, (ticks - self._processes.get(pid, (name, ticks))[1]) / tick / passed)
-            for pid, (name, ticks) in spent.items()
-        ]
-        own = sum(one.cores for one in each if one.pid == os.getpid())
-        busiest = sorted((b for b in each if b.cores >= _LEAST and b.pid != os.getpid()), key=lambda b: -b.cores)
-        delta = self._delta()
-        if not delta:
-            return None, ()
-        whole = sum(delta)
-        used = (whole - sum(delta[i] for i in _IDLE)) / whole * (os.cpu_count() or 1) if whole else 0.0
-        return max(0.0, used - own), tuple(busiest[:_FEW])
-
-    def steal(self) -> float | None:
-        """The share of the cores' time that the host gave to others: since then; within a second, since the boot."""
-        delta = self._delta() if time.monotonic() - self._began > 1 else self._read()
-        whole = sum(delta)
-        return delta[_STEAL] / whole if len(delta) > _STEAL and whole else None
-
-    def _delta(self) -> list[int]:
-        return [after - before for after, before in zip(self._read(), self._times, strict=False)]
-
-    def _read(self) -> list[int]:
-        lines = text_of(self._root / "proc/stat").splitlines()
-        return [int(word) for word in lines[0].split()[1:9]] if lines and lines[0].startswith("cpu ") else []
-
-    def _each(self) -> dict[int, tuple[str, int]]:
-        """Name and ticks of every process, by its number."""
-        found = {}
-        try:
-            numbers = [int(entry) for entry in os.listdir(self._root / "proc") if entry.isdigit()]
-        except OSError:
-            return {}
-        for pid in numbers:
-            head, _, tail = text_of(self._root / f"proc/{pid}/stat").rpartition(")")
-            words = tail.split()
-            if len(words) > 12:  # it may have ended just now
-                found[pid] = (head.partition("(")[2], int(words[11]) + int(words[12]))
-        return found
+_UNTOLD = (psutil.Error, OSError)  # what a system does not tell, such as one without /proc
 
 
 def look_around() -> tuple[float | None, tuple[Busy, ...]]:
-    """What other processes use just now: watches for a quarter of a second, doing nothing."""
-    watch = Watch()
-    time.sleep(_WATCH)
-    return watch.busy()
+    """Cores that other processes use just now, and which do: watches for a quarter of a second, doing nothing."""
+    try:
+        list(psutil.process_iter(["cpu_percent"]))  # from now on it counts what each uses
+        began = time.process_time()
+        used = psutil.cpu_percent(_WATCH) / 100 * (os.cpu_count() or 1)
+        own = (time.process_time() - began) / _WATCH
+        found = [(one.pid, one.info) for one in psutil.process_iter(["name", "cpu_percent"])]
+    except _UNTOLD:
+        return None, ()
+    each = [Busy(info["name"] or "", pid, (info["cpu_percent"] or 0.0) / 100) for pid, info in found]
+    others = sorted((one for one in each if one.pid != os.getpid()), key=lambda one: -one.cores)
+    return max(0.0, used - own), tuple(one for one in others[:_FEW] if one.cores >= _LEAST)
+
+
+def core_times() -> dict[str, float] | None:
+    """What the cores' time was spent on since the system began, in seconds."""
+    times = _told(psutil.cpu_times)
+    if times is None:
+        return None
+    return {name: spent for name, spent in times._asdict().items() if not name.startswith("guest")}  # they are in user
+
+
+def steal(before: dict[str, float] | None) -> float | None:
+    """The share of the cores' time that the host gave to others since `before`; within a second, since the boot."""
+    now = core_times()
+    if now is None or before is None or "steal" not in now:
+        return None
+    since = {name: now[name] - before[name] for name in now}
+    times = since if sum(since.values()) > (os.cpu_count() or 1) else now
+    return times["steal"] / whole if (whole := sum(times.values())) else None
 
 
 def allowed_cores() -> frozenset[int]:
@@ -90,15 +66,13 @@ def allowed_cores() -> frozenset[int]:
 def look(
     allowed: frozenset[int],
     busy: tuple[float | None, tuple[Busy, ...]],
-    steal: float | None,
+    stolen: float | None,
     root: Path = Path("/"),
 ) -> Machine:
     """allowed: cores that this process could run on before it imported anything that binds it to fewer."""
-    groups = control_groups(root)
-    memory = meminfo(root)
-    total, available = memory.get("MemTotal", _physical_memory()), memory.get("MemAvailable")
+    groups, memory, flags = control_groups(root), _told(psutil.virtual_memory), cpu_flags(root)
+    total, available = (memory.total, memory.available) if memory else (None, None)
     limit, left, by = memory_limit(groups, total)
-    flags = cpu_flags(root)
     return Machine(
         processor=processor(),
         architecture=platform.machine(),
@@ -115,24 +89,28 @@ def look(
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         busy_cores=busy[0],
         busiest=busy[1],
-        steal=steal,
+        steal=stolen,
     )
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str] | None:
     """The processor's features that the system shows."""
-    for line in text_of(root / "proc/cpuinfo").splitlines():
-        name, _, words = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return frozenset(words.split())
+    found = re.search(r"^(?:flags|Features)\s*:(.*)", text_of(root / "proc/cpuinfo"), re.MULTILINE)
+    return frozenset(found[1].split()) if found else None
+
+
+def file_system(folder: Path) -> str | None:
+    """Its kind: of the deepest mount that the folder lies in."""
+    place = folder.resolve()
+    kinds = {Path(one.mountpoint): one.fstype for one in _told(psutil.disk_partitions, all=True) or ()}
+    return next((kinds[mount] for mount in (place, *place.parents) if mount in kinds), None)
+
+
+def _told(ask: Callable[..., Any], **options: Any) -> Any:
+    """What psutil answers; None where the system does not tell."""
+    with suppress(*_UNTOLD):
+        return ask(**options)
     return None
-
-
-def _physical_memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not on Windows; names that a system does not have
-        return None
 
 
 def _physical_cores(allowed: frozenset[int], root: Path) -> int | None:
@@ -143,9 +121,7 @@ def _physical_cores(allowed: frozenset[int], root: Path) -> int | None:
 
 
 def _system() -> str:
-    release = platform.release()
-    try:
+    pretty = ""
+    with suppress(OSError):
         pretty = platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
-        pretty = ""
-    return f"{platform.system()} {release}{f', {pretty}' if pretty else ''}"
+    return f"{platform.system()} {platform.release()}{f', {pretty}' if pretty else ''}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -11,9 +12,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from timeit import repeat
 
+import torch
+from huggingface_hub import constants
+
+from foretoken.bench.ceilings import Ceiling
 from foretoken.common.limits import memory_left, text_of
+from foretoken.decoder.homes.huge_pages import allocate
 from foretoken.doctor.facts import Disk, HugePages, MemorySpeed
+from foretoken.doctor.machine import file_system
 from foretoken.errors import ModelError
 
 _SETTING = "sys/kernel/mm/transparent_hugepage/enabled"
@@ -30,10 +38,9 @@ _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 def huge_pages(root: Path = Path("/")) -> HugePages:
     """What the system is set to, and what an allocation that asks gets."""
-    words = text_of(root / _SETTING)
-    setting = words.partition("[")[2].partition("]")[0] or None
+    setting = re.search(r"\[(\w+)\]", text_of(root / _SETTING))
     disabled = "\nTHP_enabled:\t0" in text_of(root / "proc/self/status")
-    return HugePages(setting, disabled, None if setting is None else _share_in_huge_pages())
+    return HugePages(setting and setting[1], disabled, _share_in_huge_pages() if setting else None)
 
 
 def memory_speed(threads: int, isa: str | None) -> tuple[MemorySpeed | None, str | None]:
@@ -60,15 +67,11 @@ def better_of(first: MemorySpeed, threads: int, isa: str | None) -> MemorySpeed:
 
 def place_of_models(folder: Path | None) -> Disk:
     """Where models lie: the folder of one, or that of the hub's."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-
-    place = Path(folder or HF_HUB_CACHE)
-    there = _nearest(place)
-    try:
+    place = Path(folder or constants.HF_HUB_CACHE)
+    there, free = _nearest(place), None
+    with suppress(OSError):
         free = shutil.disk_usage(there).free
-    except OSError:
-        free = None
-    return Disk(str(place), os.access(there, os.W_OK | os.X_OK), free, _file_system(there) in _IN_MEMORY)
+    return Disk(str(place), os.access(there, os.W_OK | os.X_OK), free, file_system(there) in _IN_MEMORY)
 
 
 def disk_speed(disk: Disk) -> Disk:
@@ -88,57 +91,37 @@ def disk_speed(disk: Disk) -> Disk:
 
 
 def _native_speed(threads: int, isa: str, size: int) -> MemorySpeed:
-    from foretoken.bench.ceilings import Ceiling
-
-    found: dict[str, tuple[float, int]] = {}
-    for (kind, streams), speed in Ceiling(threads, isa, size).speeds.items():
-        found[kind] = max(found.get(kind, (0.0, 0)), (speed, streams))
-    best = {kind: streams for kind, (_, streams) in found.items()}
-    return MemorySpeed(found["huge"][0], found["small"][0], best, threads, size, "native")
+    speeds = Ceiling(threads, isa, size).speeds  # by kind of page and streams
+    huge, small = (max((speed, n) for (of, n), speed in speeds.items() if of == kind) for kind in ("huge", "small"))
+    return MemorySpeed(huge[0], small[0], {"huge": huge[1], "small": small[1]}, threads, size, "native")
 
 
 def _torch_speed(threads: int, size: int) -> MemorySpeed:
     """A sum of floats, which is a little slower than reading."""
-    import torch
 
-    from foretoken.decoder.homes.huge_pages import allocate
+    def read(huge: bool) -> float:
+        memory = allocate(size, huge=huge).view(torch.float32).fill_(1.0)
+        return size / min(repeat(memory.sum, timer=time.perf_counter, repeat=3, number=1))
 
-    speeds = {}
-    for kind in ("huge", "small"):
-        memory = allocate(size, huge=kind == "huge").view(torch.float32)
-        memory.fill_(1.0)
-        seconds = []
-        for _ in range(3):
-            began = time.perf_counter()
-            memory.sum()
-            seconds.append(time.perf_counter() - began)
-        speeds[kind] = size / min(seconds)
-        del memory
-    return MemorySpeed(speeds["huge"], speeds["small"], {}, threads, size, "PyTorch")
+    return MemorySpeed(read(True), read(False), {}, threads, size, "PyTorch")
 
 
 def _share_in_huge_pages() -> float | None:
     """Of memory that was asked for in huge pages and written, the share that lies in some."""
-    from foretoken.decoder.homes.huge_pages import allocate
-
+    before = _in_huge_pages()
     try:
-        memory = allocate(_PROBE)
+        memory = allocate(_PROBE).fill_(1)
     except ModelError:
         return None
-    memory.fill_(1)
-    start, inside = memory.data_ptr(), False
-    try:
-        lines = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        first = line.split(maxsplit=1)[0] if line else ""
-        low, dash, high = first.partition("-")
-        if dash and not first.endswith(":"):
-            inside = int(low, 16) <= start < int(high, 16)
-        elif inside and first == "AnonHugePages:":
-            return min(1.0, int(line.split()[1]) * 1024 / _PROBE)
-    return None
+    after = _in_huge_pages()
+    del memory  # not sooner
+    return None if before is None or after is None else min(1.0, max(0, after - before) / _PROBE)
+
+
+def _in_huge_pages() -> int | None:
+    """Bytes of this process that lie in huge pages."""
+    found = re.findall(r"^AnonHugePages:\s+(\d+) kB", text_of(Path("/proc/self/smaps")), re.MULTILINE)
+    return 1024 * sum(map(int, found)) if found else None
 
 
 def _nearest(place: Path) -> Path:
@@ -146,31 +129,13 @@ def _nearest(place: Path) -> Path:
     return next((p for p in (place, *place.absolute().parents) if p.is_dir()), Path())
 
 
-def _file_system(folder: Path, root: Path = Path("/")) -> str | None:
-    """Its kind: of the deepest mount that the folder lies in."""
-    best, kind = -1, None
-    place = os.path.realpath(folder)
-    for line in text_of(root / "proc/self/mountinfo").splitlines():
-        left, _, right = line.partition(" - ")
-        words = left.split()
-        if len(words) < 5 or not right:
-            continue
-        mount = words[4].replace("\\040", " ")
-        if (place == mount or place.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
-            best, kind = len(mount), right.split()[0]
-    return kind
-
-
 def _largest(folder: Path) -> Path | None:
     """The largest file of weights in a folder of a model or in the hub's, if one is large enough to say something."""
-    best, size = None, _WORTH - 1
+    sizes = {}
     with suppress(OSError):
-        for pattern in ("*.safetensors", "models--*/snapshots/*/*.safetensors"):
-            for file in folder.glob(pattern):
-                with suppress(OSError):
-                    if (its := file.stat().st_size) > size and os.access(file, os.R_OK):
-                        best, size = file, its
-    return best
+        for file in (*folder.glob("*.safetensors"), *folder.glob("models--*/snapshots/*/*.safetensors")):
+            sizes[file] = file.stat().st_size if os.access(file, os.R_OK) else 0
+    return max((file for file in sizes if sizes[file] >= _WORTH), key=sizes.__getitem__, default=None)
 
 
 @contextmanager
@@ -187,52 +152,32 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 def _read(disk: Disk, file: Path, called: str) -> Disk:
     direct, size = _direct(file)
-    _buffered(file, _TEMPORARY)  # into the system's cache
-    return replace(disk, read=called, size=size, direct=direct, cached=_buffered(file, _TEMPORARY)[0])
+    _sequential(file, _TEMPORARY)  # into the system's cache
+    return replace(disk, read=called, size=size, direct=direct, cached=_sequential(file, _TEMPORARY)[0])
 
 
 def _direct(file: Path) -> tuple[float | None, int]:
-    """Bytes a second past the system's cache, and how many were read; None where this system or disk cannot."""
+    """Bytes a second past the system's cache, and how many were read; None where this system cannot. Where the disk
+    cannot, the system is asked to forget the file first, which it may or may not."""
     if not hasattr(os, "O_DIRECT"):
         return None, 0
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
-    except OSError:  # some file systems refuse it
-        return _dropped(file)
-    try:
-        return _sequential(descriptor, _MOST_READ)
-    except OSError:  # others say so when they read
-        return _dropped(file)
-    finally:
-        os.close(descriptor)
+        return _sequential(file, _MOST_READ, os.O_DIRECT)
+    except OSError:  # some file systems refuse to open it so, others to read
+        with open(file, "rb") as source:
+            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return _sequential(file, _MOST_READ)
 
 
-def _dropped(file: Path) -> tuple[float | None, int]:
-    """The same by asking the system to forget the file first, which it may or may not."""
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        return _sequential(descriptor, _MOST_READ)
-    finally:
-        os.close(descriptor)
-
-
-def _buffered(file: Path, most: int) -> tuple[float | None, int]:
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    try:
-        return _sequential(descriptor, most)
-    finally:
-        os.close(descriptor)
-
-
-def _sequential(descriptor: int, most: int) -> tuple[float | None, int]:
+def _sequential(file: Path, most: int, flags: int = 0) -> tuple[float | None, int]:
     """Reads from the beginning until it has read `most`, or for long enough: bytes a second, and bytes."""
-    done, began = 0, time.perf_counter()
-    with mmap.mmap(-1, _CHUNK) as memory, open(descriptor, "rb", buffering=0, closefd=False) as source:
-        while done < most and time.perf_counter() - began < _LONG:
-            count = source.readinto(memory)
-            if not count:
-                break
+    done = 0
+    with (
+        mmap.mmap(-1, _CHUNK) as memory,  # begins at a page, as direct reads must
+        open(file, "rb", buffering=0, opener=lambda path, usual: os.open(path, usual | flags)) as source,
+    ):
+        began = time.perf_counter()
+        while done < most and time.perf_counter() - began < _LONG and (count := source.readinto(memory)):
             done += count
-    passed = time.perf_counter() - began
+        passed = time.perf_counter() - began
     return (done / passed if done and passed > 0 else None), done

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 from foretoken.doctor.facts import Facts
-from foretoken.doctor.findings import engine, machine, speed, threads
-from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, STATUSES, WARNING, Finding
+from foretoken.doctor.findings import engine, machine, model, speed, threads
+from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, STATUSES, WARNING, Finding, Judge
 
 __all__ = ["GOOD", "GROUPS", "NOTE", "PROBLEM", "STATUSES", "WARNING", "Finding", "judge"]
 
-# in the order in which they are read: by the name of a group, what judges
-GROUPS: dict[str, tuple[Callable[[Facts], Iterator[Finding]], ...]] = {
-    "This machine": (machine.processor, machine.cores, machine.memory, machine.system, machine.others),
+# in the order in which they are read: by the name of a group, what judges; each judge is called as its topic is
+GROUPS: dict[str, tuple[Judge, ...]] = {
+    "This machine": (machine.processor, machine.cores, machine.memory, machine.system, machine.load, machine.host),
     "Engine": (engine.arithmetic, engine.instructions, engine.amx, engine.promise, engine.versions),
-    "Threads": (threads.count, threads.binding, threads.spinning),
-    "Speed": (speed.memory, speed.huge_pages, speed.disk, speed.place),
-    "Optional": (engine.parts, engine.gpus),
-    "Model": (speed.checkpoint,),
+    "Threads": (threads.threads, threads.binding, threads.waiting),
+    "Speed": (speed.memory_speed, speed.huge_pages, speed.disk_speed, speed.models),
+    "Optional": (engine.gpu,),  # behind the parts
+    "Model": (model.model, model.weights, model.fits),
 }
 
 
 def judge(facts: Facts) -> dict[str, list[Finding]]:
     """All findings by group; a group about which nothing is known is left out."""
-    found = {title: [finding for one in judges for finding in one(facts)] for title, judges in GROUPS.items()}
+    found: dict[str, list[Finding]] = {}
+    for title, judges in GROUPS.items():
+        said = {one.__name__.replace("_", " "): one(facts) for one in judges}
+        found[title] = [Finding(topic, *what) for topic, what in said.items() if what is not None]
+    found["Optional"] = [*map(engine.part, facts.parts), *found["Optional"]]
     return {title: findings for title, findings in found.items() if findings}

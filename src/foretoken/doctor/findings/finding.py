@@ -1,11 +1,17 @@
-"""What a finding is."""
+"""What a finding is, and how numbers and sentences are written."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from foretoken.doctor.facts import Facts
 
 GOOD, NOTE, WARNING, PROBLEM = "good", "note", "warning", "problem"
 STATUSES = (GOOD, NOTE, WARNING, PROBLEM)  # from nothing to do, to nothing that runs
+
+Said = tuple[str, str, str | None]  # of a topic: its status, a sentence of fact, and what to do
+Judge = Callable[[Facts], Said | None]  # None: there is nothing to say
 
 
 @dataclass(frozen=True)
@@ -38,3 +44,8 @@ def speed(count: float) -> str:
 def several(count: int, what: str) -> str:
     """`1 core`, `2 cores`."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def sentence(text: str) -> str:
+    """The text, begun with a capital."""
+    return text[:1].upper() + text[1:]
