@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from foretoken.acceptance.walk import agreeing
@@ -145,7 +146,9 @@ class Engine:
     def _drop_what_is_nobodys(self) -> None:
         """Passes that were started behind the end of the last sequence: the verifier must not keep their results."""
         while self._sent and not self._live:
-            self._verifier.result(self._sent.popleft().ticket)
+            with suppress(ContractError):  # it was taken in a round that was broken off before anybody noted it
+                self._verifier.result(self._sent[0].ticket)
+            self._sent.popleft()
 
     def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
         """The verdicts of some requests, round by round; each sequence's last has a finish reason, or an error.
