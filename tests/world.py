@@ -21,7 +21,8 @@ from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import ForetokenError
 from foretoken.formats import format_of
-from foretoken.loop.engine import Engine, Schedule
+from foretoken.loop.engine import Engine
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget, PromptChunk, Request, SamplingParams, Verdict

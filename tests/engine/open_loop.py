@@ -11,7 +11,8 @@ import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.errors import ForetokenError
-from foretoken.loop.engine import Engine, Schedule
+from foretoken.loop.engine import Engine
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, Verdict

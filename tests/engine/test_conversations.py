@@ -16,7 +16,8 @@ from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.loop.engine import Engine, Schedule
+from foretoken.loop.engine import Engine
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.types import Budget, Needs, Request, Turn, Verdict
 from foretoken.text.stopping import StopsAfter

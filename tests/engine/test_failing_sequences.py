@@ -9,7 +9,7 @@ import pytest
 
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import ContractError, ForetokenError, GrammarError, NumericsError
-from foretoken.loop.engine import Schedule
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request, SamplingParams, Turn
 from foretoken.sampling.sampler import Sampler

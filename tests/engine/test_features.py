@@ -14,7 +14,8 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.errors import ContractError
-from foretoken.loop.engine import Engine, Schedule
+from foretoken.loop.engine import Engine
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.types import Features, Needs, PromptChunk, Request, SamplingParams, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both, request

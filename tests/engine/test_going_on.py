@@ -14,7 +14,7 @@ import foretoken
 from foretoken.decoder.cache import Cache
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import NumericsError
-from foretoken.loop.engine import Schedule
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.types import Needs
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.worker import WorkerVerifier

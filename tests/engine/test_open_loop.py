@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from foretoken.errors import ContractError
-from foretoken.loop.engine import Schedule
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request
 from foretoken.verification.worker import WorkerVerifier

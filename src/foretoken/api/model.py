@@ -16,9 +16,10 @@ from foretoken.api.requests import Requests
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.errors import BatchError, ForetokenError, SettingError, quoted, without_frames
-from foretoken.loop.engine import Engine, Schedule
+from foretoken.loop.engine import Engine
 from foretoken.loop.generating import Ended, Event, Prepare, generating
 from foretoken.loop.output import Generation, Output, Piece, Stream
+from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Cost
 from foretoken.protocol.types import TARGET, Budget, Request

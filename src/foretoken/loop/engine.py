@@ -15,48 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
+from foretoken.loop.schedule import Live, Schedule
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import TARGET, Budget, Draft, Needs, PromptChunk, Request, Turn, Verdict
-from foretoken.text.stopping import limit
+from foretoken.protocol.types import TARGET, Budget, Draft, Needs, Request, Verdict
 from foretoken.trees.tree import for_turns, longest_path, only
-
-
-@dataclass
-class _Live:
-    """A sequence under way, by the verdicts that have come: its next draft is for `round`, and begins at `position`.
-
-    `left`: tokens of its prompt that are to be read; 0 when it has its first token. `under_way`: for each pass that it
-    is in and whose verdict has not come, the tokens that the drafter was told as a guess, or None.
-    """
-
-    request: Request
-    position: int
-    left: int
-    round: int = 0
-    under_way: deque[tuple[int, ...] | None] = field(default_factory=deque)
-
-    @property
-    def guessed(self) -> list[int]:
-        """The tokens that the drafter was told, and that are not known yet."""
-        return [token for guess in self.under_way for token in guess or ()]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How much one pass may hold. rows: of drafts and prompts together, where that leaves each sequence one;
-    prompt_rows: of prompts. shared_rows: where drafts of several sequences share a pass, how many rows it may have with
-    their roots; None: as `rows` says. ahead: how many rounds may be drafted on guesses while a check is under way:
-    worth it where the verifier works elsewhere."""
-
-    rows: int = 8192
-    prompt_rows: int = 256
-    shared_rows: int | None = None
-    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,15 +47,15 @@ class Engine:
         drafter: Drafter,
         *,
         budgets: Sequence[Budget],
-        schedule: Schedule = Schedule(),
+        schedule: Schedule | None = None,
         recorder: Callable[[RoundRecord], None] = lambda record: None,
     ) -> None:
         self._verifier = verifier
         self._drafter = drafter
         self._budgets = tuple(budgets)
-        self._schedule = schedule
+        self._schedule = schedule or Schedule()
         self._recorder = recorder
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, Live] = {}
         self._ended: list[int] = []  # their memory is freed at the next step: until then somebody may look at it
         self._sent: deque[_Sent] = deque()
         self._rounds = 0
@@ -107,7 +74,7 @@ class Engine:
             )
         request = replace(request, needs=self._drafter.needs)
         self._verifier.admit(request)
-        self._live[request.sequence] = _Live(request, len(request.prompt), len(request.prompt))
+        self._live[request.sequence] = Live(request, len(request.prompt), len(request.prompt))
         try:
             self._drafter.begin([request])
         except BaseException:
@@ -202,10 +169,10 @@ class Engine:
     def _submit(self) -> bool:
         """Start one pass, if there is anything to put into it."""
         began = time.perf_counter()
-        turns = self._turns()
+        turns = self._schedule.turns(self._live.values(), self._budgets, self._verifier.context_length)
         proposed = self._drafter.propose(turns) if turns else ()
         drafts, dropped = for_turns(turns, proposed, self._verifier.vocab_size)
-        chunks = self._chunks(sum(1 + len(draft) for draft in drafts))
+        chunks = self._schedule.chunks(self._live.values(), sum(1 + len(draft) for draft in drafts))
         if not drafts and not chunks:
             return False
         guesses = [self._foreseen(draft) for draft in drafts]
@@ -220,45 +187,6 @@ class Engine:
             self._live[draft.sequence].under_way.append(None if guess is None else guess.tokens)
         self._drafter.observe([guess for _, guess in guesses if guess is not None])
         return True
-
-    def _turns(self) -> list[Turn]:
-        """A turn for each sequence whose last token is known, or guessed."""
-        ready = [s for s in self._live.values() if not s.left and self._may_go_on(s)]
-        # drafts are the first to be cut: beyond what a pass can hold they only cost, and prompts must go on, too
-        reading = any(s.left for s in self._live.values())
-        prompts = min(self._schedule.prompt_rows, max(1, self._schedule.rows // 4)) if reading else 0
-        rows = self._schedule.rows - prompts
-        if len(ready) > 1 and self._schedule.shared_rows is not None:
-            rows = min(rows, self._schedule.shared_rows)
-        most = max(0, rows - len(ready)) // max(1, len(ready))
-        turns = []
-        for s in ready:
-            position = s.position + len(s.guessed)
-            left = limit(s.request, self._verifier.context_length) - (position - len(s.request.prompt))
-            if left > 0:  # else what was guessed ends it
-                # the last token of the rest is always a bonus, so the draft need not reach it
-                budgets = [(b if b.rows <= most else replace(b, rows=most)).within(left - 1) for b in self._budgets]
-                turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, budgets))
-        return turns
-
-    def _may_go_on(self, s: _Live) -> bool:
-        """Whether its next draft may be made now: no verdict is on its way, or only such as were guessed."""
-        few = len(s.under_way) <= self._schedule.ahead
-        return few and None not in s.under_way and s.request.end_tokens.isdisjoint(s.guessed)
-
-    def _chunks(self, used: int) -> list[PromptChunk]:
-        """Of the prompts that are still to be read, the first come first: as many rows as the pass has room for."""
-        unread = {s.request.sequence for s in self._live.values() if s.left}
-        room = min(self._schedule.prompt_rows, max(1, self._schedule.rows - used))
-        chunks = []
-        for s in self._live.values():
-            if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # else it is being read
-                # of a prompt that another has read all but a row may be there; if not, the verdict says what is left
-                read_by_another = s.request.prompt_of is not None and s.left == len(s.request.prompt)
-                rows = 1 if read_by_another else min(room, s.left)
-                room -= rows
-                chunks.append(PromptChunk(s.request.sequence, rows))
-        return chunks
 
     def _foreseen(self, draft: Draft) -> tuple[Draft, Verdict | None]:
         """What of a draft to check, and the verdict to guess, if the drafter may go on meanwhile: that the longest path
@@ -289,7 +217,7 @@ class Engine:
         self._drafter.observe([verdict for verdict in news if verdict is not None])
         return settled
 
-    def _heard(self, s: _Live, verdict: Verdict) -> Verdict | None:
+    def _heard(self, s: Live, verdict: Verdict) -> Verdict | None:
         """What of a verdict is new to the drafter. If it was told a guess that was wrong, it takes that back first."""
         guess = s.under_way.popleft() if s.under_way else None
         if verdict.error is not None:

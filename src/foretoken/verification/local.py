@@ -22,21 +22,12 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.decoder.views import Extractor
 from foretoken.errors import ContractError, ForetokenError, without_frames
-from foretoken.protocol.types import (
-    TARGET,
-    Draft,
-    Features,
-    FinishReason,
-    Needs,
-    PromptChunk,
-    Request,
-    Verdict,
-)
+from foretoken.protocol.types import TARGET, Draft, Features, FinishReason, Needs, PromptChunk, Request, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import MakeStopsAfter, Watch, limit, never, stop_in
 from foretoken.verification.features import FeatureReader, Seen, Tensors, taps_of
 from foretoken.verification.judging import JUDGES, by_walk
-from foretoken.verification.state import Gain, State
+from foretoken.verification.state import Gain, State, expect_readable
 
 
 class LocalVerifier:
@@ -73,7 +64,7 @@ class LocalVerifier:
     def admit(self, request: Request) -> None:
         """Take a request on, with what is kept of its conversation. No pass is made."""
         self.caches.expect_new(request.sequence)
-        self._expect_readable(request)
+        self._expect_possible(request)
         sampler = self._samplers(request)  # a grammar may be refused
         watch = Watch(request, self._stops)
         cache, seen = self._taken_up(request, self._features.names(request.needs))
@@ -90,7 +81,10 @@ class LocalVerifier:
         drafts = [draft for draft in drafts if self._is_current(draft)]
         chunks = [chunk for chunk in chunks if self._goes_on(chunk.sequence)]
         reading = [chunk.sequence for chunk in chunks]
-        parts = [*(self._part_of(draft) for draft in drafts), *(self._reading(chunk) for chunk in chunks)]
+        parts = [
+            *(self._sequences[draft.sequence].check_of(draft, self.caches[draft.sequence]) for draft in drafts),
+            *(self._sequences[chunk.sequence].reading_of(chunk, self.caches[chunk.sequence]) for chunk in chunks),
+        ]
         ticket = next(self._tickets)
         self._results[ticket] = self._pass(parts, drafts, reading) if parts else []
         return ticket
@@ -146,42 +140,15 @@ class LocalVerifier:
     def _is_current(self, draft: Draft) -> bool:
         """Whether a draft is for the round that its sequence has come to, and the place. One that is not is passed
         over: it is late, or was made behind a guess that was wrong, or its sequence has ended meanwhile."""
-        if not self._goes_on(draft.sequence):
+        state = self._sequences.get(draft.sequence)
+        if state is None or state.ended:
             return False
-        state = self._sequences[draft.sequence]
-        if not state.round:
-            raise ContractError(f"a draft came for sequence {draft.sequence}, whose prompt has not been read")
-        if (draft.round, draft.position) != (state.round, state.known):
-            return False
-        held, expected = self.caches[draft.sequence].length, self._held(state)
-        if held != expected:
-            raise ContractError(
-                f"the cache of sequence {draft.sequence} holds {held} positions, expected {expected}: "
-                "it was cut, or a pass was broken off while it committed; end the sequence"
-            )
-        return True
+        return state.awaits(draft, self.caches[draft.sequence], self._held(state))
 
     def _goes_on(self, sequence: int) -> bool:
         """Whether a sequence is under way: what comes for one that has ended is late."""
         state = self._sequences.get(sequence)
         return state is not None and not state.ended
-
-    def _part_of(self, draft: Draft) -> Part:
-        state, cache = self._sequences[draft.sequence], self.caches[draft.sequence]
-        cache.discard()  # what a pass that was broken off may have left
-        return Part(cache, state.text[cache.length : state.known], draft.tokens, draft.parents)
-
-    def _reading(self, chunk: PromptChunk) -> Part:
-        state = self._sequences[chunk.sequence]
-        if state.round or chunk.rows < 1:
-            raise ContractError(
-                f"a chunk of {chunk.rows} rows came for sequence {chunk.sequence}; expected one that is reading its "
-                "prompt, and some rows"
-            )
-        cache, prompt = self.caches[chunk.sequence], state.request.prompt
-        cache.discard()
-        text = prompt[cache.length : cache.length + chunk.rows]
-        return Part(cache, text, wanted=cache.length + len(text) == len(prompt))
 
     # -- the pass ---------------------------------------------------------------------------------------------------
 
@@ -318,14 +285,8 @@ class LocalVerifier:
                 self.caches.replace(sequence, self.caches[request.sequence].copy(length))
                 self._sequences[sequence] = replace(other, seen=state.seen.first(names, length), cached=length)
 
-    def _expect_readable(self, request: Request) -> None:
-        if not 0 < len(request.prompt) < self.context_length:
-            raise ContractError(
-                f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
-                f"expected 1 to {self.context_length - 1}"
-            )
-        if request.prompt_of == request.sequence:
-            raise ContractError(f"sequence {request.sequence} has its own prompt_of; expected another, or None")
+    def _expect_possible(self, request: Request) -> None:
+        expect_readable(request, self.context_length)
         lacking = self._features.lacking(request.needs)
         if lacking is not None:
             raise ContractError(f"sequence {request.sequence} needs {lacking}")

@@ -18,8 +18,8 @@ class UncachedVerifier(LocalVerifier):
     kept until it is whole.
     """
 
-    def _expect_readable(self, request: Request) -> None:
-        super()._expect_readable(request)
+    def _expect_possible(self, request: Request) -> None:
+        super()._expect_possible(request)
         if request.needs.extractors:
             raise ContractError("an extractor reads keys and values, and none are kept here; load with a cache")
 
