@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.tuning import asked, trials
-from foretoken.cli import tune
+from foretoken.bench.tuning import trials
 from tests.cli.conftest import Cli
 
 SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6, "--repeats", 1, "--window", 1, "--format", "int8")
@@ -43,11 +42,6 @@ def test_a_token_that_differs_is_an_error(cli: Cli, monkeypatch: pytest.MonkeyPa
     assert done.code == 1
     assert "3 tokens DIFFER from plain decoding: lookup, int8:tokens=4, fractal:" in done.out
     assert "fastest here: --draft none" in done.out
-
-
-def test_what_is_tried_is_what_the_help_says() -> None:
-    said = (tune._FORMATS, tune._SLOTS, tune._WINDOWS)
-    assert said == (asked.FORMATS_TRIED, asked.SLOTS_TRIED, asked.WINDOWS_TRIED)
 
 
 def test_without_a_method_it_lists_them(cli: Cli) -> None:
