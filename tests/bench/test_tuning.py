@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,10 @@ from foretoken.bench.statistics import PLAIN
 from foretoken.bench.tuning import search as searching
 from foretoken.bench.tuning.asked import Asked
 from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs, measure
-from foretoken.bench.tuning.finals import Final, recommended
+from foretoken.bench.tuning.finals import recommended
 from foretoken.bench.tuning.fractal import best_of_kinds
 from foretoken.bench.tuning.report import identity, tables, verdict
-from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, Step, Tried, best_of, search, spread
+from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, spread, unfinished
 from foretoken.bench.tuning.trials import COPY, TARGET, Ran, Trace
 from foretoken.drafters.fractal import embedded
 from foretoken.drafters.ladder import name_levels
@@ -35,8 +36,13 @@ def _speed(its: Placement) -> float:
     return sum(LAYER[at] for at in its.layers) + WINDOW[its.window] + FORMAT[its.format] - TOO_MANY[len(its.layers)]
 
 
-def _best(steps: list[Step]) -> Tried | None:
-    return best_of(each for step in steps for each in step.tried)
+def _placed(layers: Iterable[int], window: int, format: str, slots: str) -> Placement:
+    return Placement(frozenset(layers), window, format, slots)
+
+
+def _best(steps: list[dict[str, Any]]) -> dict[str, Any] | None:
+    tried = [each for step in steps for each in step["tried"]]
+    return max(tried, key=lambda each: float(each["speedup"]), default=None)
 
 
 def test_the_search_adds_the_layer_that_gains_most_until_none_does() -> None:
@@ -47,37 +53,37 @@ def test_the_search_adds_the_layer_that_gains_most_until_none_does() -> None:
         return _speed(its)
 
     found = search(4, CHOICES, judge)
-    assert _best(found) == (Placement((1, 3), 1, "int8", "recycle"), 10.5)
+    assert _best(found) == {"draft": "fractal:layers=1+3:w=1:format=int8:slots=recycle", "speedup": 10.5}
     assert len(judged) == len(set(judged)), "nothing is judged twice"
-    best = [(step, best_of(step.tried)) for step in found]
-    told = [(step.n, step.varied, len(step.tried), each and each.placement.layers) for step, each in best]
+    told = [(step["n"], step["varied"], len(step["tried"]), step["best"].split(":")[1]) for step in found]
     assert told == [
-        (1, "layer", 4, (1,)),
-        (1, "window", 2, (1,)),
-        (1, "format", 2, (1,)),
-        (2, "layer", 3, (1, 3)),
-        (2, "window", 2, (1, 3)),
-        (2, "format", 2, (1, 3)),
-        (3, "layer", 2, (1, 2, 3)),  # 8.0, which is less: the search ends here
-        (3, "window", 2, (1, 2, 3)),
-        (3, "format", 2, (1, 2, 3)),
+        (1, "layer", 4, "layers=1"),
+        (1, "window", 2, "layers=1"),
+        (1, "format", 2, "layers=1"),
+        (2, "layer", 3, "layers=1+3"),
+        (2, "window", 2, "layers=1+3"),
+        (2, "format", 2, "layers=1+3"),
+        (3, "layer", 2, "layers=1+2+3"),  # 8.0, which is less: the search ends here
+        (3, "window", 2, "layers=1+2+3"),
+        (3, "format", 2, "layers=1+2+3"),
     ]
-    assert all(step.left == 0 for step in found)
-    assert [its.layers for its in judged[:4]] == [(2,), (1,), (3,), (0,)]
+    assert all(step["not_tried"] == 0 for step in found)
+    assert unfinished(found) == []
+    assert [set(its.layers) for its in judged[:4]] == [{2}, {1}, {3}, {0}]
 
 
 def test_a_search_of_all_layers_ends_at_their_number() -> None:
     found = search(4, CHOICES, lambda its: float(len(its.layers)))
-    assert _best(found) == (Placement((0, 1, 2, 3), 4, "mxfp4", "recycle"), 4.0)
-    assert (found[-1].n, found[-1].left) == (4, 0)
+    assert _best(found) == {"draft": "fractal:layers=0+1+2+3:w=4:format=mxfp4:slots=recycle", "speedup": 4.0}
+    assert (found[-1]["n"], found[-1]["not_tried"]) == (4, 0)
 
 
 @pytest.mark.parametrize(
     ("allowed", "best", "left"),
-    [(0, None, [4]), (2, (1,), [2]), (4, (1,), [0, 1]), (7, (1, 2), [0, 0, 0, 2])],
+    [(0, None, [4]), (2, "1", [2]), (4, "1", [0, 1]), (7, "1+2", [0, 0, 0, 2])],
 )
 def test_a_search_that_runs_out_of_time_has_the_best_of_what_it_tried(
-    allowed: int, best: tuple[int, ...] | None, left: list[int]
+    allowed: int, best: str | None, left: list[int]
 ) -> None:
     judged: list[Placement] = []
 
@@ -89,9 +95,10 @@ def test_a_search_that_runs_out_of_time_has_the_best_of_what_it_tried(
 
     found = search(4, CHOICES, judge)
     fastest = _best(found)
-    assert (fastest and fastest.placement.layers) == best
-    assert [step.left for step in found] == left
-    assert fastest is None or fastest.speed == max(map(_speed, judged))
+    assert (fastest and fastest["draft"].split(":")[1]) == (best and f"layers={best}")
+    assert [step["not_tried"] for step in found] == left
+    assert (unfinished(found) == []) == (left[-1] == 0)
+    assert fastest is None or fastest["speedup"] == max(map(_speed, judged))
 
 
 def test_layers_are_tried_in_an_order_that_is_spread_over_the_model() -> None:
@@ -102,16 +109,16 @@ def test_layers_are_tried_in_an_order_that_is_spread_over_the_model() -> None:
 
 def test_a_draft_with_too_many_tokens_is_left_out() -> None:
     most = 4096 - 2
-    assert Placement((0,), most, "int8", "fixed").fits
-    assert not Placement((0, 1), most, "int8", "fixed").fits
+    assert _placed((0,), most, "int8", "fixed").fits
+    assert not _placed((0, 1), most, "int8", "fixed").fits
     choices = {"window": (most,), "format": ("int8",), "slots": ("fixed",)}
     found = search(2, choices, lambda its: float(len(its.layers)))
-    assert (found[-1].tried, found[-1].left) == ([], 0)
-    assert _best(found) == (Placement((1,), most, "int8", "fixed"), 1.0)
+    assert (found[-1]["tried"], found[-1]["not_tried"]) == ([], 0)
+    assert _best(found) == {"draft": _placed((1,), most, "int8", "fixed").draft, "speedup": 1.0}
 
 
 def test_a_placement_is_what_the_draft_says() -> None:
-    its = Placement((1, 6), 3, "int4", "lookup").also_before(4)
+    its = _placed((6, 1, 4), 3, "int4", "lookup")
     (level,) = name_levels(LoadSettings(draft=its.draft))
     options = embedded(level, 8).options
     assert (options["layers"], options["w"], options["slots"]) == ((1, 4, 6), 3, "lookup")
@@ -200,21 +207,22 @@ def test_the_best_of_each_kind_are_measured() -> None:
     assert best_of_kinds(tried[-1:]) == []
 
 
-def _final(draft: str, speedup: float, differing: int = 0) -> Final:
-    return Final(draft, 10 * speedup, speedup, (speedup - 0.1, speedup + 0.1), 1.5, differing)
+def _final(draft: str, speedup: float, differing: int = 0) -> dict[str, Any]:
+    figures = {"tokens_per_second": 10 * speedup, "speedup": speedup, "interval": (speedup - 0.1, speedup + 0.1)}
+    return {"draft": draft, **figures, "accepted": 1.5, "differing": differing}
 
 
 def test_what_was_measured_to_be_fastest_is_recommended() -> None:
-    plain = Final(PLAIN, 10.0, 1.0, (1.0, 1.0), 0.0, 0)
+    plain = _final(PLAIN, 1.0)
     assert recommended([plain, _final("a", 1.2), _final("b", 1.7), _final("wrong", 2.0, 1)]) == "b"
     assert recommended([plain, _final("a", 0.9)]) == PLAIN
     assert recommended([plain]) == PLAIN
 
 
-def _record(best: str, finals: list[Final], **more: Any) -> dict[str, Any]:
+def _record(best: str, finals: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {
         "recommended": best,
-        "finals": [vars(final) for final in finals],
+        "finals": finals,
         "prompts": {"choosing": ["a"], "measuring": ["b"] * 6},
         "left_out": [],
         "differing_tokens": 0,
@@ -271,7 +279,7 @@ def test_a_step_that_was_not_finished_says_how_much_of_it_was() -> None:
             {"n": 1, "varied": "window", "best": None, "not_tried": 2, "tried": []},
         ],
     }
-    assert tables(record)[0].rows == [
+    assert [list(row.values()) for row in next(iter(tables(record).values()))] == [
         ["1", "layer", "1 of 4", "layers=2:w=4", "1.25", "0.50"],
         ["1", "window", "0 of 2", "", "", ""],
     ]

@@ -141,7 +141,7 @@ def test_a_copy_is_made_once_however_it_drafts() -> None:
 def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a second for a row in all layers, and a hundred for its logits."""
     trials = _trials()
-    its = Placement((0, 1), 2, "int8", slots)
+    its = Placement(frozenset({0, 1}), 2, "int8", slots)
     trials.trace(its.draft)  # plain decoding among it
     copy, count = trials.opened.copy("int8"), 2
     ran = {"target": 0.0, "copy": 0.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -96,8 +96,8 @@ def fractal(
         draw(plot, record)
         say(f"picture: {plot}")
     print(where(record))
-    for table in tables(record):
-        _print(*table)
+    for title, rows in tables(record).items():
+        _print(title, rows)
     print("\n".join(verdict(record)))
     if record["differing_tokens"]:
         raise typer.Exit(1)
@@ -112,15 +112,15 @@ def _group() -> None:
     pass
 
 
-def _print(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in head:
+    for name in rows[0]:
         table.add_column(name, justify="left" if name in ("varied", "best", "draft") else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*row.values())
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     console = Console(width=None if is_terminal else _WIDTH, markup=False, highlight=False, emoji=False)
     with console.capture() as shown:

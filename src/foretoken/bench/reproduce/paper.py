@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from foretoken.bench.statistics import PLAIN, rounded
+from foretoken.bench.statistics import PLAIN
 
 
 @dataclass(frozen=True)
@@ -59,18 +59,13 @@ class Subject:
         return name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table, or the numbers of a figure. Of a row, what is text (or a whole number) says which it is, and the figures
     are what `beside` makes."""
 
     title: str
     rows: Sequence[dict[str, Any]]
     notes: Sequence[str] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
-        return {"title": self.title, "rows": rounded(list(self.rows)), "notes": list(self.notes)}
 
 
 def beside(paper: float | None, ours: float | None, interval: Sequence[float] | None = None) -> dict[str, Any]:

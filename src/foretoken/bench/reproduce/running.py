@@ -18,6 +18,7 @@ from foretoken.bench.reproduce.papers import Paper, paper
 from foretoken.bench.reproduce.places import subjects_of
 from foretoken.bench.reproduce.report import report
 from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.bench.statistics import rounded
 from foretoken.common.files import expect_place, read_json, write_bytes, write_json
 from foretoken.common.pictures import expect_drawable
 from foretoken.common.provenance import provenance
@@ -64,7 +65,7 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     missing = [name for name in chosen if name not in record["tables"]]
     for name, following in zip_longest(missing, missing[1:]):
         bench.part = name if following is None else f"{name} (then {following})"
-        tables = {**record["tables"], name: its.parts[name](bench).to_json()}
+        tables = {**record["tables"], name: rounded(its.parts[name](bench)._asdict())}
         record["tables"] = {each: tables[each] for each in its.parts if each in tables}
         record["missing"] = [each for each in its.parts if each not in tables]
         bench.keep()

@@ -2,53 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from foretoken.bench.generations import Generation, times_as_fast
 from foretoken.bench.statistics import PLAIN, by_prompt, median_interval
 
 
-@dataclass(frozen=True)
-class Final:
-    """A draft that was measured: tokens a second of decoding, and its speed-up over plain decoding of the same prompt
-    beside it, the medians over prompts; its interval at 95 %. accepted: draft tokens a check."""
+def finals(turns: Sequence[Sequence[Generation]]) -> Iterator[dict[str, Any]]:
+    """Drafts that were measured: tokens a second of decoding, and the speed-up over plain decoding of the same prompt
+    beside it, medians over prompts; its interval at 95 %; `accepted` draft tokens a check.
 
-    draft: str
-    tokens_per_second: float
-    speedup: float
-    interval: tuple[float, float]
-    accepted: float
-    differing: int
-
-
-def summarise(turns: Sequence[Sequence[Generation]]) -> list[Final]:
-    """What each draft came to. turns: a prompt by every draft, plain decoding first. A draft that never had a second
-    token is left out."""
-    finals = []
+    turns: a prompt by every draft, plain decoding first. A draft that never had a second token is left out.
+    """
     for every in zip(*turns, strict=True):
         pairs = [(own, turn[0]) for own, turn in zip(every, turns, strict=True) if own.decoded and turn[0].decoded]
-        if not pairs:
-            continue
-        speeds = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: pair[0].decoded / pair[0].decode_seconds)
-        ratios = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: times_as_fast(*pair))
-        rounds = [accepted for own, _ in pairs for _, accepted, _ in own.rounds]
-        finals.append(
-            Final(
-                every[0].method,
-                median(speeds.values()),
-                median(ratios.values()),
-                median_interval(list(ratios.values())),
-                sum(rounds) / max(1, len(rounds)),
-                sum(each.differing for each in every),
-            )
-        )
-    return finals
+        if pairs:
+            speeds = by_prompt(pairs, lambda p: p[0].prompt, lambda p: p[0].decoded / p[0].decode_seconds)
+            ratios = by_prompt(pairs, lambda p: p[0].prompt, lambda p: times_as_fast(*p))
+            rounds = [accepted for own, _ in pairs for _, accepted, _ in own.rounds]
+            yield {
+                "draft": every[0].method,
+                "tokens_per_second": median(speeds.values()),
+                "speedup": median(ratios.values()),
+                "interval": median_interval(list(ratios.values())),
+                "accepted": sum(rounds) / max(1, len(rounds)),
+                "differing": sum(each.differing for each in every),
+            }
 
 
-def recommended(finals: Sequence[Final]) -> str:
+def recommended(finals: Sequence[Mapping[str, Any]]) -> str:
     """The draft that was measured to be fastest, of those whose every token was plain decoding's; plain decoding where
     none is faster than it."""
-    sound = [final for final in finals if final.differing == 0 and final.speedup > 1]
-    return max(sound, key=lambda final: final.speedup).draft if sound else PLAIN
+    sound = [final for final in finals if final["differing"] == 0 and final["speedup"] > 1]
+    return str(max(sound, key=lambda final: float(final["speedup"]))["draft"]) if sound else PLAIN

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -16,8 +16,8 @@ from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.bench.tuning import costs
 from foretoken.bench.tuning.asked import Asked
 from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs
-from foretoken.bench.tuning.finals import recommended, summarise
-from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, Step, best_of, search
+from foretoken.bench.tuning.finals import finals, recommended
+from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, unfinished
 from foretoken.bench.tuning.trials import Trials
 from foretoken.common.provenance import provenance
 from foretoken.errors import SettingError
@@ -65,7 +65,7 @@ class _Tuning:
     progress: Progress
     candidates: list[dict[str, Any]] = field(default_factory=list)  # as the record has them
     left_out: list[str] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)  # as the record has them
     turns: list[tuple[int, list[Generation]]] = field(default_factory=list)  # in a repeat, a prompt by every draft
     repeats: int = 0
     promise: str = "exact"  # the least of all texts'
@@ -85,7 +85,7 @@ class _Tuning:
         self.steps = search(
             self.costs.num_layers, self.asked.choices, lambda its: self._judge(its.draft, FRACTAL, its.format)
         )
-        self.left_out += _unfinished(self.steps)
+        self.left_out += unfinished(self.steps)
         self.left_out += [draft for draft, _, _ in self._others(others, 1.0)]
         # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = best_of_kinds(self.candidates)
@@ -113,7 +113,7 @@ class _Tuning:
         made = costs.measure(target, copies, prefix=prefix, most=most)
         # what rounds take besides, on the first prompt; twice, as what runs first is slower
         window, format, slots = (values[0] for values in self.asked.choices.values())
-        start = Placement((target.config.num_layers // 2,), window, format, slots)
+        start = Placement(frozenset({target.config.num_layers // 2}), window, format, slots)
         traces = {}
         for draft in 2 * (PLAIN, start.draft, f"{format}:tokens={CHAINS[0]}"):
             self._tell(f"the costs of rounds: {draft}; then other drafts")
@@ -131,7 +131,7 @@ class _Tuning:
         return []
 
     def _judge(self, draft: str, kind: str, format: str, share: float = 1.0) -> float:
-        """Try a draft; the tokens a second that follow. The first of each name is tried whatever the time."""
+        """Try a draft; the speed-up that follows. The first of each name is tried whatever the time."""
         name = draft.partition(":")[0]
         if any(line["draft"].partition(":")[0] == name for line in self.candidates):
             self.budget.expect(self._longest, share=share)
@@ -139,13 +139,12 @@ class _Tuning:
         began = self.budget.used
         trace = self.trials.trace(draft)
         self._longest = max(self._longest, self.budget.used - began)
-        speed = self.costs.speed(kind, format, trace)
         self.promise = min(self.promise, trace.promise)
-        line = {"draft": draft, "kind": kind, "predicted_tokens_per_second": speed}
-        line["predicted_speedup"] = speed / self.costs.plain()
-        known = ("accepted", "tokens", "differing", "rounds", "ran")
-        self.candidates.append({**line, **{name: getattr(trace, name) for name in known}})
-        return speed
+        speed, plain = self.costs.speed(kind, format, trace), self.costs.plain()
+        predicted = {"predicted_tokens_per_second": speed, "predicted_speedup": speed / plain}
+        its = {name: getattr(trace, name) for name in ("accepted", "tokens", "differing", "rounds", "ran")}
+        self.candidates.append({"draft": draft, "kind": kind, **predicted, **its})
+        return speed / plain
 
     def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> None:
         """Every prompt with every draft, in turn, once; and again while there is time for one more repeat."""
@@ -167,43 +166,27 @@ class _Tuning:
 
     def results(self) -> dict[str, Any]:
         """What a record says of them."""
-        plain, finals = self.costs.plain(), summarise([turn for _, turn in self.turns])
-        if not finals:
+        measured = list(finals([turn for _, turn in self.turns]))
+        if not measured:
             raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
-        best = best_of(each for step in self.steps for each in step.tried)
+        fractal = [line for line in self.candidates if line["kind"] == FRACTAL]
+        best = max(fractal, key=lambda line: float(line["predicted_speedup"]), default={"draft": None})
         lines = [{"repeat": repeat, **each.to_json()} for repeat, turn in self.turns for each in turn]
         return {
             "promise": self.promise,
             "costs": self.costs.to_json(),
-            "plain_tokens_per_second": plain,
-            "steps": [_step(step, plain) for step in self.steps],
+            "plain_tokens_per_second": self.costs.plain(),
+            "steps": self.steps,
             "candidates": self.candidates,
-            "best_fractal": None if best is None else best.placement.draft,
-            "finals": [asdict(final) for final in finals],
+            "best_fractal": best["draft"],
+            "finals": measured,
             "repeats": self.repeats,
-            "recommended": recommended(finals),
+            "recommended": recommended(measured),
             "left_out": self.left_out,
             "seconds": self.budget.used,
             "differing_tokens": sum(line["differing"] for line in (*self.candidates, *lines)),
             "generations": lines,
         }
-
-
-def _step(step: Step, plain: float) -> dict[str, Any]:
-    tried = [{"draft": placement.draft, "speedup": speed / plain} for placement, speed in step.tried]
-    best = best_of(step.tried)
-    draft = None if best is None else best.placement.draft
-    return {"n": step.n, "varied": step.varied, "best": draft, "not_tried": step.left, "tried": tried}
-
-
-def _unfinished(steps: Sequence[Step]) -> list[str]:
-    """What of a search there was no time for."""
-    if not steps or not steps[-1].left:
-        return []
-    last = steps[-1]
-    many = "layer" if last.n == 1 else "layers"
-    varied = f"choices of {last.varied}" if last.varied != "layer" else "places"
-    return [f"with {last.n} fractal {many}, {last.left} of {last.left + len(last.tried)} {varied}, and what follows"]
 
 
 def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:

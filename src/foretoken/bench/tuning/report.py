@@ -2,65 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from foretoken.bench.pages import many, times
 from foretoken.bench.statistics import FEWEST, PLAIN
 from foretoken.common.provenance import isa_of
 
 
-class Shown(NamedTuple):
-    """A table as people see it."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def tables(record: Mapping[str, Any]) -> list[Shown]:
-    """The search, step by step; the other drafts; and what was measured, beside what was predicted of it."""
-    tried = {line["draft"]: (f"{line['accepted']:.2f}", line["predicted_speedup"]) for line in record["candidates"]}
-    others = [line["draft"] for line in record["candidates"] if line["kind"] != "fractal"]
-    measured = [
-        [
-            final["draft"],
-            f"{final['tokens_per_second']:.1f}",
-            times(final["speedup"], final["interval"]),
-            f"{tried[final['draft']][1]:.2f}" if final["draft"] in tried else "-",
-            f"{final['accepted']:.2f}",
-            "NO" if final["differing"] else "yes",
-        ]
-        for final in record["finals"]
-    ]
-    return [
-        Shown(
-            "fractal layers, one after the other",
-            ["n", "varied", "tried", "best", "accepted a check", "speed-up, predicted"],
-            list(_steps(record)),
-        ),
-        Shown(
-            "other drafts",
-            ["draft", "accepted a check", "speed-up, predicted"],
-            [[draft, tried[draft][0], f"{tried[draft][1]:.2f}"] for draft in others],
-        ),
-        Shown(
-            "measured beside plain decoding",
-            ["draft", "tokens/s", "speed-up", "predicted", "accepted a check", "identical"],
-            measured,
-        ),
-    ]
+def tables(record: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
+    """By their titles: the search, step by step; the other drafts; what was measured, beside what was predicted."""
+    tried = {line["draft"]: line for line in record["candidates"]}
+    return {
+        "fractal layers, one after the other": [
+            {
+                "n": str(step["n"]),
+                "varied": step["varied"],
+                "tried": _count(len(step["tried"]), step["not_tried"]),
+                "best": (step["best"] or "").partition(":")[2],
+                **_predicted(tried.get(step["best"])),
+            }
+            for step in record["steps"]
+        ],
+        "other drafts": [
+            {"draft": draft, **_predicted(line)} for draft, line in tried.items() if line["kind"] != "fractal"
+        ],
+        "measured beside plain decoding": [
+            {
+                "draft": final["draft"],
+                "tokens/s": f"{final['tokens_per_second']:.1f}",
+                "speed-up": times(final["speedup"], final["interval"]),
+                "predicted": _predicted(tried.get(final["draft"]))["speed-up, predicted"] or "-",
+                "accepted a check": f"{final['accepted']:.2f}",
+                "identical": "NO" if final["differing"] else "yes",
+            }
+            for final in record["finals"]
+        ],
+    }
 
 
-def _steps(record: Mapping[str, Any]) -> Iterator[list[str]]:
-    accepted = {line["draft"]: line["accepted"] for line in record["candidates"]}
-    for step in record["steps"]:
-        count, left = len(step["tried"]), step["not_tried"]
-        best = max(step["tried"], key=lambda each: each["speedup"], default=None)
-        told = ["", "", ""]
-        if best is not None:
-            told = [best["draft"].partition(":")[2], f"{accepted[best['draft']]:.2f}", f"{best['speedup']:.2f}"]
-        yield [str(step["n"]), step["varied"], f"{count} of {count + left}" if left else str(count), *told]
+def _count(tried: int, left: int) -> str:
+    return f"{tried} of {tried + left}" if left else f"{tried}"
+
+
+def _predicted(line: Mapping[str, Any] | None) -> dict[str, str]:
+    accepted, speedup = (
+        ("", "") if line is None else (f"{line[name]:.2f}" for name in ("accepted", "predicted_speedup"))
+    )
+    return {"accepted a check": accepted, "speed-up, predicted": speedup}
 
 
 def where(record: Mapping[str, Any]) -> str:

@@ -6,10 +6,11 @@ The order in which layers are tried is spread over the model, so that a search t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
+from foretoken.bench.pages import many
 from foretoken.settings.load import MOST_DRAFT_TOKENS
 
 
@@ -38,9 +39,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Placement:
-    """A fractal draft with nothing left open: before which layers, ascending; the window's tokens; format and slots."""
+    """A fractal draft with nothing left open: before which layers; the window's tokens; format and slots."""
 
-    layers: tuple[int, ...]
+    layers: frozenset[int]
     window: int
     format: str
     slots: str
@@ -48,40 +49,13 @@ class Placement:
     @property
     def draft(self) -> str:
         """As `--draft` takes it."""
-        layers = "+".join(map(str, self.layers))
+        layers = "+".join(map(str, sorted(self.layers)))
         return f"fractal:layers={layers}:w={self.window}:format={self.format}:slots={self.slots}"
-
-    def also_before(self, layer: int) -> Placement:
-        """With one more layer."""
-        return replace(self, layers=tuple(sorted((*self.layers, layer))))
 
     @property
     def fits(self) -> bool:
         """Whether a round may have that many draft tokens."""
         return self.window + len(self.layers) + 1 <= MOST_DRAFT_TOKENS
-
-
-class Tried(NamedTuple):
-    """A placement, with its tokens a second."""
-
-    placement: Placement
-    speed: float
-
-
-@dataclass
-class Step:
-    """What was varied ("layer", "window", "format" or "slots") with n layers, and each placement that was tried.
-    left: how many were not, because time ran out."""
-
-    n: int
-    varied: str
-    tried: list[Tried] = field(default_factory=list)
-    left: int = 0
-
-
-def best_of(tried: Iterable[Tried]) -> Tried | None:
-    """The fastest; of equals the first. None of none."""
-    return max(tried, key=lambda each: each.speed, default=None)
 
 
 def spread(count: int) -> list[int]:
@@ -95,39 +69,52 @@ def spread(count: int) -> list[int]:
     return list(order)
 
 
-def search(num_layers: int, choices: Mapping[str, Sequence[Any]], judge: Callable[[Placement], float]) -> list[Step]:
-    """Greedy forward selection, step by step. choices: of windows, formats and slots, beginning with the first of each.
-    `judge` gives a placement's tokens a second; where it raises OutOfTimeError, the search ends with what it has.
+def search(
+    num_layers: int, choices: Mapping[str, Sequence[Any]], judge: Callable[[Placement], float]
+) -> list[dict[str, Any]]:
+    """Greedy forward selection, step by step, as a record has it: what was `varied` ("layer" or a choice) with `n`
+    layers, each draft that was `tried`, the `best` of them, and how many were `not_tried` because time ran out.
 
-    For each number of layers: where the next one is best, and, standing there, which window, format and slots are. The
-    last number of layers is the first that is not faster than the one before.
+    choices: windows, formats and slots, by the name of a placement's field; the search begins with the first of each.
+    `judge` gives a placement's speed-up; where it raises OutOfTimeError, the search ends with what it has. For each
+    number of layers: where the next one is best, and, standing there, which window, format and slots are. The last
+    number of layers is the first that is not faster than the one before.
     """
-    steps: list[Step] = []
+    steps: list[dict[str, Any]] = []
     known: dict[Placement, float] = {}
 
-    def vary(n: int, varied: str, placements: Iterable[Placement]) -> Tried | None:
+    def vary(n: int, varied: str, placements: Iterable[Placement]) -> Placement | None:
         fitting = [each for each in placements if each.fits]
-        step = Step(n, varied, left=len(fitting))
+        step: dict[str, Any] = {"n": n, "varied": varied, "best": None, "not_tried": len(fitting), "tried": []}
         steps.append(step)
         for placement in fitting:
             if placement not in known:
                 known[placement] = judge(placement)
-            step.left -= 1
-            step.tried.append(Tried(placement, known[placement]))
-        return best_of(step.tried)
+            step["not_tried"] -= 1
+            step["tried"].append({"draft": placement.draft, "speedup": known[placement]})
+            step["best"] = max(step["tried"], key=lambda each: each["speedup"])["draft"]  # of equals the first
+        return max(fitting, key=known.__getitem__, default=None)
 
-    base = Placement((), **{name: values[0] for name, values in choices.items()})
-    fastest = 0.0
+    base, fastest = Placement(frozenset(), **{name: values[0] for name, values in choices.items()}), 0.0
     try:
         for n in range(1, num_layers + 1):
-            layers = [base.also_before(at) for at in spread(num_layers) if at not in base.layers]
-            here = vary(n, "layer", layers)
+            layers = [base.layers | {at} for at in spread(num_layers) if at not in base.layers]
+            here = vary(n, "layer", [replace(base, layers=each) for each in layers])
             for name, values in choices.items():
                 if here is not None and len(values) > 1:
-                    here = vary(n, name, [replace(here.placement, **{name: value}) for value in values]) or here
-            if here is None or here.speed <= fastest:
+                    here = vary(n, name, [replace(here, **{name: value}) for value in values]) or here
+            if here is None or known[here] <= fastest:
                 break
-            base, fastest = here
+            base, fastest = here, known[here]
     except OutOfTimeError:
         pass
     return steps
+
+
+def unfinished(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of a search there was no time for, in words; nothing if it came to its end."""
+    if not steps or not steps[-1]["not_tried"]:
+        return []
+    n, varied, left = (steps[-1][name] for name in ("n", "varied", "not_tried"))
+    what = "places" if varied == "layer" else f"choices of {varied}"
+    return [f"with {many(n, 'fractal layer')}, {left} of {left + len(steps[-1]['tried'])} {what}, and what follows"]
