@@ -17,8 +17,8 @@ from foretoken.bench.reproduce.costs import COST_NOTE, Predicted, predict
 from foretoken.bench.reproduce.drawing import bars, heat_maps
 from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, REPORTED, TITLE, Reported
 from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject, Table, beside, share
-from foretoken.bench.reproduce.papers import Paper
+from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject, beside, share
+from foretoken.bench.reproduce.papers import Paper, Part, Row
 from foretoken.bench.reproduce.workbench import Measured, Workbench
 from foretoken.rehearsal.shapes import SHAPES
 
@@ -89,8 +89,8 @@ def _grid(
         yield ours, method, n, w, kept
 
 
-def _speeds(bench: Workbench, where: str, title: str, *notes: str) -> Table:
-    rows = []
+def _speeds(bench: Workbench, where: str) -> Iterator[Row]:
+    """Speed and FLOPs of every method."""
     for its, measured, labels in _cells(bench, where):
         ours = measured.generations
         papers: dict[str, tuple[float | None, ...]] = {
@@ -100,18 +100,107 @@ def _speeds(bench: Workbench, where: str, title: str, *notes: str) -> Table:
         for name in dict.fromkeys([*papers, *(each.method for each in ours)]):
             speed, gain, flops = papers.get(name, (None, None, None))
             of_baseline = share(mean_flops(ours, name), mean_flops(ours, BASELINE))
-            rows.append(
-                {
-                    **labels,
-                    "method": name,
-                    "tokens/s": beside(speed, tokens_per_second(ours, name)),
-                    "speed-up": beside(gain, *speedup(ours, name, BASELINE)),
-                    "FLOPs": beside(flops, mean_flops(ours, name)),
-                    "of the baseline's": beside(share(flops, its.flops[0]), of_baseline),
-                    "over cached plain": beside(None, *speedup(ours, name, REFERENCE.name)),
-                }
-            )
-    return Table(title, rows, notes)
+            yield {
+                **labels,
+                "method": name,
+                "tokens/s": beside(speed, tokens_per_second(ours, name)),
+                "speed-up": beside(gain, *speedup(ours, name, BASELINE)),
+                "FLOPs": beside(flops, mean_flops(ours, name)),
+                "of the baseline's": beside(share(flops, its.flops[0]), of_baseline),
+                "over cached plain": beside(None, *speedup(ours, name, REFERENCE.name)),
+            }
+
+
+def _times(bench: Workbench) -> Iterator[Row]:
+    """Time of a whole data set."""
+    for its, ours, labels in _cells(bench):
+        names = (BASELINE, FRACTAL, REFERENCE.name, CACHED)
+        plain, fractal, cached_plain, cached = (whole_seconds(ours.generations, name) for name in names)
+        of_plain = share(fractal, plain)
+        yield {
+            **labels,
+            f"{BASELINE} (paper h, ours s)": beside(its.hours[0], plain),
+            f"{FRACTAL} (paper h, ours s)": beside(its.hours[1], fractal),
+            "change, %": beside(its.change, None if of_plain is None else 100 * (of_plain - 1)),
+            f"{REFERENCE.name} (s)": beside(None, cached_plain),
+            f"{CACHED} (s)": beside(None, cached),
+        }
+
+
+def _accepted(bench: Workbench) -> Iterator[Row]:
+    """How much of a draft is accepted."""
+    for its, ours, labels in _cells(bench):
+        n, delta = default_n(ours.num_layers), DELTA[2] if (its.model, its.data) == DELTA[:2] else None
+        papers = {FRACTAL: (its.acceptance, None if delta is None else 7 + delta, delta)}
+        for name in (FRACTAL, CACHED) if ours.generations else papers:
+            accepted, ratio = ours.accepted(name, whole_draft(ours.num_layers))
+            its_ratio, its_accepted, its_delta = papers.get(name, (None, None, None))
+            yield {
+                **labels,
+                "method": name,
+                "acceptance ratio": beside(its_ratio, ratio),
+                "accepted a check": beside(its_accepted, accepted),
+                "of it beyond n": beside(its_delta, None if accepted is None else accepted - n),
+            }
+
+
+def _accepted_by_n(bench: Workbench) -> Iterator[Row]:
+    """Accepted tokens by n, which is w: the paper says n + 0.74."""
+    for ours, method, n, w, kept in _grid(bench, "n = w = {n}", [(n, n) for n in (2, 4, 8)]):
+        accepted, ratio = ours.accepted(method.name, w + n + 1)
+        yield {
+            "ours on": bench.subjects[0].called,
+            "n = w": n,
+            "cache": kept,
+            "accepted a check": beside(n + DELTA[2] if n == 7 else None, accepted),
+            "n + 0.74": beside(None, n + DELTA[2]),
+            "acceptance ratio": beside(None, ratio),
+        }
+
+
+def _hyperparameters(bench: Workbench) -> Iterator[Row]:
+    shapes = {model: (shape, SHAPES[shape].num_layers, papers) for model, (*papers, shape) in HYPERPARAMETERS.items()}
+    ours = {subject.called: bench.num_layers(subject) for subject in bench.subjects}
+    lines: list[tuple[str, str, int, Sequence[int | None]]] = [(model, *its) for model, its in shapes.items()]
+    lines += [("", called, layers, (None, None, None)) for called, layers in ours.items()]
+    for model, called, layers, papers in lines:
+        figures = map(beside, papers, (layers, default_n(layers), default_n(layers)))
+        yield {"model": model, "ours": called, **dict(zip(("layers", "n", "w"), figures, strict=True))}
+
+
+def _speeds_by_n_and_w(bench: Workbench) -> Iterator[Row]:
+    sizes, count = _GRID[bench.asked.scale]
+    for ours, method, n, w, kept in _grid(bench, "n = {n}, w = {w}", [(n, w) for n in sizes for w in sizes], count):
+        yield {
+            "ours on": bench.subjects[0].called,
+            "cache": kept,
+            "n": n,
+            "w": w,
+            "tokens/s": beside(None, tokens_per_second(ours.generations, method.name)),
+            "accepted a check": beside(None, ours.accepted(method.name, w + n + 1)[0]),
+        }
+
+
+def _correct(bench: Workbench) -> Iterator[Row]:
+    """Correct tokens after each fractal layer."""
+    subject = bench.subjects[0]
+    data, layers = next(iter(subject.data.values())).first(_LOOKED_AT[bench.asked.scale]), bench.num_layers(subject)
+    for kept, cache in _KEPT.items():
+        method = Method(kept, draft(default_n(layers), default_n(layers)), cache)
+        for after, counts in correct_tokens(bench, subject, data, method, whole_draft(layers)).items():
+            labels = {"ours on": subject.called, "cache": kept, "after": after, "guesses": len(counts)}
+            yield {**labels, "correct tokens": beside(None, mean(counts))}
+
+
+def _predicted(bench: Workbench) -> Iterator[Row]:
+    """What the costs of passes predict, and what was gained."""
+    for ours in {ours.called: ours for _, ours, _ in _cells(bench) if ours.generations}.values():
+        n, most = default_n(ours.num_layers), whole_draft(ours.num_layers)
+        inner = n + (n + 1) // 2  # the last token, w = n slots, and a token more at each fractal layer: on average
+        yield predict(bench, ours, Predicted(FRACTAL, BASELINE, "int8", 2, n, inner, most, cache=False))
+        yield predict(bench, ours, Predicted(CACHED, REFERENCE.name, "int8", 2, n, inner, most))
+        for format, name in CHAINS.items():
+            yield predict(bench, ours, Predicted(name, REFERENCE.name, format, 1, most, 1, most))
 
 
 _HOW = (
@@ -124,155 +213,38 @@ _HOW = (
     "four times the window, an MXFP4 copy, and slots from a lookup; what lookup gains without it stands below."
 )
 _DOUBTFUL = "The paper's 1.69 for Llama-3 3B on CNN/DM does not follow from its 5.51 and 3.13, which are 1.76 apart."
-
-
-def table1(bench: Workbench) -> Table:
-    """Speed and FLOPs of the 3B and the 8B model."""
-    return _speeds(bench, "table 1", "Table 1: tokens per second, speed-up and FLOPs", _HOW, _DOUBTFUL)
-
-
-def table2(bench: Workbench) -> Table:
-    """The same of the 13B model on code."""
-    return _speeds(bench, "table 2", "Table 2: the same on HumanEval", _HOW)
-
-
-def table3(bench: Workbench) -> Table:
-    """Time of a whole data set."""
-    rows = []
-    for its, ours, labels in _cells(bench):
-        plain, fractal, cached_plain, cached = (
-            whole_seconds(ours.generations, name) for name in (BASELINE, FRACTAL, REFERENCE.name, CACHED)
-        )
-        of_plain = share(fractal, plain)
-        rows.append(
-            {
-                **labels,
-                f"{BASELINE} (paper h, ours s)": beside(its.hours[0], plain),
-                f"{FRACTAL} (paper h, ours s)": beside(its.hours[1], fractal),
-                "change, %": beside(its.change, None if of_plain is None else 100 * (of_plain - 1)),
-                f"{REFERENCE.name} (s)": beside(None, cached_plain),
-                f"{CACHED} (s)": beside(None, cached),
-            }
-        )
-    return Table("Table 3: time of a whole data set", rows, ("All prompts together, reading them included.",))
-
-
-def table4(bench: Workbench) -> Table:
-    """How much of a draft is accepted."""
-    rows = []
-    for its, ours, labels in _cells(bench):
-        delta = DELTA[2] if (its.model, its.data) == DELTA[:2] else None
-        papers = {FRACTAL: (its.acceptance, None if delta is None else 7 + delta, delta)}
-        for name in (FRACTAL, CACHED) if ours.generations else papers:
-            accepted, ratio = ours.accepted(name, whole_draft(ours.num_layers))
-            its_ratio, its_accepted, its_delta = papers.get(name, (None, None, None))
-            beyond = None if accepted is None else accepted - default_n(ours.num_layers)
-            rows.append(
-                {
-                    **labels,
-                    "method": name,
-                    "acceptance ratio": beside(its_ratio, ratio),
-                    "accepted a check": beside(its_accepted, accepted),
-                    "of it beyond n": beside(its_delta, beyond),
-                }
-            )
-    note = (
-        "The ratio is accepted tokens over w + n + 1, which is 2w + 1, the paper's denominator; the first of them is "
-        "right by construction, and the token that the check itself gives is not counted. Checks whose draft was cut "
-        "by the end of the text are left out."
-    )
-    return Table("Table 4: incremental acceptance", rows, (note,))
-
-
-def acceptance(bench: Workbench) -> Table:
-    """Accepted tokens by n, which is w: the paper says n + 0.74."""
-    rows = []
-    for ours, method, n, w, kept in _grid(bench, "n = w = {n}", [(n, n) for n in (2, 4, 8)]):
-        accepted, ratio = ours.accepted(method.name, w + n + 1)
-        rows.append(
-            {
-                "ours on": bench.subjects[0].called,
-                "n = w": n,
-                "cache": kept,
-                "accepted a check": beside(n + DELTA[2] if n == 7 else None, accepted),
-                "n + 0.74": beside(None, n + DELTA[2]),
-                "acceptance ratio": beside(None, ratio),
-            }
-        )
-    note = "The paper's n + 0.74 is of n = 7, on 10 prompts; as in table 4, the first token of a draft is counted."
-    return Table("Accepted tokens by n", rows, (note,))
-
-
-def _hyperparameters(
-    model: str, called: str, layers: int, papers: Sequence[int | None] = (None, None, None)
-) -> dict[str, Any]:
-    names, ours = ("layers", "n", "w"), (layers, default_n(layers), default_n(layers))
-    return {"model": model, "ours": called, **dict(zip(names, map(beside, papers, ours), strict=True))}
-
-
-def table5(bench: Workbench) -> Table:
-    """Hyperparameters."""
-    shapes = {model: (shape, SHAPES[shape].num_layers, papers) for model, (*papers, shape) in HYPERPARAMETERS.items()}
-    rows = [_hyperparameters(model, *its) for model, its in shapes.items()]
-    layers = {subject.called: bench.num_layers(subject) for subject in bench.subjects}
-    rows += [_hyperparameters("", called, its) for called, its in layers.items()]
-    return Table("Table 5: hyperparameters", rows, ("n is a quarter of the layers, and w is n.",))
-
-
-def figure3(bench: Workbench) -> Table:
-    """Speed by n and w."""
-    sizes, count = _GRID[bench.asked.scale]
-    rows = [
-        {
-            "ours on": bench.subjects[0].called,
-            "cache": kept,
-            "n": n,
-            "w": w,
-            "tokens/s": beside(None, tokens_per_second(ours.generations, method.name)),
-            "accepted a check": beside(None, ours.accepted(method.name, w + n + 1)[0]),
-        }
-        for ours, method, n, w, kept in _grid(bench, "n = {n}, w = {w}", [(n, w) for n in sizes for w in sizes], count)
-    ]
-    note = "The paper draws its values (Llama-3 3B, 100 prompts of GSM8K) and does not print them."
-    return Table("Figure 3: tokens per second by n and w", rows, (note,))
-
-
-def figure4(bench: Workbench) -> Table:
-    """Correct tokens after each fractal layer."""
-    subject = bench.subjects[0]
-    data, layers = next(iter(subject.data.values())).first(_LOOKED_AT[bench.asked.scale]), bench.num_layers(subject)
-    rows = []
-    for kept, cache in _KEPT.items():
-        method = Method(kept, draft(default_n(layers), default_n(layers)), cache)
-        for after, counts in correct_tokens(bench, subject, data, method, whole_draft(layers)).items():
-            labels = {"ours on": subject.called, "cache": kept, "after": after, "guesses": len(counts)}
-            rows.append({**labels, "correct tokens": beside(None, mean(counts))})
-    note = (
-        "Of the tokens guessed in a fractal layer's inner pass, how many from the first on are those of plain "
-        "decoding, on average; at last those of the draft. The paper draws its values and does not print them; that "
-        "the draft comes to n + 0.74 is in table 4."
-    )
-    return Table("Figure 4: correct tokens after each fractal layer", rows, (note,))
-
-
-def prediction(bench: Workbench) -> Table:
-    """What the costs of passes predict, and what was gained."""
-    rows = []
-    for ours in {ours.called: ours for _, ours, _ in _cells(bench) if ours.generations}.values():
-        n, most = default_n(ours.num_layers), whole_draft(ours.num_layers)
-        inner = n + (n + 1) // 2  # the last token, w = n slots, and a token more at each fractal layer: on average
-        predicted = [
-            Predicted(FRACTAL, BASELINE, "int8", 2, n, inner, most, cache=False),
-            Predicted(CACHED, REFERENCE.name, "int8", 2, n, inner, most),
-            *(Predicted(name, REFERENCE.name, format, 1, most, 1, most) for format, name in CHAINS.items()),
-        ]
-        rows += [predict(bench, ours, its) for its in predicted]
-    note = (
-        "A fractal round gains (accepted + 1) tokens for 2 + n c plain passes: a draft and a check of the model, and n "
-        "inner passes. A chain of k tokens gains (accepted + 1) for 1 + k c. With a cache, settled slots and guesses "
-        "spare rows and passes that the prediction has, so that what was measured may be more."
-    )
-    return Table("Beside the paper: what passes cost, and what that predicts", rows, (note, COST_NOTE))
+_RATIO = (
+    "The ratio is accepted tokens over w + n + 1, which is 2w + 1, the paper's denominator; the first of them is right "
+    "by construction, and the token that the check itself gives is not counted. Checks whose draft was cut by the end "
+    "of the text are left out."
+)
+_DELTA = "The paper's n + 0.74 is of n = 7, on 10 prompts; as in table 4, the first token of a draft is counted."
+_ROUNDS = (
+    "A fractal round gains (accepted + 1) tokens for 2 + n c plain passes: a draft and a check of the model, and n "
+    "inner passes. A chain of k tokens gains (accepted + 1) for 1 + k c. With a cache, settled slots and guesses spare "
+    "rows and passes that the prediction has, so that what was measured may be more."
+)
+_NOT_PRINTED = "The paper draws its values (Llama-3 3B, 100 prompts of GSM8K) and does not print them."
+_GUESSES = (
+    "Of the tokens guessed in a fractal layer's inner pass, how many from the first on are those of plain decoding, on "
+    "average; at last those of the draft. The paper draws its values and does not print them; that the draft comes to "
+    "n + 0.74 is in table 4."
+)
+_DRAW_3 = partial(heat_maps, title="figure 3", panel="cache", xy=("w", "n"), value="tokens/s")
+_DRAW_4 = partial(bars, title="figure 4", by="cache", x="after", value="correct tokens")
+_PARTS = {
+    "table1": Part(
+        "Table 1: tokens per second, speed-up and FLOPs", partial(_speeds, where="table 1"), (_HOW, _DOUBTFUL)
+    ),
+    "table2": Part("Table 2: the same on HumanEval", partial(_speeds, where="table 2"), (_HOW,)),
+    "table3": Part("Table 3: time of a whole data set", _times, ("All prompts together, reading them included.",)),
+    "table4": Part("Table 4: incremental acceptance", _accepted, (_RATIO,)),
+    "table5": Part("Table 5: hyperparameters", _hyperparameters, ("n is a quarter of the layers, and w is n.",)),
+    "acceptance": Part("Accepted tokens by n", _accepted_by_n, (_DELTA,)),
+    "prediction": Part("Beside the paper: what passes cost, and what that predicts", _predicted, (_ROUNDS, COST_NOTE)),
+    "figure3": Part("Figure 3: tokens per second by n and w", _speeds_by_n_and_w, (_NOT_PRINTED,), _DRAW_3),
+    "figure4": Part("Figure 4: correct tokens after each fractal layer", _correct, (_GUESSES,), _DRAW_4),
+}
 
 
 def _stand_ins(data: Data, *rehearsed: Any) -> tuple[Subject, ...]:
@@ -282,12 +254,11 @@ def _stand_ins(data: Data, *rehearsed: Any) -> tuple[Subject, ...]:
     )
 
 
-_PARTS = (table1, table2, table3, table4, table5, acceptance, prediction, figure3, figure4)
 PAPER = Paper(
     TITLE,
     cited=f"{TITLE} (Kim et al. 2025)",
     summary="tables 1 to 5, figures 3 and 4; beside them cached decoding and plain low-bit chains",
-    parts={part.__name__: part for part in _PARTS},
+    parts=_PARTS,
     subjects={
         "embedded": _stand_ins(Data(_HELD_OUT, 2, 8)),
         "rehearsal": _stand_ins(Data(_HELD_OUT, 4, 24), "llama-3.2-1b", 8),
@@ -298,9 +269,5 @@ PAPER = Paper(
             Subject("Llama-3 8B", "meta-llama/Llama-3.1-8B-Instruct", _PAPER_DATA),
             Subject("CodeLlama-13B", "codellama/CodeLlama-13b-hf", {"HumanEval": Data("humaneval", None, 300)}),
         ),
-    },
-    pictures={
-        "figure3": partial(heat_maps, title="figure 3", panel="cache", xy=("w", "n"), value="tokens/s"),
-        "figure4": partial(bars, title="figure 4", by="cache", x="after", value="correct tokens"),
     },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from foretoken.bench.statistics import PLAIN
 
@@ -59,17 +59,8 @@ class Subject:
         return name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
 
 
-class Table(NamedTuple):
-    """A table, or the numbers of a figure. Of a row, what is text (or a whole number) says which it is, and the figures
-    are what `beside` makes."""
-
-    title: str
-    rows: Sequence[dict[str, Any]]
-    notes: Sequence[str] = ()
-
-
 def beside(paper: float | None, ours: float | None, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """A figure of the paper and ours; None where there is none. interval: that holds ours at 95 %."""
+    """A figure of the paper and ours, as rows have it; None where there is none. interval: that holds ours at 95 %."""
     return {"paper": paper, "ours": ours, **({} if interval is None else {"interval": list(interval)})}
 
 

@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from foretoken.bench.reproduce.paper import Subject, Table
+from foretoken.bench.reproduce.paper import Subject
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.errors import SettingError, nearest, quoted
 
-Draw = Callable[[Path, Sequence[dict[str, Any]]], None]  # a picture, from the rows of a figure
+Row = dict[str, Any]
+
+
+class Part(NamedTuple):
+    """A table or a figure. Of its rows, what is text (or a whole number) says which it is, and the figures are what
+    `beside` makes. notes: what is said below. draw: a picture, from the rows of a figure."""
+
+    title: str
+    rows: Callable[[Workbench], Iterable[Row]]
+    notes: Sequence[str] = ()
+    draw: Callable[[Path, Sequence[Row]], None] | None = None
 
 
 @dataclass(frozen=True)
 class Paper:
     """title, cited, summary: what it is called, in its report and by whom and when in a list, and what is made of it.
-    parts: what makes each table and figure, in the order in which they are made. subjects: what is measured, by scale.
-    pictures: what draws a figure."""
+    parts: in the order in which they are made. subjects: what is measured, by scale."""
 
     title: str
     cited: str
     summary: str
-    parts: Mapping[str, Callable[[Workbench], Table]]
+    parts: Mapping[str, Part]
     subjects: Mapping[str, Sequence[Subject]]
-    pictures: Mapping[str, Draw] = field(default_factory=dict)
 
     def chosen(self, only: Sequence[str]) -> list[str]:
         """The parts with these names, in the paper's order; without a name all. Raises SettingError."""

@@ -67,21 +67,16 @@ def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subje
 def with_data(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:
     """The subjects with prompts of the user's: at scale paper NAME=PLACE for a data set of the paper's; at another,
     where the data sets are not its own, one suite instead of all."""
-    places = {}
-    if asked.scale == "paper":
-        for spec in asked.data:
-            name, equals, _ = spec.partition("=")
-            if not equals or name not in DATA_SETS:
-                near = nearest(name, DATA_SETS)
-                raise SettingError(f"{quoted(spec)} names no place of a data set{near}; expected NAME=FOLDER_OR_FILE")
-            places[name] = spec
-    elif len(asked.data) > 1:
+    real, own = asked.scale == "paper", {spec.partition("=")[0]: spec for spec in asked.data}
+    if len(asked.data) > 1 and not real:
         raise SettingError(f"{len(asked.data)} suites were given, and at this scale one is measured on; give one")
-    else:
-        places = {data.suite: spec for spec in asked.data for s in subjects for data in s.data.values()}
+    for name, spec in own.items() if real else ():
+        if "=" not in spec or name not in DATA_SETS:
+            near = nearest(name, DATA_SETS)
+            raise SettingError(f"{quoted(spec)} names no place of a data set{near}; expected NAME=FOLDER_OR_FILE")
 
     def given(data: Data) -> Data:
-        most = asked.max_new_tokens or data.max_new_tokens
-        return Data(places.get(data.suite, data.suite), asked.num_prompts or data.count, most)
+        suite = own.get(data.suite, data.suite) if real else (*asked.data, data.suite)[0]
+        return Data(suite, asked.num_prompts or data.count, asked.max_new_tokens or data.max_new_tokens)
 
     return [replace(s, data={name: given(data) for name, data in s.data.items()}) for s in subjects]

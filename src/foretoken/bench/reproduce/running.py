@@ -54,7 +54,7 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     subjects = subjects_of(asked, its.subjects[asked.scale])
     place, record = _begin(asked, its, subjects)
     page = place.with_suffix(".md")
-    pictures = {name: place.with_name(f"{place.stem}-{name}.png") for name in its.pictures}
+    pictures = {name: place.with_name(f"{place.stem}-{name}.png") for name in its.parts if its.parts[name].draw}
     drawn = [name for name in chosen if name in pictures]
     expect_place(place)
     expect_place(page, what="report")
@@ -65,17 +65,19 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     missing = [name for name in chosen if name not in record["tables"]]
     for name, following in zip_longest(missing, missing[1:]):
         bench.part = name if following is None else f"{name} (then {following})"
-        tables = {**record["tables"], name: rounded(its.parts[name](bench)._asdict())}
+        title, rows, notes, _ = its.parts[name]
+        made = {"title": title, "rows": rounded(list(rows(bench))), "notes": list(notes)}
+        tables = {**record["tables"], name: made}
         record["tables"] = {each: tables[each] for each in its.parts if each in tables}
         record["missing"] = [each for each in its.parts if each not in tables]
         bench.keep()
     for name in drawn:
-        rows = record["tables"][name]["rows"]
-        if rows:  # a guess may never have been asked for, where texts are short
-            its.pictures[name](pictures[name], rows)
+        draw, shown = its.parts[name].draw, record["tables"][name]["rows"]
+        if draw is not None and shown:  # a guess may never have been asked for, where texts are short
+            draw(pictures[name], shown)
     # those of an earlier call among them
-    shown = {name: picture.name for name, picture in pictures.items() if name in record["tables"] and picture.is_file()}
-    write_bytes(page, ("\n".join(report(record, shown)).rstrip() + "\n").encode(), what="report")
+    there = {name: picture.name for name, picture in pictures.items() if picture.is_file() and name in record["tables"]}
+    write_bytes(page, ("\n".join(report(record, there)).rstrip() + "\n").encode(), what="report")
     return Reproduction(record, place, page, [pictures[name] for name in drawn])
 
 
@@ -86,16 +88,10 @@ def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path,
         raise InputError(f"there is no folder {asked.out} for the record; make it first")
     # what has to be the same for one record: all but which tables, which may be more the next time
     loading = {name: getattr(asked.loading, name) for name in ("dtype", "device", "weights", "threads", "promise")}
-    models, data = (
-        list(dict.fromkeys(subject.called for subject in subjects)),
-        [Data(each).called for each in asked.data],
-    )
+    models = list(dict.fromkeys(subject.called for subject in subjects))
+    settings = {"models": models, "data": [Data(each).called for each in asked.data]}
     counts = {"num_prompts": asked.num_prompts, "max_new_tokens": asked.max_new_tokens}
-    said = {
-        "paper": asked.paper,
-        "scale": asked.scale,
-        "asked": {"models": models, "data": data, **counts, **loading},
-    }
+    said = {"paper": asked.paper, "scale": asked.scale, "asked": {**settings, **counts, **loading}}
     name = f"{KIND}-{asked.paper}-{asked.scale}.json"
     place = asked.out / f"{origin['date'][:10]}-{name}"
     same = json.loads(json.dumps({**said, "commit": origin["commit"], "machine": origin["machine"]}))
@@ -111,14 +107,9 @@ def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path,
                 f"{place} is another reproduction ({difference(was, same)}); repeat its command to go on "
                 "with it, move it away, or name another folder"
             )
-    begun: dict[str, Any] = {
-        "title": its.title,
-        "promise": None,
-        "differing_tokens": 0,
-        "models": {},
-        "missing": list(its.parts),
-    }
-    return place, {"kind": KIND, **origin, **said, **begun, "tables": {}, **{name: [] for name in _LISTS}}
+    known = {"title": its.title, "promise": None, "differing_tokens": 0, "missing": list(its.parts)}
+    empty: dict[str, Any] = {"models": {}, "tables": {}, **{name: [] for name in _LISTS}}
+    return place, {"kind": KIND, **origin, **said, **known, **empty}
 
 
 def _keep(place: Path, record: dict[str, Any]) -> None:
