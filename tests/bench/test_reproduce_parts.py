@@ -133,7 +133,7 @@ def test_guesses_are_counted_up_to_the_first_that_is_wrong(monkeypatch: pytest.M
         progress=lambda *told: None,
         suite=lambda subject, data: SimpleNamespace(prompts=[prompt]),
         new_tokens=lambda subject, data: 6,
-        open=lambda subject: SimpleNamespace(plain=None, model=lambda draft, cache: model),
+        open=lambda subject: SimpleNamespace(model=lambda draft, cache: model if draft == "fractal" else None),
         watched=lambda *told: noted.append(told[-2:]),
     )
     subject = Subject("large", "small", {})

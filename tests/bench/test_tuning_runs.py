@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken.bench.generations import Generation
 from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import open_suite
 from foretoken.bench.target import load_target
@@ -28,6 +28,16 @@ from foretoken.settings.load import LoadSettings
 from tests.tiny import one_thread
 
 __all__ = ["one_thread"]
+
+
+class WithOneWrong(Generation):
+    """As if another token had come than plain decoding's."""
+
+    @classmethod
+    def of(cls, *args: Any, **known: Any) -> Any:
+        made = Generation.of(*args, **known)
+        return replace(made, differing=made.differing + 1)
+
 
 SMALL = Asked("stdlib-1m", windows=(2, 1), num_prompts=3, max_new_tokens=8, repeats=2)
 
@@ -178,8 +188,7 @@ def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatc
 
 
 def test_tokens_that_differ_are_counted_and_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
-    truly: Callable[..., int] = trying.differing
-    monkeypatch.setattr(trying, "differing", lambda own, plain: truly(own, plain) + 1)
+    monkeypatch.setattr(trying, "Generation", WithOneWrong)
     record = tune(Asked("stdlib-1m", ("int8",), ("fixed",), (1,), num_prompts=1, max_new_tokens=4, minutes=1e-9))
     assert record["differing_tokens"] == len(record["candidates"]) == 3
     assert [final["draft"] for final in record["finals"]] == ["none"]

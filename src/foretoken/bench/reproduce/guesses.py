@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from foretoken.bench.decode import ask
-from foretoken.bench.reproduce.paper import Data, Method, Subject
+from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import first_turn
 from foretoken.settings.generate import GenerateSettings
@@ -23,11 +23,12 @@ def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Metho
     correct: dict[str, list[int]] = {}
     prompts, most = bench.suite(subject, data).prompts, bench.new_tokens(subject, data)
     opened = bench.open(subject)
+    reference = opened.model(REFERENCE.draft, cache=REFERENCE.cache)
     model: Any = opened.model(method.draft, cache=method.cache)
     for number, prompt in enumerate(prompts):
         bench.progress(f"{bench.part}: {subject.called}, {method.name}, prompt {prompt.id}", number, len(prompts))
         start = len(first_turn(prompt, model.tokenizer))
-        truth, *_ = ask(opened.plain, prompt, GenerateSettings(max_new_tokens=most + beyond, seed=number))
+        truth, *_ = ask(reference, prompt, GenerateSettings(max_new_tokens=most + beyond, seed=number))
         watched = model.drafter.watch = []  # by a fractal drafter
         own, *_ = ask(model, prompt, GenerateSettings(max_new_tokens=most, seed=number))
         model.drafter.watch = None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from foretoken.bench.decode import ask
-from foretoken.bench.generations import differing, rounds_of
+from foretoken.bench.generations import Generation
 from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import Prompt
 from foretoken.decoder.decoder import Decoder
@@ -41,7 +41,7 @@ class Trace:
     differing: tokens that are not plain decoding's. promise: the least of the completions'.
     """
 
-    rounds: tuple[tuple[int, int, int], ...]
+    rounds: tuple[tuple[int, ...], ...]
     ran: tuple[Ran, ...] = ()
     differing: int = 0
     promise: str = "exact"
@@ -89,20 +89,16 @@ class Trials:
         if draft.startswith("fractal"):
             model.drafter.target = _Noted(model.drafter.target, TARGET, ran)
             model.drafter.model = _Noted(model.drafter.model, COPY, ran)
-        completions: list[Completion] = []
-        apart = 0
-        for number, prompt in enumerate(self.prompts[:count]):
-            its = ask(model, prompt, self.how(number))
-            apart += differing(its, self.truth(prompt, number))
-            completions += its
-        # of drafting and checking; the prompt's pass is none
-        rounds = [each for completion in completions for each in completion.rounds or () if not each.read]
+        made = [
+            Generation.of(ask(model, each, self.how(at)), self.truth(each, at), method=draft, prompt=each.id)
+            for at, each in enumerate(self.prompts[:count])
+        ]
         return Trace(
-            tuple(each for completion in completions for each in rounds_of(completion)),
+            tuple(each for generation in made for each in generation.rounds),
             tuple(Ran(*each, times) for each, times in sorted(ran.items())),
-            apart,
-            min(completion.promise for completion in completions),
-            sum(each.propose_seconds + each.check_seconds for each in rounds),
+            sum(generation.differing for generation in made),
+            min(generation.promise for generation in made),
+            sum(generation.decode_seconds for generation in made),
         )
 
 
