@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from foretoken.api.model import Model
 from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce import fractal
+from foretoken.bench.reproduce import fractal, opened
+from foretoken.bench.reproduce.asked import Asked
 from foretoken.bench.reproduce.fractal import BASELINE, CACHED, CHAINS, FRACTAL, OTHERS, OURS, PAPER
 from foretoken.bench.reproduce.fractal_reported import HYPERPARAMETERS, REPORTED
 from foretoken.bench.reproduce.paper import REFERENCE
-from foretoken.bench.reproduce.running import Asked, Reproduction, read, reproduce
-from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.bench.reproduce.running import Reproduction, read, reproduce
 from foretoken.common.files import write_json
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError
@@ -44,7 +45,7 @@ def test_every_table_and_figure_is_made_and_no_token_differs(done: Reproduction)
     assert record == json.loads(json.dumps(done.record))
     assert list(record["tables"]) == list(PAPER.parts)
     assert record["missing"] == []
-    assert record["differing_tokens"] == done.differing_tokens == 0
+    assert record["differing_tokens"] == 0
     assert record["promise"] == "exact"
     assert {"machine", "commit", "versions", "command", "date", "asked", "models"} <= set(record)
     page = done.page.read_text()
@@ -158,15 +159,16 @@ def test_the_papers_numbers_agree_with_each_other() -> None:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods that prompts were decoded with; the first of the third prompt's ends it all, as Ctrl-C does."""
     seen: list[str] = []
-    really = Workbench.complete
+    names = {(method.draft, method.cache): method.name for method in fractal._methods(2)}  # of stdlib-1m
+    really = opened.ask
 
-    def complete(self: Workbench, subject: Any, method: Any, *args: Any) -> Any:
-        seen.append(method.name)
+    def ask(model: Model, *args: Any) -> Any:
+        seen.append(names[model.settings.draft, model.settings.cache])
         if len(seen) == 2 * COUNT + 1:
             raise KeyboardInterrupt
-        return really(self, subject, method, *args)
+        return really(model, *args)
 
-    monkeypatch.setattr(Workbench, "complete", complete)
+    monkeypatch.setattr(opened, "ask", ask)
     return seen
 
 
@@ -231,7 +233,7 @@ def test_a_table_alone_is_made_of_the_papers_own_layout(tmp_path: Path, monkeypa
     (row,) = _rows(done, "table1", data="XSUM", model="Llama-3 3B", method=FRACTAL)
     assert row["tokens/s"]["paper"] == 8.49
     assert row["tokens/s"]["ours"] > 0
-    assert done.differing_tokens == 0
+    assert done.record["differing_tokens"] == 0
     assert str(tmp_path) not in done.place.read_text()
     with pytest.raises(InputError, match=r"no checkpoint of this paper; expected folders called Llama-3.2-3B-I"):
         reproduce(Asked("fractal", "paper", models=[tmp_path / "nothing"], out=tmp_path))

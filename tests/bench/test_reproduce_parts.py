@@ -9,16 +9,17 @@ from typing import Any, cast
 import pytest
 
 from foretoken.bench.generations import differing
-from foretoken.bench.reproduce import places
+from foretoken.bench.reproduce import guesses, places
+from foretoken.bench.reproduce.asked import Asked
 from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import Data, Method, Rehearsed, Subject, beside
+from foretoken.bench.reproduce.paper import Data, Method, Subject, beside
 from foretoken.bench.reproduce.papers import PAPERS, paper
 from foretoken.bench.reproduce.report import identity, rows
-from foretoken.bench.reproduce.running import Asked
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import Prompt
 from foretoken.errors import InputError, SettingError
 from foretoken.rehearsal import honest, write
+from foretoken.settings.generate import GenerateSettings
 from tests.tiny import one_thread
 
 __all__ = ["one_thread"]
@@ -37,7 +38,7 @@ def test_tokens_that_differ_lack_or_are_too_many_are_counted() -> None:
 
 
 def test_a_rehearsal_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject("large", "stdlib-1m", {}, Rehearsed(SHAPE, 3))
+    subject = Subject("large", "stdlib-1m", {}, SHAPE, 3)
     assert subject.called == f"stdlib-1m as 3 layers of {SHAPE}"
     made = places.checkpoint(subject, tmp_path / "work")
     about = honest.about(Path(made))
@@ -54,14 +55,14 @@ def test_a_rehearsal_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_prompts_of_ones_own_take_the_place_of_the_data() -> None:
     subjects = [Subject("large", "hub/id", {"A": Data("gsm8k", 300, 256), "B": Data("xsum", 300, 128)})]
-    (own,) = places.with_data(subjects, ["gsm8k=some/folder"], 7, None, real=True)
+    (own,) = places.with_data(Asked("fractal", "paper", data=["gsm8k=some/folder"], num_prompts=7), subjects)
     assert own.data == {"A": Data("gsm8k=some/folder", 7, 256), "B": Data("xsum", 7, 128)}
-    (other,) = places.with_data(subjects, ["mine.jsonl"], None, 5, real=False)
+    (other,) = places.with_data(Asked("fractal", data=["mine.jsonl"], max_new_tokens=5), subjects)
     assert other.data == {"A": Data("mine.jsonl", 300, 5), "B": Data("mine.jsonl", 300, 5)}
     with pytest.raises(SettingError, match=r"'gsm8k' names no place of a data set.*expected NAME=FOLDER_OR_FILE"):
-        places.with_data(subjects, ["gsm8k"], None, None, real=True)
+        places.with_data(Asked("fractal", "paper", data=["gsm8k"]), subjects)
     with pytest.raises(SettingError, match="2 suites were given, and at this scale one is measured on"):
-        places.with_data(subjects, ["a", "b"], None, None, real=False)
+        places.with_data(Asked("fractal", data=["a", "b"]), subjects)
 
 
 @pytest.mark.parametrize(
@@ -108,30 +109,31 @@ def test_the_report_says_loudly_that_tokens_differ() -> None:
     assert "(wrong)" in said
 
 
-def test_guesses_are_counted_up_to_the_first_that_is_wrong() -> None:
+def test_guesses_are_counted_up_to_the_first_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     prompt, method = Prompt("p", ((7, 7, 7),)), Method("m", "fractal")
     drafter = SimpleNamespace(watch=None)
     text = tuple(range(10, 20))  # of which the method decodes the first six
-    guesses = [
+    made = [
         SimpleNamespace(position=4, layers=(3, 7), tokens=((11, 0, 13), (11, 12, 13), (11, 12, 13, 0))),
         SimpleNamespace(position=7, layers=(3,), tokens=((0, 15), (14, 15, 16))),
         SimpleNamespace(position=11, layers=(3,), tokens=((18, 19), (18, 19, 20))),  # its draft goes beyond the truth
     ]
     noted = []
 
-    def complete(subject: Any, method: Method, prompt: Prompt, number: int, most: int) -> Any:
-        if method.draft == "fractal":
-            drafter.watch.extend(guesses)
-        return [SimpleNamespace(tokens=text[:most])]
-
     model = SimpleNamespace(tokenizer=None, drafter=drafter)
+
+    def ask(asked: Any, prompt: Prompt, how: GenerateSettings) -> Any:
+        if asked is model:
+            drafter.watch.extend(made)
+        return [SimpleNamespace(tokens=text[: how.max_new_tokens])]
+
+    monkeypatch.setattr(guesses, "ask", ask)
     bench = SimpleNamespace(
         part="figure",
         progress=lambda *told: None,
         suite=lambda subject, data: SimpleNamespace(prompts=[prompt]),
         new_tokens=lambda subject, data: 6,
-        open=lambda subject: SimpleNamespace(with_method=lambda method: model),
-        complete=complete,
+        open=lambda subject: SimpleNamespace(model=lambda draft, cache: model if draft == "fractal" else None),
         watched=lambda *told: noted.append(told[-2:]),
     )
     subject = Subject("large", "small", {})

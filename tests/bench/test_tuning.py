@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from foretoken.bench.statistics import PLAIN
-from foretoken.bench.tuning import budget as budgets
+from foretoken.bench.tuning import search as searching
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.budget import Budget, OutOfTimeError
-from foretoken.bench.tuning.costs import Costs, measure
-from foretoken.bench.tuning.finals import Final, recommended
-from foretoken.bench.tuning.fractal import Candidate, _best_of_kinds
-from foretoken.bench.tuning.report import identity, steps, verdict
-from foretoken.bench.tuning.search import Placement, Space, search, spread
+from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs, measure
+from foretoken.bench.tuning.finals import recommended
+from foretoken.bench.tuning.fractal import best_of_kinds
+from foretoken.bench.tuning.report import identity, tables, verdict
+from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, spread, unfinished
 from foretoken.bench.tuning.trials import COPY, TARGET, Ran, Trace
 from foretoken.drafters.fractal import embedded
 from foretoken.drafters.ladder import name_levels
@@ -25,7 +26,7 @@ from tests.tiny import one_thread, tiny_decoder
 
 __all__ = ["one_thread"]
 
-SPACE = Space(4, (4, 1), ("mxfp4", "int8"), ("recycle",))
+CHOICES = {"window": (4, 1), "format": ("mxfp4", "int8"), "slots": ("recycle",)}
 # what a layer adds alone, windows, formats: the best is layers 1 and 3, window 1, int8
 LAYER, WINDOW, FORMAT = {0: 1.0, 1: 5.0, 2: 2.0, 3: 4.0}, {4: 0.0, 1: 1.0}, {"mxfp4": 0.0, "int8": 0.5}
 TOO_MANY = {1: 0.0, 2: 0.0, 3: 4.5, 4: 9.0}  # what so many layers cost
@@ -35,6 +36,15 @@ def _speed(its: Placement) -> float:
     return sum(LAYER[at] for at in its.layers) + WINDOW[its.window] + FORMAT[its.format] - TOO_MANY[len(its.layers)]
 
 
+def _placed(layers: Iterable[int], window: int, format: str, slots: str) -> Placement:
+    return Placement(frozenset(layers), window, format, slots)
+
+
+def _best(steps: list[dict[str, Any]]) -> dict[str, Any] | None:
+    tried = [each for step in steps for each in step["tried"]]
+    return max(tried, key=lambda each: float(each["speedup"]), default=None)
+
+
 def test_the_search_adds_the_layer_that_gains_most_until_none_does() -> None:
     judged: list[Placement] = []
 
@@ -42,39 +52,38 @@ def test_the_search_adds_the_layer_that_gains_most_until_none_does() -> None:
         judged.append(its)
         return _speed(its)
 
-    found = search(SPACE, judge)
-    assert found.best == (Placement((1, 3), 1, "int8", "recycle"), 10.5)
-    assert found.ended
+    found = search(4, CHOICES, judge)
+    assert _best(found) == {"draft": "fractal:layers=1+3:w=1:format=int8:slots=recycle", "speedup": 10.5}
     assert len(judged) == len(set(judged)), "nothing is judged twice"
-    told = [(step.n, step.varied, len(step.tried), step.best and step.best[0].layers) for step in found.steps]
+    told = [(step["n"], step["varied"], len(step["tried"]), step["best"].split(":")[1]) for step in found]
     assert told == [
-        (1, "layer", 4, (1,)),
-        (1, "window", 2, (1,)),
-        (1, "format", 2, (1,)),
-        (2, "layer", 3, (1, 3)),
-        (2, "window", 2, (1, 3)),
-        (2, "format", 2, (1, 3)),
-        (3, "layer", 2, (1, 2, 3)),  # 8.0, which is less: the search ends here
-        (3, "window", 2, (1, 2, 3)),
-        (3, "format", 2, (1, 2, 3)),
+        (1, "layer", 4, "layers=1"),
+        (1, "window", 2, "layers=1"),
+        (1, "format", 2, "layers=1"),
+        (2, "layer", 3, "layers=1+3"),
+        (2, "window", 2, "layers=1+3"),
+        (2, "format", 2, "layers=1+3"),
+        (3, "layer", 2, "layers=1+2+3"),  # 8.0, which is less: the search ends here
+        (3, "window", 2, "layers=1+2+3"),
+        (3, "format", 2, "layers=1+2+3"),
     ]
-    assert all(step.left == 0 for step in found.steps)
-    assert [its.layers for its in judged[:4]] == [(2,), (1,), (3,), (0,)]
+    assert all(step["not_tried"] == 0 for step in found)
+    assert unfinished(found) == []
+    assert [set(its.layers) for its in judged[:4]] == [{2}, {1}, {3}, {0}]
 
 
 def test_a_search_of_all_layers_ends_at_their_number() -> None:
-    found = search(SPACE, lambda its: float(len(its.layers)))
-    assert found.ended
-    assert found.best == (Placement((0, 1, 2, 3), 4, "mxfp4", "recycle"), 4.0)
-    assert found.steps[-1].n == 4
+    found = search(4, CHOICES, lambda its: float(len(its.layers)))
+    assert _best(found) == {"draft": "fractal:layers=0+1+2+3:w=4:format=mxfp4:slots=recycle", "speedup": 4.0}
+    assert (found[-1]["n"], found[-1]["not_tried"]) == (4, 0)
 
 
 @pytest.mark.parametrize(
     ("allowed", "best", "left"),
-    [(0, None, [4]), (2, (1,), [2]), (4, (1,), [0, 1]), (7, (1, 2), [0, 0, 0, 2])],
+    [(0, None, [4]), (2, "1", [2]), (4, "1", [0, 1]), (7, "1+2", [0, 0, 0, 2])],
 )
 def test_a_search_that_runs_out_of_time_has_the_best_of_what_it_tried(
-    allowed: int, best: tuple[int, ...] | None, left: list[int]
+    allowed: int, best: str | None, left: list[int]
 ) -> None:
     judged: list[Placement] = []
 
@@ -84,11 +93,12 @@ def test_a_search_that_runs_out_of_time_has_the_best_of_what_it_tried(
         judged.append(its)
         return _speed(its)
 
-    found = search(SPACE, judge)
-    assert not found.ended
-    assert (found.best[0].layers if found.best else None) == best
-    assert [step.left for step in found.steps] == left
-    assert found.best is None or found.best[1] == max(map(_speed, judged))
+    found = search(4, CHOICES, judge)
+    fastest = _best(found)
+    assert (fastest and fastest["draft"].split(":")[1]) == (best and f"layers={best}")
+    assert [step["not_tried"] for step in found] == left
+    assert (unfinished(found) == []) == (left[-1] == 0)
+    assert fastest is None or fastest["speedup"] == max(map(_speed, judged))
 
 
 def test_layers_are_tried_in_an_order_that_is_spread_over_the_model() -> None:
@@ -99,15 +109,16 @@ def test_layers_are_tried_in_an_order_that_is_spread_over_the_model() -> None:
 
 def test_a_draft_with_too_many_tokens_is_left_out() -> None:
     most = 4096 - 2
-    assert Placement((0,), most, "int8", "fixed").fits
-    assert not Placement((0, 1), most, "int8", "fixed").fits
-    found = search(Space(2, (most,), ("int8",), ("fixed",)), lambda its: float(len(its.layers)))
-    assert found.ended
-    assert found.best == (Placement((1,), most, "int8", "fixed"), 1.0)
+    assert _placed((0,), most, "int8", "fixed").fits
+    assert not _placed((0, 1), most, "int8", "fixed").fits
+    choices = {"window": (most,), "format": ("int8",), "slots": ("fixed",)}
+    found = search(2, choices, lambda its: float(len(its.layers)))
+    assert (found[-1]["tried"], found[-1]["not_tried"]) == ([], 0)
+    assert _best(found) == {"draft": _placed((1,), most, "int8", "fixed").draft, "speedup": 1.0}
 
 
 def test_a_placement_is_what_the_draft_says() -> None:
-    its = Placement((1, 6), 3, "int4", "lookup").also_before(4)
+    its = _placed((6, 1, 4), 3, "int4", "lookup")
     (level,) = name_levels(LoadSettings(draft=its.draft))
     options = embedded(level, 8).options
     assert (options["layers"], options["w"], options["slots"]) == ((1, 4, 6), 3, "lookup")
@@ -125,25 +136,25 @@ def test_what_rounds_are_predicted_to_cost() -> None:
     assert COSTS.plain() == 1 / (9 + 1)
     two = ((3, 2, 3), (0, 0, 1))  # a check of four rows, and one of one
     checking = (4 * 9 + 1) + (9 + 1)
-    assert COSTS.lookup(Trace(two)) == 4 / checking
-    assert COSTS.chain("int8", Trace(two)) == 4 / (checking + 3 * 4 + 0.125)
+    assert COSTS.speed(LOOKUP, "int8", Trace(two)) == 4 / checking
+    assert COSTS.speed(CHAIN, "int8", Trace(two)) == 4 / (checking + 3 * 4 + 0.125)
     # twice the model to layer 2 over 2 rows, and the copy from there on, with the logits of one; then the model's end
     ran = (Ran(TARGET, 2, 2, 0, 2), Ran(COPY, 2, 6, 1, 2), Ran(TARGET, 3, 6, 3, 1))
     assert Trace(two, ran).guesses == 3
     drafting = 2 * (2 * 2) + 2 * (2 * 3 + 0.5) + (3 * 6 + 3)
-    assert COSTS.fractal("int8", Trace(two, ran)) == 4 / (drafting + 3 * 0.25 + checking)
-    assert COSTS.fractal("int8", Trace(())) == 0.0
+    assert COSTS.speed(FRACTAL, "int8", Trace(two, ran)) == 4 / (drafting + 3 * 0.25 + checking)
+    assert COSTS.speed(FRACTAL, "int8", Trace(())) == 0.0
 
 
 def test_what_is_not_a_pass_is_what_rounds_took_besides() -> None:
     bare = Costs(8, 100, WHOLE, {"int8": HALF})
-    plain = (Trace(((0, 0, 1),) * 4), [10.0] * 4)  # a pass is 9
+    plain = Trace(((0, 0, 1),) * 4, seconds=4 * 10.0)  # a pass is 9
     ran = (Ran(TARGET, 1, 2, 0, 1), Ran(COPY, 1, 6, 1, 1), Ran(TARGET, 2, 6, 2, 1))
-    fractal = (Trace(((2, 1, 2),), ran), [2 + 3 + 0.5 + 2 * 6 + 2 + 27 + 1 + 2 * 0.25])
-    chain = (Trace(((2, 2, 3), (0, 0, 1))), [8 + 27 + 1 + 0.125, 10.0])
+    fractal = Trace(((2, 1, 2),), ran, seconds=2 + 3 + 0.5 + 2 * 6 + 2 + 27 + 1 + 2 * 0.25)
+    chain = Trace(((2, 2, 3), (0, 0, 1)), seconds=8 + 27 + 1 + 0.125 + 10.0)
     made = bare.with_rest(plain, fractal, chain, "int8")
     assert (made.round, made.guess, made.draft) == (1.0, 0.25, 0.125)
-    warm = bare.with_rest((plain[0], [4.5] * 4), fractal, chain, "int8")
+    warm = bare.with_rest(replace(plain, seconds=4 * 4.5), fractal, chain, "int8")
     assert (warm.round, warm.plain()) == (0.0, 1 / 4.5), "passes in turn are slower than those of one model"
     assert (warm.target.layers.of(2), warm.copies["int8"].head.of(1), warm.copies["int8"].step) == (8.0, 0.25, 2.0)
 
@@ -167,7 +178,7 @@ def test_passes_are_measured_by_their_rows() -> None:
 
 def test_a_budget_keeps_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(budgets, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(searching, "perf_counter", lambda: now[0])
     budget = Budget(10)
     budget.reserve = 4
     now[0] = 102.0
@@ -176,12 +187,10 @@ def test_a_budget_keeps_a_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
         budget.expect(4.5)
     with pytest.raises(OutOfTimeError):
         budget.expect(4, share=0.5)
-    assert budget.has(8)
-    assert not budget.has(8.5)
 
 
-def _candidate(draft: str, kind: str, speed: float, differing: int = 0) -> Candidate:
-    return Candidate(draft, kind, Trace(((1, 1, 2),), differing=differing), speed)
+def _candidate(draft: str, kind: str, speed: float, differing: int = 0) -> dict[str, Any]:
+    return {"draft": draft, "kind": kind, "predicted_speedup": speed, "differing": differing}
 
 
 def test_the_best_of_each_kind_are_measured() -> None:
@@ -194,25 +203,26 @@ def test_the_best_of_each_kind_are_measured() -> None:
         _candidate("fractal:c", "fractal", 2.0),
         _candidate("fractal:wrong", "fractal", 9.0, differing=1),
     ]
-    assert _best_of_kinds(tried) == ["fractal:b", "int8:tokens=2", "lookup", "fractal:c"]
-    assert _best_of_kinds(tried[-1:]) == [PLAIN]
+    assert best_of_kinds(tried) == ["fractal:b", "int8:tokens=2", "lookup", "fractal:c"]
+    assert best_of_kinds(tried[-1:]) == []
 
 
-def _final(draft: str, speedup: float, differing: int = 0) -> Final:
-    return Final(draft, 10 * speedup, speedup, (speedup - 0.1, speedup + 0.1), 1.5, differing)
+def _final(draft: str, speedup: float, differing: int = 0) -> dict[str, Any]:
+    figures = {"tokens_per_second": 10 * speedup, "speedup": speedup, "interval": (speedup - 0.1, speedup + 0.1)}
+    return {"draft": draft, **figures, "accepted": 1.5, "differing": differing}
 
 
 def test_what_was_measured_to_be_fastest_is_recommended() -> None:
-    plain = Final(PLAIN, 10.0, 1.0, (1.0, 1.0), 0.0, 0)
+    plain = _final(PLAIN, 1.0)
     assert recommended([plain, _final("a", 1.2), _final("b", 1.7), _final("wrong", 2.0, 1)]) == "b"
     assert recommended([plain, _final("a", 0.9)]) == PLAIN
     assert recommended([plain]) == PLAIN
 
 
-def _record(best: str, finals: list[Final], **more: Any) -> dict[str, Any]:
+def _record(best: str, finals: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
     return {
         "recommended": best,
-        "finals": [vars(final) for final in finals],
+        "finals": finals,
         "prompts": {"choosing": ["a"], "measuring": ["b"] * 6},
         "left_out": [],
         "differing_tokens": 0,
@@ -260,13 +270,16 @@ def test_the_report_says_loudly_that_tokens_differ() -> None:
 def test_a_step_that_was_not_finished_says_how_much_of_it_was() -> None:
     tried = [{"draft": "fractal:layers=2:w=4", "speedup": 0.5}]
     record = {
-        "candidates": [{"draft": "fractal:layers=2:w=4", "accepted": 1.25}],
+        "candidates": [
+            {"draft": "fractal:layers=2:w=4", "kind": "fractal", "accepted": 1.25, "predicted_speedup": 0.5}
+        ],
+        "finals": [],
         "steps": [
             {"n": 1, "varied": "layer", "best": tried[0]["draft"], "not_tried": 3, "tried": tried},
             {"n": 1, "varied": "window", "best": None, "not_tried": 2, "tried": []},
         ],
     }
-    assert steps(record) == [
+    assert [list(row.values()) for row in next(iter(tables(record).values()))] == [
         ["1", "layer", "1 of 4", "layers=2:w=4", "1.25", "0.50"],
         ["1", "window", "0 of 2", "", "", ""],
     ]

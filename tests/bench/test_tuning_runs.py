@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken.bench.generations import Generation
+from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import open_suite
 from foretoken.bench.target import load_target
 from foretoken.bench.tuning import trials as trying
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import Costs
+from foretoken.bench.tuning.costs import FRACTAL, Costs
 from foretoken.bench.tuning.drawing import draw
 from foretoken.bench.tuning.fractal import CHAINS, KIND, tune
 from foretoken.bench.tuning.search import Placement
@@ -27,6 +28,16 @@ from foretoken.settings.load import LoadSettings
 from tests.tiny import one_thread
 
 __all__ = ["one_thread"]
+
+
+class WithOneWrong(Generation):
+    """As if another token had come than plain decoding's."""
+
+    @classmethod
+    def of(cls, *args: Any, **known: Any) -> Any:
+        made = Generation.of(*args, **known)
+        return replace(made, differing=made.differing + 1)
+
 
 SMALL = Asked("stdlib-1m", windows=(2, 1), num_prompts=3, max_new_tokens=8, repeats=2)
 
@@ -44,7 +55,7 @@ def record(told: list[tuple[str, int, int]]) -> dict[str, Any]:
 def _trials(count: int = 2) -> Trials:
     plain = load_target("stdlib-1m", (), LoadSettings()).plain
     suite = open_suite("heldout-20", plain.tokenizer, count=count)
-    return Trials(plain, suite.prompts, 8, lambda *_: None)
+    return Trials(Opened(plain), suite.prompts, 8)
 
 
 def test_the_record_has_all_that_was_tried_and_measured(record: dict[str, Any]) -> None:
@@ -130,9 +141,9 @@ def test_a_talk_in_token_ids_is_refused_before_anything_runs(tmp_path: Path) -> 
 
 def test_a_copy_is_made_once_however_it_drafts() -> None:
     trials = _trials()
-    copy = trials.copy("int4")
-    fractal: Any = trials.model("fractal:layers=1:w=1:format=int4:slots=fixed")
-    chain: Any = trials.model("int4:tokens=2")
+    copy = trials.opened.copy("int4")
+    fractal: Any = trials.opened.model("fractal:layers=1:w=1:format=int4:slots=fixed")
+    chain: Any = trials.opened.model("int4:tokens=2")
     assert fractal.drafter.model is chain.drafter.model is copy
 
 
@@ -140,9 +151,9 @@ def test_a_copy_is_made_once_however_it_drafts() -> None:
 def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a second for a row in all layers, and a hundred for its logits."""
     trials = _trials()
-    its = Placement((0, 1), 2, "int8", slots)
+    its = Placement(frozenset({0, 1}), 2, "int8", slots)
     trials.trace(its.draft)  # plain decoding among it
-    copy, count = trials.copy("int8"), 2
+    copy, count = trials.opened.copy("int8"), 2
     ran = {"target": 0.0, "copy": 0.0}
     layers, head = Decoder.layers, Decoder.head
 
@@ -170,15 +181,14 @@ def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatc
         "copy": Costs(count, 1, nothing, {"int8": ones}),
         "target": Costs(count, 1, ones, {"int8": nothing}),
     }.items():
-        drafting = costs._ran("int8", trace)
+        drafting = costs.drafting(FRACTAL, "int8", trace)
         assert drafting > 0
         prompts = 100 * len(trials.prompts) if part == "target" else 0  # after each, the logits of its last token
         assert drafting == pytest.approx(ran[part] - before[part] - prompts), part
 
 
 def test_tokens_that_differ_are_counted_and_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
-    truly: Callable[..., int] = trying.differing
-    monkeypatch.setattr(trying, "differing", lambda own, plain: truly(own, plain) + 1)
+    monkeypatch.setattr(trying, "Generation", WithOneWrong)
     record = tune(Asked("stdlib-1m", ("int8",), ("fixed",), (1,), num_prompts=1, max_new_tokens=4, minutes=1e-9))
     assert record["differing_tokens"] == len(record["candidates"]) == 3
     assert [final["draft"] for final in record["finals"]] == ["none"]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from foretoken.bench.tuning import asked, trials
-from foretoken.cli import tune
+from foretoken.bench.tuning import trials
+from tests.bench.test_tuning_runs import WithOneWrong
 from tests.cli.conftest import Cli
 
 SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6, "--repeats", 1, "--window", 1, "--format", "int8")
@@ -38,16 +38,11 @@ def test_what_to_take_is_said_and_written(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_token_that_differs_is_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials, "differing", lambda own, plain: 1)
+    monkeypatch.setattr(trials, "Generation", WithOneWrong)
     done = cli("tune", "fractal", *SMALL, "--minutes", 1e-9)
     assert done.code == 1
     assert "3 tokens DIFFER from plain decoding: lookup, int8:tokens=4, fractal:" in done.out
     assert "fastest here: --draft none" in done.out
-
-
-def test_what_is_tried_is_what_the_help_says() -> None:
-    said = (tune._FORMATS, tune._SLOTS, tune._WINDOWS)
-    assert said == (asked.FORMATS_TRIED, asked.SLOTS_TRIED, asked.WINDOWS_TRIED)
 
 
 def test_without_a_method_it_lists_them(cli: Cli) -> None:

@@ -79,51 +79,31 @@ def reproduce(
     at once: the same command goes on where it was interrupted. Takes all cores for itself: close what else is running.
     """
     if paper is None:
-        _list()
-        return
-    from foretoken.bench.reproduce.places import default_work
-    from foretoken.bench.reproduce.report import identity, report
-    from foretoken.bench.reproduce.running import Asked, reproduce
+        from foretoken.bench.reproduce.papers import PAPERS
+        from foretoken.bench.reproduce.papers import paper as named
 
-    asked = Asked(
-        paper,
-        scale,
-        only or (),
-        model,
-        models or (),
-        data or (),
-        num_prompts,
-        max_new_tokens,
-        out,
-        work or default_work(),
-        loading,
-    )
+        for name in PAPERS:
+            print(f"{name:12}{named(name).cited}\n{'':12}{named(name).summary}")
+        print("\nforetoken reproduce PAPER --scale embedded|rehearsal|paper")
+        return
+    from foretoken.bench.reproduce.asked import Asked, default_work
+    from foretoken.bench.reproduce.report import identity, report
+    from foretoken.bench.reproduce.running import reproduce
+
+    only, models, data, work = only or [], models or [], data or [], work or default_work()
+    asked = Asked(paper, scale, only, model, models, data, num_prompts, max_new_tokens, out, work, loading)
+    left = TimeLeft()
+
+    def progress(what: str, done: int, total: int) -> None:
+        """What comes next, a line each; of long measurements with the time that they still take."""
+        time = left(what.partition(", prompt ")[0], done, total)
+        say(what if total <= 1 else f"{what} ({done} of {total}{time})")
+
     with stoppable(), saying():  # a rehearsal that was begun is taken away
-        done = reproduce(asked, progress=_Lines())
-    for line in report(done.record, {}):
-        print(line)
+        done = reproduce(asked, progress)
+    print("\n".join(report(done.record, {})))
     for what, place in (("record", done.place), ("report", done.page), *(("picture", p) for p in done.pictures)):
         say(f"{what}: {place}")
-    if done.differing_tokens:
+    if done.record["differing_tokens"]:
         say(identity(done.record))
         raise typer.Exit(1)
-
-
-def _list() -> None:
-    from foretoken.bench.reproduce.papers import PAPERS
-
-    for name, entry in PAPERS.items():
-        print(f"{name:12}{entry.title}")
-        print(f"{'':12}{entry.summary}")
-    print("\nforetoken reproduce PAPER --scale embedded|rehearsal|paper")
-
-
-class _Lines:
-    """What comes next, a line each on standard error; of long measurements with the time that they still take."""
-
-    def __init__(self) -> None:
-        self._left = TimeLeft()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        left = self._left(what.partition(", prompt ")[0], done, total)
-        say(what if total <= 1 else f"{what} ({done} of {total}{left})")

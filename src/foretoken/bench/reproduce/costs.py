@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from foretoken.bench.generations import Generation, speedup
-from foretoken.bench.reproduce.paper import Subject, beside
-from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.bench.generations import speedup
+from foretoken.bench.reproduce.paper import beside, share
+from foretoken.bench.reproduce.workbench import Measured, Workbench
 from foretoken.prices.measuring import measure
 
 COST_NOTE = (
@@ -20,10 +18,10 @@ COST_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """A method whose round costs so many passes of the model and so many of its low-bit copy, each of the latter over
-    `inner_rows`; its gain is over the method `over`. cache: whether keys and values are kept."""
+class Predicted(NamedTuple):
+    """A method whose round costs so many passes of the model and so many of its copy in a `format`, each of the latter
+    over `inner_rows`; its gain is over the method `over`. most: tokens of a whole draft. cache: whether it keeps keys
+    and values."""
 
     method: str
     over: str
@@ -31,26 +29,27 @@ class Predicted:
     plain_passes: int
     inner_passes: int
     inner_rows: int
+    most: int
     cache: bool = True
 
 
-def predict(
-    bench: Workbench, subject: Subject, its: Predicted, generations: Sequence[Generation], accepted: float | None
-) -> dict[str, Any]:
+def predict(bench: Workbench, ours: Measured, its: Predicted) -> dict[str, Any]:
     """A row: what the costs of passes predict that the method gains, (accepted + 1) / (plain + inner c), and what it
-    gained. accepted: draft tokens a check."""
-    prefix = round(median(each.prompt_tokens + each.tokens / 2 for each in generations))
-    opened = bench.open(subject)
+    gained."""
+    assert ours.subject is not None
+    opened = bench.open(ours.subject)
     prices = measure(
         {"plain": opened.plain.target, "inner": opened.copy(its.format)},
-        prefix=prefix,
+        prefix=round(median(each.prompt_tokens + each.tokens / 2 for each in ours.generations)),
         rows=sorted({1, its.inner_rows}),
         cached=its.cache,
     )
     c = prices["inner"].whole(its.inner_rows) / prices["plain"].whole(1)
+    accepted, _ = ours.accepted(its.method, its.most)
     predicted = None if accepted is None else (accepted + 1) / (its.plain_passes + its.inner_passes * c)
-    gained, interval = speedup(generations, its.method, its.over)
+    gained, interval = speedup(ours.generations, its.method, its.over)
     return {
+        "ours on": ours.called,
         "method": its.method,
         "accepted a check": beside(None, accepted),
         "inner passes": its.inner_passes,
@@ -58,5 +57,5 @@ def predict(
         "c": beside(None, c),
         "predicted speed-up": beside(None, predicted),
         "measured": beside(None, gained, interval),
-        "of the prediction": beside(None, None if predicted is None or gained is None else gained / predicted),
+        "of the prediction": beside(None, share(gained, predicted)),
     }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from foretoken.bench.decode import ask
 from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import first_turn
+from foretoken.settings.generate import GenerateSettings
 
 DRAFT = "the draft"
 
@@ -19,17 +21,17 @@ def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Metho
     by then, they are left out.
     """
     correct: dict[str, list[int]] = {}
-    suite, most = bench.suite(subject, data), bench.new_tokens(subject, data)
-    model: Any = bench.open(subject).with_method(method)
-    drafter = model.drafter  # a fractal one
-    for number, prompt in enumerate(suite.prompts):
-        bench.progress(f"{bench.part}: {subject.called}, {method.name}, prompt {prompt.id}", number, len(suite.prompts))
+    prompts, most = bench.suite(subject, data).prompts, bench.new_tokens(subject, data)
+    opened = bench.open(subject)
+    reference = opened.model(REFERENCE.draft, cache=REFERENCE.cache)
+    model: Any = opened.model(method.draft, cache=method.cache)
+    for number, prompt in enumerate(prompts):
+        bench.progress(f"{bench.part}: {subject.called}, {method.name}, prompt {prompt.id}", number, len(prompts))
         start = len(first_turn(prompt, model.tokenizer))
-        truth, *_ = bench.complete(subject, REFERENCE, prompt, number, most + beyond)
-        watched: list[Any] = []
-        drafter.watch = watched
-        own, *_ = bench.complete(subject, method, prompt, number, most)
-        drafter.watch = None
+        truth, *_ = ask(reference, prompt, GenerateSettings(max_new_tokens=most + beyond, seed=number))
+        watched = model.drafter.watch = []  # by a fractal drafter
+        own, *_ = ask(model, prompt, GenerateSettings(max_new_tokens=most, seed=number))
+        model.drafter.watch = None
         bench.watched(subject, method, prompt, own.tokens, truth.tokens)
         for guess in watched:
             right = truth.tokens[guess.position - start :]

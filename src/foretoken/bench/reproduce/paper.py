@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.statistics import PLAIN, rounded
-
-SCALES = ("embedded", "rehearsal", "paper")  # seconds; minutes, at a large model's speed; as the paper did it
+from foretoken.bench.statistics import PLAIN
 
 
 @dataclass(frozen=True)
@@ -33,48 +31,39 @@ class Data:
     count: int | None = None
     max_new_tokens: int | None = None
 
+    @property
+    def called(self) -> str:
+        """The suite, as tables and records say it: without the folders in which it lies."""
+        return self.suite.partition("=")[0] if "=" in self.suite else Path(self.suite).name
 
-@dataclass(frozen=True)
-class Rehearsed:
-    """The shape, and how many layers of it, in which a small model is measured."""
-
-    shape: str
-    num_layers: int
+    def first(self, count: int) -> Data:
+        """No more than so many prompts of it."""
+        return replace(self, count=min(count, self.count or count))
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of the paper, and what is measured in its place: a checkpoint (a folder, a hub id or an embedded model),
-    or its rehearsal, on `data`, by what the paper calls its data sets."""
+    """A model of the paper, and what is measured in its place, on `data`, by what the paper calls its data sets: a
+    checkpoint (a folder, a hub id or an embedded model), or its rehearsal in so many layers of a `shape`."""
 
     model: str
     checkpoint: str
     data: Mapping[str, Data]
-    rehearsed: Rehearsed | None = None
+    shape: str | None = None
+    num_layers: int = 0
 
     @property
     def called(self) -> str:
         """What is measured, as tables say it."""
         name = Path(self.checkpoint).name if Path(self.checkpoint).exists() else self.checkpoint
-        if self.rehearsed is None:
-            return name
-        return f"{name} as {self.rehearsed.num_layers} layers of {self.rehearsed.shape}"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table, or the numbers of a figure. Of a row, what is text (or a whole number) says which it is, and the figures
-    are what `beside` makes."""
-
-    title: str
-    rows: Sequence[dict[str, Any]]
-    notes: Sequence[str] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
-        return {"title": self.title, "rows": rounded(list(self.rows)), "notes": list(self.notes)}
+        return name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
 
 
 def beside(paper: float | None, ours: float | None, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """A figure of the paper and ours; None where there is none. interval: that holds ours at 95 %."""
+    """A figure of the paper and ours, as rows have it; None where there is none. interval: that holds ours at 95 %."""
     return {"paper": paper, "ours": ours, **({} if interval is None else {"interval": list(interval)})}
+
+
+def share(part: float | None, whole: float | None) -> float | None:
+    """One figure over another; None where one is missing."""
+    return None if part is None or whole is None else part / whole

@@ -1,12 +1,12 @@
-"""Where checkpoints are that a reproduction measures: named, in a user's folders, on the hub, or rehearsed here."""
+"""What a reproduction measures: checkpoints named, in a user's folders, on the hub or rehearsed here; and prompts."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from foretoken.bench.reproduce.asked import Asked
 from foretoken.bench.reproduce.paper import Data, Subject
 from foretoken.bench.suites.table import DATA_SETS
 from foretoken.common.source import EMBEDDED, resolve
@@ -16,9 +16,11 @@ from foretoken.rehearsal import write
 from foretoken.rehearsal.shapes import shape_of
 
 
-def default_work() -> Path:
-    """Where rehearsals are made, unless a user says."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "rehearsals"
+def subjects_of(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:
+    """A scale's subjects, with a user's model, folders and prompts in the place of theirs."""
+    if asked.model is not None:
+        subjects = [replace(subject, checkpoint=asked.model) for subject in subjects]
+    return with_data(asked, found_in(subjects, asked.models))
 
 
 def checkpoint(subject: Subject, work: Path) -> str:
@@ -26,16 +28,14 @@ def checkpoint(subject: Subject, work: Path) -> str:
 
     Raises what `rehearse` raises of a model that does not fit into the shape.
     """
-    if subject.rehearsed is None:
+    if subject.shape is None:
         return subject.checkpoint
-    small = resolve(subject.checkpoint)
-    size = shape_of(subject.rehearsed.shape, num_layers=subject.rehearsed.num_layers)
+    small, size = resolve(subject.checkpoint), shape_of(subject.shape, num_layers=subject.num_layers)
     config = write.expect_small(small, size, subject.checkpoint)
     shape = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
     local = subject.checkpoint not in EMBEDDED and Path(subject.checkpoint).expanduser().is_dir()
     name = small.resolve().name if local else subject.checkpoint.rpartition("/")[2]
-    said = f"{name}-{fingerprint(small, config)[:12]}-{subject.rehearsed.shape}-{subject.rehearsed.num_layers}"
-    out = work / said
+    out = work / f"{name}-{fingerprint(small, config)[:12]}-{subject.shape}-{subject.num_layers}"
     if not out.is_dir():  # it is written whole, or not at all
         try:
             work.mkdir(parents=True, exist_ok=True)
@@ -47,11 +47,6 @@ def checkpoint(subject: Subject, work: Path) -> str:
     return str(out)
 
 
-def in_place(subjects: Sequence[Subject], model: str) -> list[Subject]:
-    """The subjects of a small scale, with a model of the user's in the place of theirs."""
-    return [replace(subject, checkpoint=model) for subject in subjects]
-
-
 def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subject]:
     """The subjects whose checkpoints lie in one of some folders, as owner/name or as name, each with its folder;
     without folders all of them, from the hub. Raises InputError where there is none."""
@@ -59,35 +54,29 @@ def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subje
         return list(subjects)
     found = []
     for subject in subjects:
-        owner_and_name = subject.checkpoint
-        places = [folder / part for folder in folders for part in (owner_and_name, owner_and_name.rpartition("/")[2])]
-        place = next((place for place in places if (place / "config.json").is_file()), None)
-        if place is not None:
-            found.append(replace(subject, checkpoint=str(place)))
+        names = (subject.checkpoint, subject.checkpoint.rpartition("/")[2])
+        places = [folder / name for folder in folders for name in names if (folder / name / "config.json").is_file()]
+        if places:
+            found.append(replace(subject, checkpoint=str(places[0])))
     if not found:
-        names = ", ".join(subject.checkpoint.rpartition("/")[2] for subject in subjects)
-        raise InputError(f"{folders[0]} holds no checkpoint of this paper; expected folders called {names}")
+        expected = ", ".join(subject.checkpoint.rpartition("/")[2] for subject in subjects)
+        raise InputError(f"{folders[0]} holds no checkpoint of this paper; expected folders called {expected}")
     return found
 
 
-def with_data(
-    subjects: Sequence[Subject], given: Sequence[str], count: int | None, max_new_tokens: int | None, *, real: bool
-) -> list[Subject]:
-    """The subjects with prompts of the user's. given: NAME=PLACE for a data set of theirs; where the data sets are not
-    the paper's own (`real`), one suite instead of what is there."""
-    places = {}
-    for spec in given:
-        name, equals, _ = spec.partition("=")
-        if real and not (equals and name in DATA_SETS):
-            raise SettingError(
-                f"{quoted(spec)} names no place of a data set{nearest(name, DATA_SETS)}; expected NAME=FOLDER_OR_FILE"
-            )
-        places[name] = spec
-    if not real and len(given) > 1:
-        raise SettingError(f"{len(given)} suites were given, and at this scale one is measured on; give one")
+def with_data(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:
+    """The subjects with prompts of the user's: at scale paper NAME=PLACE for a data set of the paper's; at another,
+    where the data sets are not its own, one suite instead of all."""
+    real, own = asked.scale == "paper", {spec.partition("=")[0]: spec for spec in asked.data}
+    if len(asked.data) > 1 and not real:
+        raise SettingError(f"{len(asked.data)} suites were given, and at this scale one is measured on; give one")
+    for name, spec in own.items() if real else ():
+        if "=" not in spec or name not in DATA_SETS:
+            near = nearest(name, DATA_SETS)
+            raise SettingError(f"{quoted(spec)} names no place of a data set{near}; expected NAME=FOLDER_OR_FILE")
 
-    def changed(data: Data) -> Data:
-        suite = places.get(data.suite, data.suite) if real else (given[0] if given else data.suite)
-        return Data(suite, count or data.count, max_new_tokens or data.max_new_tokens)
+    def given(data: Data) -> Data:
+        suite = own.get(data.suite, data.suite) if real else (*asked.data, data.suite)[0]
+        return Data(suite, asked.num_prompts or data.count, asked.max_new_tokens or data.max_new_tokens)
 
-    return [replace(s, data={name: changed(data) for name, data in s.data.items()}) for s in subjects]
+    return [replace(s, data={name: given(data) for name, data in s.data.items()}) for s in subjects]

@@ -33,50 +33,31 @@ def identity(record: dict[str, Any]) -> str:
 
 
 def _about(record: dict[str, Any]) -> str:
-    lines = [f"Scale: {record['scale']}. {where({**record, 'machine': _machine(record)})}; {record['date'][:10]}."]
-    lines += [
-        f"{name}: {its['model_bytes'] / 1e6:.0f} MB of weights.{rehearsed(its)}"
-        for name, its in record["models"].items()
-    ]
+    models = record["models"]
+    # with what was in use of the machine, where a model ran on it
+    machine = next((its["machine"] for its in models.values()), record["machine"])
+    lines = [f"Scale: {record['scale']}. {where({**record, 'machine': machine})}; {record['date'][:10]}."]
+    lines += [f"{name}: {its['model_bytes'] / 1e6:.0f} MB of weights.{rehearsed(its)}" for name, its in models.items()]
     lines.append("A figure of the paper and ours stand beside each other; where the paper has none, ours is alone.")
     return " ".join(lines)
-
-
-def _machine(record: dict[str, Any]) -> dict[str, Any]:
-    """The machine, with what was in use of it."""
-    its: Mapping[str, Any] = next(iter(record["models"].values()), {"machine": record["machine"]})
-    machine: dict[str, Any] = its["machine"]
-    return machine
 
 
 def rows(given: Sequence[dict[str, Any]]) -> list[str]:
     """A table in Markdown: labels first; of a figure that the paper has in some row two columns, of others one."""
     names = list(dict.fromkeys(name for row in given for name in row))
     figures = [name for name in names if any(isinstance(row.get(name), dict) for row in given)]
-    both = {name for name in figures if any(_of(row, name, "paper") is not None for row in given)}
-    head = [name for name in names if name not in figures]
-    labels = list(head)
+    labels = [name for name in names if name not in figures]
+    columns: list[tuple[str, list[str]]] = [(name, [str(row.get(name, "")) for row in given]) for name in labels]
     for name in figures:
-        head += [f"{name}: paper", "ours"] if name in both else [f"{name}: ours"]
-    body = []
-    for row in given:
-        cells = [str(row.get(name, "")) for name in labels]
-        for name in figures:
-            if name in both:
-                cells.append(number(_of(row, name, "paper")))
-            cells.append(_ours(row.get(name)))
-        body.append(cells)
-    return markdown(head, body)
+        values = [row.get(name) or {} for row in given]
+        ours = "ours" if any(value.get("paper") is not None for value in values) else f"{name}: ours"
+        if ours == "ours":
+            columns.append((f"{name}: paper", [number(value.get("paper")) for value in values]))
+        columns.append((ours, [_with_interval(value) for value in values]))
+    return markdown([head for head, _ in columns], list(zip(*(cells for _, cells in columns), strict=True)))
 
 
-def _of(row: Mapping[str, Any], name: str, whose: str) -> Any:
-    value = row.get(name)
-    return value.get(whose) if isinstance(value, dict) else None
-
-
-def _ours(value: Any) -> str:
-    if not isinstance(value, dict):
-        return ""
+def _with_interval(value: Mapping[str, Any]) -> str:
     said, interval = number(value.get("ours")), value.get("interval")
     return f"{said} ({number(interval[0])} to {number(interval[1])})" if said and interval else said
 
@@ -85,6 +66,4 @@ def number(value: Any) -> str:
     """Three digits, and all that stand before the point; a count as it is; nothing where there is nothing."""
     if value is None:
         return ""
-    if isinstance(value, int) or 1000 <= abs(value) < 1e6:
-        return f"{value:.0f}"
-    return f"{value:.3g}"
+    return f"{value:.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e6 else f"{value:.3g}"

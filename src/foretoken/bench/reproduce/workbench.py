@@ -2,56 +2,45 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
-from foretoken.api.build import with_draft
-from foretoken.api.levels import Loaded
-from foretoken.api.model import Model
-from foretoken.bench.decode import ask
-from foretoken.bench.generations import Generation
+from foretoken.bench.decode import WARM_UP, Progress, ask
+from foretoken.bench.generations import Generation, accepted_a_check
+from foretoken.bench.reproduce.asked import Asked
+from foretoken.bench.reproduce.opened import Opened, in_turn
 from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
 from foretoken.bench.reproduce.places import checkpoint
 from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, open_suite
-from foretoken.bench.target import about, copy_in, expect_honest, expect_prompts, load_target, share_copies
-from foretoken.decoder.decoder import Decoder
+from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.errors import InputError
-from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
-from foretoken.settings.load import LoadSettings
 
-WARM_UP = 12  # tokens, of the first prompt, with each method
-
-Progress = Callable[[str, int, int], None]  # what comes next, how much of it is done, of how much
+_ANOTHER = "name another folder for the record, or remove it"
 
 
-class Opened:
-    """A model that is loaded, with every method that it was asked to decode with: one copy of the weights."""
+@dataclass(frozen=True)
+class Measured:
+    """Prompts that a subject decoded with some methods; without a subject, that nothing stands in the paper's place.
+    new_tokens: that each prompt may have."""
 
-    def __init__(self, plain: Model) -> None:
-        self.plain = plain
-        self.loaded: Loaded = {}
-        self._models: dict[tuple[str, bool], Model] = {}
+    subject: Subject | None = None
+    data: Data | None = None
+    num_layers: int = 0
+    new_tokens: int = 0
+    generations: Sequence[Generation] = ()
 
-    def with_method(self, method: Method) -> Model:
-        """The model that decodes so."""
-        key = (method.draft, method.cache)
-        if key not in self._models:
-            expect_honest(method.draft, self.plain.settings, self.plain.folder)
-            self._models[key] = with_draft(self.plain, method.draft, loaded=self.loaded, cache=method.cache)
-            share_copies(self.loaded)
-            gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
-        return self._models[key]
+    @property
+    def called(self) -> str:
+        """The subject and its data, as tables say it."""
+        return "" if self.subject is None or self.data is None else f"{self.subject.called}, {self.data.called}"
 
-    def copy(self, format: str) -> Decoder:
-        """The model's own copy in a low-bit format, as it drafts."""
-        self.with_method(Method(format, format))
-        return copy_in(format, self.loaded)
+    def accepted(self, method: str, most: int) -> tuple[float, float] | tuple[None, None]:
+        """Draft tokens that a check of a draft of `most` tokens accepted, and their share."""
+        return accepted_a_check(self.generations, method, most, self.new_tokens)
 
 
 @dataclass
@@ -59,11 +48,9 @@ class Workbench:
     """Measures for one record. `subjects` are what is measured at this scale, perhaps fewer than the paper has; `keep`
     writes the record down, and is called whenever there is more in it."""
 
-    scale: str
+    asked: Asked
     subjects: Sequence[Subject]
     record: dict[str, Any]
-    loading: LoadSettings
-    work: Path
     keep: Callable[[], None]
     progress: Progress
     part: str = ""  # that is being made
@@ -74,32 +61,18 @@ class Workbench:
         if self._opened is None or self._opened[0] != subject.called:
             self._opened = None
             self.progress(f"{self.part}: loading {subject.called}", 0, 1)
-            name = checkpoint(subject, self.work)
-            plain = load_target(name, (), self.loading).plain
-            layers = {"num_layers": plain.target.config.num_layers}
-            self._expect_same(subject, {**about(name, plain, self.record), **layers})
+            name = checkpoint(subject, self.asked.work)
+            plain = load_target(name, (), self.asked.loading).plain
+            its = {**about(name, plain, self.record), "num_layers": plain.target.config.num_layers}
+            before = self.record["models"].setdefault(subject.called, rounded(its))
+            if before.get("model_sha256") != its["model_sha256"]:
+                raise InputError(f"the record's {subject.called} had other weights than this one; {_ANOTHER}")
             self._opened = subject.called, Opened(plain)
         return self._opened[1]
 
-    def measured(
-        self, subject: Subject, data: Data, methods: Sequence[Method], temperature: float = 0.0
-    ) -> list[Generation]:
-        """Every prompt with every method, in turn (A B A B; every second prompt in the other order), and by the
-        reference, with which every text is compared. What the record has already is not measured again."""
-        if REFERENCE not in methods:
-            methods = (REFERENCE, *methods)
-        entry = self._measurement(subject, data, methods, temperature)
-        kept = [g for g in self.record["generations"] if g["measurement"] == entry["measurement"]]
-        done = {line["prompt"] for line in kept}
-        if entry["prompts"] is None or len(done) < entry["prompts"]:
-            self._measure(entry, subject, data, methods, done)
-            kept = [g for g in self.record["generations"] if g["measurement"] == entry["measurement"]]
-        return [Generation.read(line) for line in kept]
-
-    def suite(self, subject: Subject, data: Data, count: int | None = None) -> Suite:
-        """The prompts of some data, the first `count` of them, as a subject's tokenizer divides them."""
-        most = data.count if count is None else count
-        return open_suite(data.suite, self.open(subject).plain.tokenizer, count=most)
+    def suite(self, subject: Subject, data: Data) -> Suite:
+        """The prompts of some data, as a subject's tokenizer divides them."""
+        return open_suite(data.suite, self.open(subject).plain.tokenizer, count=data.count)
 
     def new_tokens(self, subject: Subject, data: Data) -> int:
         """How many new tokens each prompt of some data may have."""
@@ -112,20 +85,35 @@ class Workbench:
         layers: int = self.record["models"][subject.called]["num_layers"]
         return layers
 
-    def complete(
-        self,
-        subject: Subject,
-        method: Method,
-        prompt: Prompt,
-        number: int,
-        max_new_tokens: int,
-        temperature: float = 0.0,
-    ) -> list[Completion]:
-        """A prompt's turns, with what each round did. Its number is its seed."""
-        settings = GenerateSettings(
-            max_new_tokens=max_new_tokens, temperature=temperature, seed=number, keep_rounds=True
-        )
-        return ask(self.open(subject).with_method(method), prompt, settings)
+    def in_place_of(self, model: str, data: str, methods: Callable[[int], Sequence[Method]]) -> Measured:
+        """What stands in the place of a model and a data set of the paper. methods: by the number of layers."""
+        for subject in self.subjects:
+            if subject.model == model and data in subject.data:
+                return self.measured(subject, subject.data[data], methods(self.num_layers(subject)))
+        return Measured()
+
+    def measured(self, subject: Subject, data: Data, methods: Sequence[Method], temperature: float = 0.0) -> Measured:
+        """Every prompt with every method, in turn (A B A B; every second prompt in the other order), and by the
+        reference, with which every text is compared. What the record has already is not measured again."""
+        if REFERENCE not in methods:
+            methods = (REFERENCE, *methods)
+        asked = {
+            "model": subject.called,
+            "suite": data.called,
+            "count": data.count,
+            "max_new_tokens": data.max_new_tokens,
+            "temperature": temperature,
+            "methods": [[m.name, m.draft, m.cache] for m in methods],
+        }
+        entries = self.record["measurements"]
+        entry = next((each for each in entries if asked.items() <= each.items()), None)
+        if entry is None:
+            entry = {"measurement": len(entries), **asked, "prompts": None, "sha256": None}
+            entries.append(entry)
+        if entry["prompts"] is None or len({line["prompt"] for line in self._lines(entry)}) < entry["prompts"]:
+            self._measure(entry, subject, data, methods)
+        generations = [Generation.read(line) for line in self._lines(entry)]
+        return Measured(subject, data, self.num_layers(subject), self.new_tokens(subject, data), generations)
 
     def watched(
         self, subject: Subject, method: Method, prompt: Prompt, tokens: Sequence[int], truth: Sequence[int]
@@ -133,62 +121,35 @@ class Workbench:
         """Note of a text that was not generated for its time whether it is how the truth begins."""
         line = {"model": subject.called, "method": method.name, "prompt": prompt.id}
         differing = sum(one != other for one, other in zip_longest(tokens, truth[: len(tokens)]))
-        others = [each for each in self.record["watched"] if any(each[name] != line[name] for name in line)]
+        others = [each for each in self.record["watched"] if not line.items() <= each.items()]
         self.record["watched"] = [*others, {**line, "tokens": len(tokens), "differing": differing}]
 
-    def _expect_same(self, subject: Subject, its: dict[str, Any]) -> None:
-        before = self.record["models"].setdefault(subject.called, rounded(its))
-        if before.get("model_sha256") != its["model_sha256"]:
-            raise InputError(
-                f"the record's {subject.called} had other weights than this one; name another folder for the record, "
-                "or remove it"
-            )
+    def _lines(self, entry: dict[str, Any]) -> list[dict[str, Any]]:
+        return [line for line in self.record["generations"] if line["measurement"] == entry["measurement"]]
 
-    def _measurement(
-        self, subject: Subject, data: Data, methods: Sequence[Method], temperature: float
-    ) -> dict[str, Any]:
-        """What the record says of a measurement; a new entry if it is not there."""
-        asked = {
-            "model": subject.called,
-            "suite": data.suite.partition("=")[0] if "=" in data.suite else Path(data.suite).name,
-            "count": data.count,
-            "max_new_tokens": data.max_new_tokens,
-            "temperature": temperature,
-            "methods": [[m.name, m.draft, m.cache] for m in methods],
-        }
-        for entry in self.record["measurements"]:
-            if all(entry[name] == value for name, value in asked.items()):
-                found: dict[str, Any] = entry
-                return found
-        entry = {"measurement": len(self.record["measurements"]), **asked, "prompts": None, "sha256": None}
-        self.record["measurements"].append(entry)
-        return entry
-
-    def _measure(
-        self, entry: dict[str, Any], subject: Subject, data: Data, methods: Sequence[Method], done: set[str]
-    ) -> None:
+    def _measure(self, entry: dict[str, Any], subject: Subject, data: Data, methods: Sequence[Method]) -> None:
         opened, suite = self.open(subject), self.suite(subject, data)
         if entry["sha256"] not in (None, suite.sha256):
             raise InputError(
-                f"the prompts of {entry['suite']} are others than those that the record was begun with; name another "
-                "folder for the record, or remove it"
+                f"the prompts of {entry['suite']} are others than those that the record was begun with; {_ANOTHER}"
             )
-        most, temperature = self.new_tokens(subject, data), entry["temperature"]
+        most = data.max_new_tokens or suite.max_new_tokens
         expect_prompts(suite, opened.plain, most)
         entry |= suite.about()
         where = f"{self.part}: {subject.called}, {entry['suite']}"
+        how = GenerateSettings(max_new_tokens=most, temperature=entry["temperature"], keep_rounds=True)
+        models = {}
         for method in methods:
             self.progress(f"{where}: warming up {method.name}", 0, 1)
-            ask(opened.with_method(method), suite.prompts[0], GenerateSettings(max_new_tokens=min(most, WARM_UP)))
+            models[method.name] = opened.model(method.draft, cache=method.cache)
+            ask(models[method.name], suite.prompts[0], GenerateSettings(max_new_tokens=min(most, WARM_UP)))
+        done = {line["prompt"] for line in self._lines(entry)}
         for number, prompt in enumerate(suite.prompts):
             if prompt.id in done:
                 continue
             self.progress(f"{where}, {len(methods)} methods, prompt {prompt.id}", number, len(suite.prompts))
-            order = methods if number % 2 == 0 else methods[::-1]
-            texts = {method: self.complete(subject, method, prompt, number, most, temperature) for method in order}
-            for method in methods:
-                generation = Generation.of(texts[method], texts[REFERENCE], method=method.name, prompt=prompt.id)
-                line = {"measurement": entry["measurement"], **rounded(generation.to_json())}
+            for each in in_turn(models, REFERENCE.name, prompt, replace(how, seed=number), number):
+                line = {"measurement": entry["measurement"], **rounded(each.to_json())}
                 self.record["generations"].append(line)
             self.keep()
         self.progress(where, len(suite.prompts), len(suite.prompts))

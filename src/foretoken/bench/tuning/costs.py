@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from foretoken.prices import measuring as prices
 from foretoken.prices.measuring import ROWS
 from foretoken.prices.price import PassPrice
 
-Timed = tuple[Trace, Sequence[float]]  # what a draft did, and the seconds of each of its rounds
+FRACTAL, CHAIN, LOOKUP = "fractal", "chain", "lookup"  # kinds of drafts
 
 
 @dataclass(frozen=True)
@@ -30,63 +30,27 @@ class Costs:
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in a record."""
-        return {
-            "num_layers": self.num_layers,
-            "prefix": self.prefix,
-            "target": _to_json(self.target),
-            "copies": {format: _to_json(price) for format, price in self.copies.items()},
-            "round": self.round,
-            "guess": self.guess,
-            "draft": self.draft,
-        }
+        copies = {format: _to_json(price) for format, price in self.copies.items()}
+        return {**vars(self), "target": _to_json(self.target), "copies": copies}
 
     def plain(self) -> float:
         """Tokens a second of plain decoding."""
         return 1 / (self.target.whole(1) + self.round)
 
-    def lookup(self, trace: Trace) -> float:
-        """Tokens a second of a draft that costs nothing."""
-        return self._speed(trace, 0.0)
+    def speed(self, kind: str, format: str, trace: Trace) -> float:
+        """Tokens a second of a draft of some kind whose copy is in a format."""
+        seconds = self.drafting(kind, format, trace) + self._checking(trace)
+        return trace.tokens / seconds if trace.rounds else 0.0
 
-    def chain(self, format: str, trace: Trace) -> float:
-        """Tokens a second where a copy drafts one token after the other."""
-        return self._speed(trace, sum(self.copies[format].step * d + self.draft for d, _, _ in trace.rounds if d))
-
-    def fractal(self, format: str, trace: Trace) -> float:
-        """Tokens a second of a fractal draft whose copy is in a format."""
-        return self._speed(trace, self._ran(format, trace) + self.guess * trace.guesses)
-
-    def with_rest(self, plain: Timed, fractal: Timed, chain: Timed, format: str) -> Costs:
-        """With what rounds that were timed took besides their passes: it is what Python does, and much where a model is
-        small. Where plain rounds took less than the pass that they consist of, every pass is taken to cost less by as
-        much: passes timed in turn find nothing of a small model in the processor's caches."""
-        made = self
-        if plain[1] and sum(plain[1]) < self._checking(plain[0]):
-            made = self._scaled(sum(plain[1]) / self._checking(plain[0]))
-        made = replace(made, round=made._rest(plain, 0.0, len(plain[1])))
-        guess = made._rest(fractal, made._ran(format, fractal[0]), fractal[0].guesses)
-        drafts = [drafted for drafted, _, _ in chain[0].rounds if drafted]
-        draft = made._rest(chain, sum(drafts) * made.copies[format].step, len(drafts))
-        return replace(made, guess=guess, draft=draft)
-
-    def _scaled(self, factor: float) -> Costs:
-        copies = {format: price.times(factor) for format, price in self.copies.items()}
-        return replace(self, target=self.target.times(factor), copies=copies)
-
-    def _rest(self, timed: Timed, drafting: float, count: int) -> float:
-        trace, seconds = timed
-        return max(0.0, (sum(seconds) - drafting - self._checking(trace)) / count) if count else 0.0
-
-    def _speed(self, trace: Trace, drafting: float) -> float:
-        return trace.tokens / (drafting + self._checking(trace)) if trace.rounds else 0.0
-
-    def _checking(self, trace: Trace) -> float:
-        return sum(self.target.whole(1 + drafted) + self.round for drafted, _, _ in trace.rounds)
-
-    def _ran(self, format: str, trace: Trace) -> float:
-        """Seconds of what fractal drafts ran."""
-        decoders = {TARGET: self.target, COPY: self.copies[format]}
-        return sum(
+    def drafting(self, kind: str, format: str, trace: Trace) -> float:
+        """Seconds of all drafts: of what fractal ones ran and chose; of a chain token by token. A lookup costs none."""
+        if kind == LOOKUP:
+            return 0.0
+        copy = self.copies[format]
+        if kind == CHAIN:
+            return sum(copy.step * drafted + self.draft for drafted, _, _ in trace.rounds if drafted)
+        decoders = {TARGET: self.target, COPY: copy}
+        passes = (
             each.times
             * (
                 decoders[each.decoder].part(each.rows, each.layers / self.num_layers)
@@ -94,6 +58,28 @@ class Costs:
             )
             for each in trace.ran
         )
+        return sum(passes) + self.guess * trace.guesses
+
+    def with_rest(self, plain: Trace, fractal: Trace, chain: Trace, format: str) -> Costs:
+        """With what rounds took besides their passes, which is nothing yet: it is what Python does, and much where a
+        model is small. Where plain rounds took less than the pass that they consist of, every pass is taken to cost
+        less by as much: passes timed in turn find nothing of a small model in the processor's caches."""
+        factor = min(1.0, plain.seconds / self._checking(plain)) if plain.rounds else 1.0
+        copies = {name: price.times(factor) for name, price in self.copies.items()}
+        made = replace(self, target=self.target.times(factor), copies=copies)
+        made = replace(made, round=made._rest(plain, 0.0, len(plain.rounds)))
+        drafts = sum(drafted > 0 for drafted, _, _ in chain.rounds)
+        return replace(
+            made,
+            guess=made._rest(fractal, made.drafting(FRACTAL, format, fractal), fractal.guesses),
+            draft=made._rest(chain, made.drafting(CHAIN, format, chain), drafts),
+        )
+
+    def _rest(self, trace: Trace, drafting: float, count: int) -> float:
+        return max(0.0, (trace.seconds - drafting - self._checking(trace)) / count) if count else 0.0
+
+    def _checking(self, trace: Trace) -> float:
+        return sum(self.target.whole(1 + drafted) + self.round for drafted, _, _ in trace.rounds)
 
 
 def measure(target: Decoder, copies: Mapping[str, Decoder], *, prefix: int, most: int, rounds: int = 5) -> Costs:

@@ -5,19 +5,43 @@ The order in which layers are tried is spread over the model, so that a search t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
-from foretoken.bench.tuning.budget import OutOfTimeError
+from foretoken.bench.pages import many
 from foretoken.settings.load import MOST_DRAFT_TOKENS
+
+
+class OutOfTimeError(Exception):
+    """What comes next would not end in time. Never leaves `foretoken.bench.tuning`."""
+
+
+class Budget:
+    """Seconds from now on, of which the last `reserve` are kept for what has to come at the end."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.reserve = 0.0
+        self._began = perf_counter()
+
+    @property
+    def used(self) -> float:
+        """Seconds since it began."""
+        return perf_counter() - self._began
+
+    def expect(self, seconds: float, *, share: float = 1.0) -> None:
+        """Refuse what would not be done within a share of what is not kept. Raises OutOfTimeError."""
+        if self.used + seconds > share * (self.seconds - self.reserve):
+            raise OutOfTimeError
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A fractal draft with nothing left open: before which layers, ascending; the window's tokens; format and slots."""
+    """A fractal draft with nothing left open: before which layers; the window's tokens; format and slots."""
 
-    layers: tuple[int, ...]
+    layers: frozenset[int]
     window: int
     format: str
     slots: str
@@ -25,12 +49,8 @@ class Placement:
     @property
     def draft(self) -> str:
         """As `--draft` takes it."""
-        layers = "+".join(map(str, self.layers))
+        layers = "+".join(map(str, sorted(self.layers)))
         return f"fractal:layers={layers}:w={self.window}:format={self.format}:slots={self.slots}"
-
-    def also_before(self, layer: int) -> Placement:
-        """With one more layer."""
-        return replace(self, layers=tuple(sorted((*self.layers, layer))))
 
     @property
     def fits(self) -> bool:
@@ -38,103 +58,63 @@ class Placement:
         return self.window + len(self.layers) + 1 <= MOST_DRAFT_TOKENS
 
 
-@dataclass(frozen=True)
-class Space:
-    """What may be chosen. The search begins with the first window, format and slots of each list."""
-
-    num_layers: int
-    windows: Sequence[int]
-    formats: Sequence[str]
-    slots: Sequence[str]
-
-
-@dataclass
-class Step:
-    """What was varied ("layer", "window", "format" or "slots") with n layers, each placement that was `tried` with its
-    tokens a second, and which was the best; None if time ran out before the first. left: how many were not tried."""
-
-    n: int
-    varied: str
-    tried: list[tuple[Placement, float]] = field(default_factory=list)
-    left: int = 0
-
-    @property
-    def best(self) -> tuple[Placement, float] | None:
-        """The fastest; of equals the first."""
-        return max(self.tried, key=lambda each: each[1], default=None)
-
-
-@dataclass
-class Found:
-    """All steps, the fastest placement with its tokens a second, and whether the search came to its end."""
-
-    steps: list[Step] = field(default_factory=list)
-    best: tuple[Placement, float] | None = None
-    ended: bool = False
-
-
 def spread(count: int) -> list[int]:
     """0 to count - 1, such that what comes first is spread evenly: the middle, the quarters, the eighths."""
-    order: list[int] = []
+    order: dict[int, None] = {}
     parts = 2
     while len(order) < count:
-        order += [at for at in (count * k // parts for k in range(1, parts, 2)) if at not in order]
-        if parts > count:
-            order += [at for at in range(count) if at not in order]
+        places = (count * k // parts for k in range(1, parts, 2)) if parts <= 2 * count else range(count)
+        order.update(dict.fromkeys(places))
         parts *= 2
-    return order
+    return list(order)
 
 
-def search(space: Space, judge: Callable[[Placement], float]) -> Found:
-    """Greedy forward selection. `judge` gives a placement's tokens a second; where it raises OutOfTimeError, the search
-    ends with what it has.
+def search(
+    num_layers: int, choices: Mapping[str, Sequence[Any]], judge: Callable[[Placement], float]
+) -> list[dict[str, Any]]:
+    """Greedy forward selection, step by step, as a record has it: what was `varied` ("layer" or a choice) with `n`
+    layers, each draft that was `tried`, the `best` of them, and how many were `not_tried` because time ran out.
 
-    For each number of layers: where the next one is best, and, standing there, which window, format and slots are. The
-    last number of layers is the first that is not faster than the one before.
+    choices: windows, formats and slots, by the name of a placement's field; the search begins with the first of each.
+    `judge` gives a placement's speed-up; where it raises OutOfTimeError, the search ends with what it has. For each
+    number of layers: where the next one is best, and, standing there, which window, format and slots are. The last
+    number of layers is the first that is not faster than the one before.
     """
-    found = Found()
+    steps: list[dict[str, Any]] = []
     known: dict[Placement, float] = {}
-    base = Placement((), space.windows[0], space.formats[0], space.slots[0])
+
+    def vary(n: int, varied: str, placements: Iterable[Placement]) -> Placement | None:
+        fitting = [each for each in placements if each.fits]
+        step: dict[str, Any] = {"n": n, "varied": varied, "best": None, "not_tried": len(fitting), "tried": []}
+        steps.append(step)
+        for placement in fitting:
+            if placement not in known:
+                known[placement] = judge(placement)
+            step["not_tried"] -= 1
+            step["tried"].append({"draft": placement.draft, "speedup": known[placement]})
+            step["best"] = max(step["tried"], key=lambda each: each["speedup"])["draft"]  # of equals the first
+        return max(fitting, key=known.__getitem__, default=None)
+
+    base, fastest = Placement(frozenset(), **{name: values[0] for name, values in choices.items()}), 0.0
     try:
-        for n in range(1, space.num_layers + 1):
-            before = 0.0 if found.best is None else found.best[1]
-            layers = (base.also_before(at) for at in spread(space.num_layers) if at not in base.layers)
-            here = _vary(found, n, "layer", layers, judge, known)
-            choices: dict[str, Sequence[Any]] = {
-                "window": space.windows,
-                "format": space.formats,
-                "slots": space.slots,
-            }
+        for n in range(1, num_layers + 1):
+            layers = [base.layers | {at} for at in spread(num_layers) if at not in base.layers]
+            here = vary(n, "layer", [replace(base, layers=each) for each in layers])
             for name, values in choices.items():
                 if here is not None and len(values) > 1:
-                    others = [replace(here, **{name: value}) for value in values]
-                    here = _vary(found, n, name, others, judge, known) or here
-            if here is None or known[here] <= before:
+                    here = vary(n, name, [replace(here, **{name: value}) for value in values]) or here
+            if here is None or known[here] <= fastest:
                 break
-            base = here
-        found.ended = True
+            base, fastest = here, known[here]
     except OutOfTimeError:
         pass
-    return found
+    return steps
 
 
-def _vary(
-    found: Found,
-    n: int,
-    varied: str,
-    placements: Iterable[Placement],
-    judge: Callable[[Placement], float],
-    known: dict[Placement, float],
-) -> Placement | None:
-    """The best of some placements, which are judged and noted one by one; None without any."""
-    step, left = Step(n, varied), [each for each in placements if each.fits]
-    found.steps.append(step)
-    step.left = len(left)
-    for placement in left:
-        if placement not in known:
-            known[placement] = judge(placement)
-        step.left -= 1
-        step.tried.append((placement, known[placement]))
-        if found.best is None or known[placement] > found.best[1]:
-            found.best = step.tried[-1]
-    return None if step.best is None else step.best[0]
+def unfinished(steps: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What of a search there was no time for, in words; nothing if it came to its end."""
+    if not steps or not steps[-1]["not_tried"]:
+        return []
+    n, varied, left = (steps[-1][name] for name in ("n", "varied", "not_tried"))
+    what = "places" if varied == "layer" else f"choices of {varied}"
+    return [f"with {many(n, 'fractal layer')}, {left} of {left + len(steps[-1]['tried'])} {what}, and what follows"]

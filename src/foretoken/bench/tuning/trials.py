@@ -1,8 +1,7 @@
-"""What drafts do on prompts: how much is drafted and accepted, in passes of how many rows. No time is in it."""
+"""What drafts do on prompts: how much is drafted and accepted, in passes of how many rows."""
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,13 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foretoken.api.build import with_draft
-from foretoken.api.levels import Loaded
-from foretoken.api.model import Model
-from foretoken.bench.decode import Progress, ask
-from foretoken.bench.generations import differing, rounds_of
+from foretoken.bench.decode import ask
+from foretoken.bench.generations import Generation
+from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import Prompt
-from foretoken.bench.target import copy_in, share_copies
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
@@ -39,15 +35,17 @@ class Ran(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """What a draft did: drafted, accepted and new tokens of each check; and what fractal drafts ran.
+    """What a draft did: drafted, accepted and new tokens of each check; and what fractal drafts ran. The same each
+    time, but for the `seconds` that all rounds took.
 
     differing: tokens that are not plain decoding's. promise: the least of the completions'.
     """
 
-    rounds: tuple[tuple[int, int, int], ...]
+    rounds: tuple[tuple[int, ...], ...]
     ran: tuple[Ran, ...] = ()
     differing: int = 0
     promise: str = "exact"
+    seconds: float = 0.0
 
     @property
     def guesses(self) -> int:
@@ -67,60 +65,41 @@ class Trace:
 
 @dataclass
 class Trials:
-    """A model that is loaded, and drafts that are tried on prompts with it: one copy of each weight."""
+    """A model, and drafts that are tried on prompts with it."""
 
-    plain: Model
+    opened: Opened
     prompts: Sequence[Prompt]
     new_tokens: int
-    progress: Progress
-    loaded: Loaded = field(default_factory=dict)
     _truth: dict[str, list[Completion]] = field(default_factory=dict)
 
-    def model(self, draft: str) -> Model:
-        """The model with a draft. Of a low-bit copy there is one, whatever it drafts as."""
-        known = len(self.loaded)
-        model = with_draft(self.plain, draft, loaded=self.loaded)
-        share_copies(self.loaded)
-        if len(self.loaded) > known:
-            gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
-        return model
-
-    def copy(self, format: str) -> Decoder:
-        """The model's own copy in a low-bit format."""
-        self.model(format)
-        return copy_in(format, self.loaded)
-
-    def complete(self, model: Model, prompt: Prompt, number: int) -> list[Completion]:
-        """A prompt's turns, greedily, with what each round did."""
-        return ask(model, prompt, GenerateSettings(max_new_tokens=self.new_tokens, seed=number, keep_rounds=True))
+    def how(self, number: int) -> GenerateSettings:
+        """How a prompt is decoded: greedily, with what each round did."""
+        return GenerateSettings(max_new_tokens=self.new_tokens, seed=number, keep_rounds=True)
 
     def truth(self, prompt: Prompt, number: int) -> list[Completion]:
         """What plain decoding says; decoded once."""
         if prompt.id not in self._truth:
-            self._truth[prompt.id] = self.complete(self.plain, prompt, number)
+            self._truth[prompt.id] = ask(self.opened.plain, prompt, self.how(number))
         return self._truth[prompt.id]
 
-    def trace(self, draft: str) -> Trace:
-        """What a draft does on the prompts."""
-        return self.timed(draft, self.prompts)[0]
-
-    def timed(self, draft: str, prompts: Sequence[Prompt]) -> tuple[Trace, list[float]]:
-        """What a draft does on some prompts, and how many seconds each of its rounds took."""
-        model: Any = self.model(draft)
+    def trace(self, draft: str, count: int | None = None) -> Trace:
+        """What a draft does on the prompts, or on the first so many of them."""
+        model: Any = self.opened.model(draft)
         ran: Counter[tuple[str, int, int, int]] = Counter()
         if draft.startswith("fractal"):
             model.drafter.target = _Noted(model.drafter.target, TARGET, ran)
             model.drafter.model = _Noted(model.drafter.model, COPY, ran)
-        completions: list[Completion] = []
-        apart = 0
-        for number, prompt in enumerate(prompts):
-            its = self.complete(model, prompt, number)
-            apart += differing(its, self.truth(prompt, number))
-            completions += its
-        rounds = tuple(each for completion in completions for each in rounds_of(completion))
-        passes = tuple(Ran(*each, times) for each, times in sorted(ran.items()))
-        trace = Trace(rounds, passes, apart, min(completion.promise for completion in completions))
-        return trace, [each for completion in completions for each in seconds_of_rounds(completion)]
+        made = [
+            Generation.of(ask(model, each, self.how(at)), self.truth(each, at), method=draft, prompt=each.id)
+            for at, each in enumerate(self.prompts[:count])
+        ]
+        return Trace(
+            tuple(each for generation in made for each in generation.rounds),
+            tuple(Ran(*each, times) for each, times in sorted(ran.items())),
+            sum(generation.differing for generation in made),
+            min(generation.promise for generation in made),
+            sum(generation.decode_seconds for generation in made),
+        )
 
 
 class _Noted:
@@ -141,8 +120,3 @@ class _Noted:
     def finish(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, *, first: int = 0) -> Outputs:
         self._ran[self._name, len(rows), self._decoder.config.num_layers - lo, len(rows) - first] += 1
         return self._decoder.finish(hidden, rows, lo, first=first)
-
-
-def seconds_of_rounds(completion: Completion) -> list[float]:
-    """Of drafting and checking; the prompt's pass is none."""
-    return [each.propose_seconds + each.check_seconds for each in completion.rounds or () if not each.read]
