@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from foretoken.api.build import load, load_level
-from foretoken.bench import acceptance, copies
+from foretoken.bench import acceptance, copies, passes
 from foretoken.bench.ceilings import Ceiling
 from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
@@ -45,7 +45,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ceiling.__init__, "__defaults__", (SMALL,))
     small = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4}
     for name, size in {**small, "num_key_value_heads": 2, "vocab_size": 128}.items():
-        monkeypatch.setitem(copies.SHAPE, name, size)
+        monkeypatch.setitem(passes.SHAPE, name, size)
 
 
 @needs_native
