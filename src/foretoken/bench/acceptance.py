@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from foretoken.api.build import load, load_level
+from foretoken.bench.samples import added
 from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
@@ -33,12 +35,13 @@ from foretoken.formats.weight import QuantisedWeight
 from foretoken.loop.engine import Engine
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams
-from foretoken.results.stats import summarise
+from foretoken.results.stats import Stats, summarise
 from foretoken.sampling.sampler import DRAFT_DICE, Sampler
 from foretoken.settings.load import LoadSettings
 from foretoken.verification.local import LocalVerifier
 
 Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view
+Samplers = Callable[[Request], Sampler]
 OPTIONS = ("format", "group", "inputs")  # of a draft that may be given
 KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
@@ -55,48 +58,37 @@ class Way:
     greedy: bool = True  # whether it is of interest at temperature 0
 
 
+def _chain(
+    samplers: Samplers, draft: Decoder, target: Decoder, caches: Caches | None, independent: bool = False
+) -> Drafter:
+    size = target.config.valid_vocab_size
+    return ModelDrafter(draft, samplers, name="chain", vocab_size=size, independent=independent, views=caches)
+
+
+def _beam(samplers: Samplers, draft: Decoder, target: Decoder, caches: Caches | None, sharp: float = 0.5) -> Drafter:
+    size = target.config.valid_vocab_size
+    return TreeDrafter(draft, samplers, name="tree", vocab_size=size, shape="beam", sharpness=sharp, views=caches)
+
+
+def _draft_dice(request: Request) -> Sampler:
+    return Sampler(request, stream=DRAFT_DICE)
+
+
 def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
     """Chains of some lengths and beams of `width` x `depth`."""
-
-    def chain(samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
-        return lambda draft, target, caches: ModelDrafter(
-            draft,
-            samplers,
-            name="chain",
-            vocab_size=target.config.valid_vocab_size,
-            independent=independent,
-            views=caches,
-        )
-
-    def tree(samplers: Callable[[Request], Sampler], sharp: float) -> Made:
-        return lambda draft, target, caches: TreeDrafter(
-            draft,
-            samplers,
-            name="tree",
-            vocab_size=target.config.valid_vocab_size,
-            shape="beam",
-            sharpness=sharp,
-            views=caches,
-        )
-
+    told, untold = partial(_chain, Sampler), partial(_chain, without_dice)
+    independent = partial(_chain, _draft_dice, independent=True)
     for length in lengths:
-        yield Way(f"chain of {length}, target's dice", "chain", chain(Sampler), Budget(length, length))
-        yield Way(f"chain of {length}, target's dice, own cache", "own-cache", chain(Sampler), Budget(length, length))
-        yield Way(
-            f"chain of {length}, rejection rule",
-            "rejection",
-            chain(lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
-            Budget(length, length),
-            "rejection",
-            greedy=False,
-        )
-        yield Way(f"chain of {length}, greedy", "greedy", chain(without_dice), Budget(length, length), greedy=False)
-    beam = Budget(width * depth, depth, width)
+        name, budget = f"chain of {length}", Budget(length, length)
+        yield Way(f"{name}, target's dice", "chain", told, budget)
+        yield Way(f"{name}, target's dice, own cache", "own-cache", told, budget)
+        yield Way(f"{name}, rejection rule", "rejection", independent, budget, "rejection", greedy=False)
+        yield Way(f"{name}, greedy", "greedy", untold, budget, greedy=False)
     for sharp in sharpness:
-        name = f"beam {width} x {depth}, sharpness {sharp:g}"
-        yield Way(f"{name}, target's dice", "beam", tree(Sampler, sharp), beam)
-        by_probability = tree(without_dice, sharp)
-        yield Way(f"{name}, by probability", "probability", by_probability, beam, greedy=False)
+        name, budget = f"beam {width} x {depth}, sharpness {sharp:g}", Budget(width * depth, depth, width)
+        yield Way(f"{name}, target's dice", "beam", partial(_beam, Sampler, sharp=sharp), budget)
+        by_probability = partial(_beam, without_dice, sharp=sharp)
+        yield Way(f"{name}, by probability", "probability", by_probability, budget, greedy=False)
 
 
 def without_dice(request: Request) -> Sampler:
@@ -115,9 +107,8 @@ def measure(
     shares: bool = False,
 ) -> dict[str, Any]:
     """One row: what a way to draft gains over some prompts."""
-    totals = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
-    gained = passes = 0
-    positions: list[int] = []
+    stats: list[Stats] = []
+    gained = 0
     for number, prompt in enumerate(prompts):
         records: list[RoundRecord] = []
         caches = Caches()
@@ -130,20 +121,16 @@ def measure(
         sampling = SamplingParams(temperature=temperature, seed=number)
         for _ in engine.run([Request(0, prompt, new_tokens, sampling=sampling)]):
             pass
-        stats = summarise(records, 0)
-        for name in totals:
-            totals[name] += getattr(stats, name)
+        stats.append(summarise(records, 0))
         gained += sum(record.new_tokens[0] for record in records if not record.read)
-        passes += stats.passes
-        positions += [0] * (len(stats.accepted_per_position) - len(positions))
-        for at, count in enumerate(stats.accepted_per_position):
-            positions[at] += count
+    counted = ("drafts", "draft_tokens", "accepted_tokens")
+    totals = {name: sum(getattr(each, name) for each in stats) for name in counted}
     return {
         "way": way.name,
         "temperature": temperature,
-        "mean_acceptance_length": round(gained / passes, 3),
+        "mean_acceptance_length": round(gained / sum(each.passes for each in stats), 3),
         "draft_acceptance_rate": round(totals["accepted_tokens"] / totals["draft_tokens"], 4),
-        "accepted_per_position": positions,
+        "accepted_per_position": list(added(each.accepted_per_position for each in stats)),
         **totals,
     }
 
