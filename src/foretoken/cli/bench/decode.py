@@ -80,10 +80,10 @@ def decode(
         prompts,
         num_prompts,
         max_new_tokens,
-        temperature or [0.0],
         repeats,
-        ignore_eos,
         loading,
+        temperature or [0.0],
+        ignore_eos,
     )
     if json_file is not None:
         kept = journal_of(json_file)
