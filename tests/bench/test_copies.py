@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from foretoken.api.build import load, load_level
+from foretoken.api.build import load, load_level, with_draft
 from foretoken.bench import acceptance, copies, passes
 from foretoken.bench.ceilings import Ceiling
 from foretoken.common.source import EMBEDDED
@@ -124,15 +124,12 @@ def test_a_peer_that_ends_or_is_not_there_is_said(monkeypatch: pytest.MonkeyPatc
 def test_drafts_of_a_copy_are_counted_with_a_view_and_without() -> None:
     model = load("stdlib-1m", draft="none")
     (way, own) = (w for w in acceptance.ways([4], 2, 2, [0.5]) if w.kind in ("chain", "own-cache"))
-    (level,) = find_levels([acceptance.named("int4")], model.folder)
-    draft = load_level(level, model.folder, model.target, model.settings).decoder
     prompts = [tuple(range(40, 60)), tuple(range(300, 330))]
-    shared = acceptance.measure(model.target, draft, way, prompts, 24, 0.0, shares=True)
-    alone = acceptance.measure(model.target, draft, own, prompts, 24, 0.0, shares=True)
-    for row in (shared, alone):
+    for each in (way, own):
+        row = acceptance.measure(with_draft(model, f"int4:{each.options}"), prompts, 24, 0.0)
         assert 0 < row["accepted_tokens"] <= row["draft_tokens"]
         assert 1 < row["mean_acceptance_length"] <= 5
-    assert "own cache" in alone["way"]
+    assert "own cache" in own.name
 
 
 @pytest.mark.parametrize(

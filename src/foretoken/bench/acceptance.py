@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,117 +20,70 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from foretoken.api.build import load, load_level
+from foretoken.api.build import Loaded, load, with_draft
+from foretoken.api.model import Model
 from foretoken.bench.samples import added
-from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
-from foretoken.decoder.caches import Caches
-from foretoken.decoder.decoder import Decoder
-from foretoken.drafters.chain import ModelDrafter
+from foretoken.bench.script import add_model_and_suite, carry_out, drafting, first_turns, suite_for
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.recipe import Level, LoadedLevel
-from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import InputError, quoted
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.loop.engine import Engine
-from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Drafter, Request, SamplingParams
-from foretoken.results.stats import Stats, summarise
-from foretoken.sampling.sampler import DRAFT_DICE, Sampler
+from foretoken.protocol.types import Request
+from foretoken.sampling.sampler import Sampler
+from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
-from foretoken.verification.local import LocalVerifier
 
-Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view
-Samplers = Callable[[Request], Sampler]
 OPTIONS = ("format", "group", "inputs")  # of a draft that may be given
 KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
 
+class WithoutDice(Samplers):
+    """Makes samplers that guess as if the text were greedy."""
+
+    def target(self, request: Request) -> Sampler:
+        """At temperature 0."""
+        return super().target(replace(request, sampling=replace(request.sampling, temperature=0.0)))
+
+
 @dataclass(frozen=True)
 class Way:
-    """One way to draft and to judge. kind: one of `KINDS`."""
+    """One way to draft and to judge. kind: one of `KINDS`; options: of the draft; samplers: what it guesses with, None:
+    the target's dice, or of the rejection rule its own."""
 
     name: str
     kind: str
-    make: Made
-    budget: Budget
+    options: str
     rule: str = "walk"
+    samplers: Samplers | None = None
     greedy: bool = True  # whether it is of interest at temperature 0
-
-
-def _chain(
-    samplers: Samplers, draft: Decoder, target: Decoder, caches: Caches | None, independent: bool = False
-) -> Drafter:
-    size = target.config.valid_vocab_size
-    return ModelDrafter(draft, samplers, name="chain", vocab_size=size, independent=independent, views=caches)
-
-
-def _beam(samplers: Samplers, draft: Decoder, target: Decoder, caches: Caches | None, sharp: float = 0.5) -> Drafter:
-    size = target.config.valid_vocab_size
-    return TreeDrafter(draft, samplers, name="tree", vocab_size=size, shape="beam", sharpness=sharp, views=caches)
-
-
-def _draft_dice(request: Request) -> Sampler:
-    return Sampler(request, stream=DRAFT_DICE)
 
 
 def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
     """Chains of some lengths and beams of `width` x `depth`."""
-    told, untold = partial(_chain, Sampler), partial(_chain, without_dice)
-    independent = partial(_chain, _draft_dice, independent=True)
     for length in lengths:
-        name, budget = f"chain of {length}", Budget(length, length)
-        yield Way(f"{name}, target's dice", "chain", told, budget)
-        yield Way(f"{name}, target's dice, own cache", "own-cache", told, budget)
-        yield Way(f"{name}, rejection rule", "rejection", independent, budget, "rejection", greedy=False)
-        yield Way(f"{name}, greedy", "greedy", untold, budget, greedy=False)
+        name, tokens = f"chain of {length}", f"tokens={length}"
+        yield Way(f"{name}, target's dice", "chain", tokens)
+        yield Way(f"{name}, target's dice, own cache", "own-cache", f"{tokens}:own-cache")
+        yield Way(f"{name}, rejection rule", "rejection", tokens, rule="rejection", greedy=False)
+        yield Way(f"{name}, greedy", "greedy", tokens, samplers=WithoutDice(None), greedy=False)
     for sharp in sharpness:
-        name, budget = f"beam {width} x {depth}, sharpness {sharp:g}", Budget(width * depth, depth, width)
-        yield Way(f"{name}, target's dice", "beam", partial(_beam, Sampler, sharp=sharp), budget)
-        by_probability = partial(_beam, without_dice, sharp=sharp)
-        yield Way(f"{name}, by probability", "probability", by_probability, budget, greedy=False)
+        name, tree = f"beam {width} x {depth}, sharpness {sharp:g}", f"k={width}:depth={depth}:sharpness={sharp}"
+        yield Way(f"{name}, target's dice", "beam", tree)
+        yield Way(f"{name}, by probability", "probability", tree, samplers=WithoutDice(None), greedy=False)
 
 
-def without_dice(request: Request) -> Sampler:
-    """What guesses as if the text were greedy."""
-    return Sampler(replace(request, sampling=replace(request.sampling, temperature=0.0)))
-
-
-def measure(
-    target: Decoder,
-    draft: Decoder,
-    way: Way,
-    prompts: list[tuple[int, ...]],
-    new_tokens: int,
-    temperature: float,
-    *,
-    shares: bool = False,
-) -> dict[str, Any]:
-    """One row: what a way to draft gains over some prompts."""
-    stats: list[Stats] = []
-    gained = 0
-    for number, prompt in enumerate(prompts):
-        records: list[RoundRecord] = []
-        caches = Caches()
-        engine = Engine(
-            LocalVerifier(target, caches, rule=way.rule),
-            way.make(draft, target, caches if shares and way.kind != "own-cache" else None),
-            budgets=[way.budget],
-            recorder=records.append,
-        )
-        sampling = SamplingParams(temperature=temperature, seed=number)
-        for _ in engine.run([Request(0, prompt, new_tokens, sampling=sampling)]):
-            pass
-        stats.append(summarise(records, 0))
-        gained += sum(record.new_tokens[0] for record in records if not record.read)
-    counted = ("drafts", "draft_tokens", "accepted_tokens")
-    totals = {name: sum(getattr(each, name) for each in stats) for name in counted}
+def measure(model: Model, prompts: list[tuple[int, ...]], new_tokens: int, temperature: float) -> dict[str, Any]:
+    """What a model's draft gains over some prompts."""
+    settings = {"max_new_tokens": new_tokens, "temperature": temperature, "ignore_eos": True}
+    done = [model.generate(prompt, seed=number, **settings) for number, prompt in enumerate(prompts)]
+    told = drafting(done)
     return {
-        "way": way.name,
-        "temperature": temperature,
-        "mean_acceptance_length": round(gained / sum(each.passes for each in stats), 3),
-        "draft_acceptance_rate": round(totals["accepted_tokens"] / totals["draft_tokens"], 4),
-        "accepted_per_position": list(added(each.accepted_per_position for each in stats)),
-        **totals,
+        "mean_acceptance_length": told["mean_acceptance_length"],
+        "draft_acceptance_rate": round(told["accepted_tokens"] / told["draft_tokens"], 4),
+        "accepted_per_position": list(added(each.stats.accepted_per_position for each in done)),
+        "drafts": sum(each.stats.drafts for each in done),
+        "draft_tokens": told["draft_tokens"],
+        "accepted_tokens": told["accepted_tokens"],
     }
 
 
@@ -183,26 +135,29 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     model = load(args.model, draft="none")
     suite = suite_for(args.model, args.suite, args.prompts)
     prompts = first_turns(suite, model)
-    drafts: dict[str, tuple[Decoder, bool]] = {}
-    about = []
-    for spec in args.draft:
+    judged = {"walk": model}
+    if "rejection" in args.only:
+        judged["rejection"] = load(args.model, draft="none", rule="rejection")
+    asked = []
+    drafts, about = {spec: Loaded() for spec in args.draft}, []
+    for spec, loaded in drafts.items():
         (level,) = find_levels([named(spec)], model.folder)
-        loaded = load_level(level, model.folder, model.target, model.settings)
+        with_draft(model, spec, loaded=loaded)
         name = spec if level.folder is None else Path(spec).name
-        drafts[name] = loaded.decoder, level.is_copy
-        about.append({"draft": name, **describe(loaded)})
-    asked = [
-        (name, draft, way, temperature)
-        for name, draft in drafts.items()
-        for temperature in args.temperature or [0.0, 0.8]
-        for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
-        if (way.greedy or temperature > 0) and way.kind in args.only and (draft[1] or way.kind != "own-cache")
-    ]
+        about.append({"draft": name, **describe(*loaded.values())})
+        asked += [
+            (name, spec, way, temperature)
+            for temperature in args.temperature or [0.0, 0.8]
+            for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
+            if (way.greedy or temperature > 0) and way.kind in args.only and (level.is_copy or way.kind != "own-cache")
+        ]
     rows = []
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        for name, (draft, shares), way, temperature in progress.track(asked, description="ways"):
-            row = measure(model.target, draft, way, prompts, args.max_new_tokens, temperature, shares=shares)
-            rows.append({"draft": name, **row})
+        for name, spec, way, temperature in progress.track(asked, description="ways"):
+            options = f"{spec}:{way.options}"
+            drafted = with_draft(judged[way.rule], options, samplers=way.samplers, loaded=drafts[spec])
+            row = measure(drafted, prompts, args.max_new_tokens, temperature)
+            rows.append({"draft": name, "way": way.name, "temperature": temperature, **row})
             progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
     return {
         "model": Path(args.model).name,
