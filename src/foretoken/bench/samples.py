@@ -7,7 +7,6 @@ record's, from its first moment on. The same command goes on where it was ended.
 from __future__ import annotations
 
 import json
-import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -67,12 +66,11 @@ class Sample:
     def read(cls, line: dict[str, Any]) -> Self:
         """A sample that was written as JSON."""
         expect_fields(line, cls, "a sample")
-        tokens = tuple(tuple(map(operator.index, turn)) for turn in line["tokens"])
-        positions = tuple(map(operator.index, line["accepted_per_position"]))
         for what, expected in (("levels", _LEVEL), ("cost", _COST)):
             for level in line[what].values():
-                if set(level) != set(expected) or not all(isinstance(value, int | float) for value in level.values()):
+                if set(level) != set(expected):
                     raise InputError(f"of {what} one is {quoted(level)}, expected numbers for {', '.join(expected)}")
+        tokens, positions = tuple(map(tuple, line["tokens"])), tuple(line["accepted_per_position"])
         return cls(**{**line, "tokens": tokens, "accepted_per_position": positions})
 
     def to_json(self) -> dict[str, Any]:
