@@ -10,12 +10,9 @@ bandwidth, a pass that does not count, then three that do.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +21,15 @@ from foretoken.api.build import DRAFT_INPUTS, load
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass
 from foretoken.bench.script import carry_out
+from foretoken.bench.side_by_side.environments import Environment
+from foretoken.bench.side_by_side.peers import PEERS
+from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.turns import Timed, bandwidth_of, clocked, in_turn, milliseconds, some
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import Weights
-from foretoken.errors import ForetokenError, InputError
+from foretoken.errors import InputError
 from foretoken.formats import format_of
 from foretoken.prices.measuring import read_prompt
 
@@ -38,7 +38,8 @@ ROWS = (1, 2, 4, 8, 16)
 KINDS: tuple[Kind, ...] = (*ROWS, "draft")
 STEPS = 8  # of a chain in one call: what a draft is
 COUNTED = 3  # casts of a format, and passes of a turn, after one that does not count
-PEER, PEER_NAME = Path(__file__).parent / "peers" / "llamacpp.py", "llama.cpp"
+PEER, PEER_NAME = PEERS["llamacpp"], "llama.cpp"
+TIMEOUT = 1800.0  # seconds that it may be silent
 
 
 def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:
@@ -60,41 +61,20 @@ def steps(decoder: Decoder, cache: Cache) -> float:
     return seconds / STEPS
 
 
-@dataclass
-class _LlamaCpp:
-    """The peer's program."""
-
-    process: subprocess.Popen[str]
-
-    @classmethod
-    @contextmanager
-    def running(cls, python: str, checkpoint: Path, threads: int) -> Iterator[_LlamaCpp]:
-        command = [python, str(PEER), str(checkpoint), str(checkpoint), str(threads)]
-        try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        except OSError as error:
-            raise InputError(
-                f"{python} does not run ({error.strerror}); expected a Python with llama-cpp-python"
-            ) from None
-        with process:  # closes its input, which ends it
-            yield cls(process)
-
-    def turn(self, format: str, rows: int) -> list[float]:
-        """Seconds of the passes that count."""
-        print(format, rows, 1 + COUNTED, file=self.process.stdin, flush=True)
-        seconds: list[float] = self.answer()
-        return seconds[1:]
-
-    def answer(self) -> Any:
-        """What it says next: of itself at first."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise ForetokenError("llama.cpp's program has ended; what it says is above")
-        return json.loads(line)
+def llama_cpp(peer: PeerProcess, rows: int) -> list[float]:
+    """Seconds of llama.cpp's passes that count."""
+    seconds: list[float] = peer.told({"format": "q4_0", "rows": rows, "count": 1 + COUNTED})["seconds"]
+    return seconds[1:]
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
+    try:
+        return _measured(args)
+    except PeerError as failed:
+        raise InputError(f"llama.cpp: {failed}; expected a Python with llama-cpp-python and gguf") from None
+
+
+def _measured(args: argparse.Namespace) -> dict[str, Any]:
     if min(args.layers, args.rounds) < 1:
         raise InputError("--layers or --rounds is below 1; expected 1 or more")
     with checkpoint(args.layers) as (folder, _, about), ExitStack() as stack:
@@ -104,11 +84,11 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             decoders[label], took = cast(target, label, DRAFT_INPUTS)
             casts[label] = round(took, 2)
         ceiling = Ceiling(about["threads"], about["isa"])
-        peer: _LlamaCpp | None = None
-        said: dict[str, str] = {}
+        peer: PeerProcess | None = None
         if args.llama_python is not None:
-            peer = stack.enter_context(_LlamaCpp.running(args.llama_python, folder, about["threads"]))
-            said = peer.answer()
+            environment = Environment(PEER, Path(args.llama_python), ())
+            start = Start(folder, folder, about["threads"], None, TIMEOUT)
+            peer = stack.enter_context(PeerProcess(environment, start))
         timed = in_turn(_runs(decoders, peer), args.rounds, ceiling)
         record = {
             **about,
@@ -117,17 +97,17 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             "cast_seconds": casts,
             "passes": _results(decoders, timed),
         }
-        return record if peer is None else {**record, "llama_cpp": {**_beside(decoders, timed), **said}}
+        return record if peer is None else {**record, "llama_cpp": {**_beside(decoders, timed), **peer.about}}
 
 
-def _runs(decoders: dict[str, Decoder], peer: _LlamaCpp | None) -> dict[tuple[str, Kind], Callable[[], list[float]]]:
+def _runs(decoders: dict[str, Decoder], peer: PeerProcess | None) -> dict[tuple[str, Kind], Callable[[], list[float]]]:
     caches = {label: read_prompt(decoder, 100) for label, decoder in decoders.items()}
     runs: dict[tuple[str, Kind], Callable[[], list[float]]] = {}
     for kind in KINDS:
         for label, decoder in decoders.items():
             runs[label, kind] = some(partial(_once, decoder, caches[label], kind), COUNTED, uncounted=1)
         if peer is not None and isinstance(kind, int):
-            runs[PEER_NAME, kind] = partial(peer.turn, "q4_0", kind)
+            runs[PEER_NAME, kind] = partial(llama_cpp, peer, kind)
     return runs
 
 

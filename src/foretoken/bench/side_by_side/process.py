@@ -90,11 +90,18 @@ class PeerProcess:
 
     def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
         """So many tokens that follow, and the seconds it took. Raises PeerError."""
+        heard = self.told({"mode": mode, "tokens": tokens, "max_new_tokens": count})
+        match heard:
+            case {"tokens": list(new), "seconds": int() | float() as seconds} if len(new) == count and seconds > 0:
+                if all(isinstance(token, int) for token in new):
+                    return new, float(seconds)
+        raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds", is_over=True)
+
+    def told(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What it answers. Raises PeerError."""
         self._send(signal.SIGCONT)
         try:
-            assert self._process.stdin is not None
-            asked = json.dumps({"mode": mode, "tokens": tokens, "max_new_tokens": count})
-            print(asked, file=self._process.stdin, flush=True)
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
             heard = self._heard()
         except OSError:
             raise self._ended() from None
@@ -102,11 +109,7 @@ class PeerProcess:
             self._send(signal.SIGSTOP)
         if "error" in heard:
             raise PeerError(_short(heard["error"]), is_over=False)
-        match heard:
-            case {"tokens": list(new), "seconds": int() | float() as seconds} if len(new) == count and seconds > 0:
-                if all(isinstance(token, int) for token in new):
-                    return new, float(seconds)
-        raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds", is_over=True)
+        return heard
 
     def end(self) -> None:
         """End it, and whatever it started."""
