@@ -24,7 +24,7 @@ from foretoken.bench.script import carry_out
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.peers import PEERS
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
-from foretoken.bench.turns import Timed, bandwidth_of, clocked, in_turn, milliseconds, some
+from foretoken.bench.turns import Timed, clocked, in_turn, memory_speed, milliseconds, some
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
@@ -93,7 +93,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
         record = {
             **about,
             "inputs": DRAFT_INPUTS,
-            "read_bandwidth_gb_per_s": round(statistics.median(bandwidth_of(timed.values())), 2),
+            **memory_speed(timed.values()),
             "cast_seconds": casts,
             "passes": _results(decoders, timed),
         }

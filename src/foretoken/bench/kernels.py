@@ -6,7 +6,6 @@ and the share is that of the round: bandwidth is not constant on a machine that 
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 
 from foretoken.bench.ceilings import Ceiling
-from foretoken.bench.turns import Timed, bandwidth_of, clocked, in_turn, some
+from foretoken.bench.turns import Timed, clocked, in_turn, memory_speed, some
 from foretoken.common.provenance import provenance
 from foretoken.decoder.homes.huge_pages import Kind, size_of, viewed
 from foretoken.errors import NativeError, SettingError, nearest
@@ -85,12 +84,10 @@ def bench(
     seconds = {at: some(case.seconds) for at, case in enumerate(cases)}
     timed = in_turn(seconds, rounds, ceiling, progress=progress, between=measure_roofs)
     results = [case.result(timed[at]) for at, case in enumerate(cases)]
-    speeds = bandwidth_of(timed.values())
     origin["machine"] |= {"threads": threads, "isa": isa}
     return {
         **origin,
-        "read_bandwidth_gb_per_s": round(statistics.median(speeds), 2),
-        "read_bandwidth_range_gb_per_s": [round(min(speeds), 2), round(max(speeds), 2)],
+        **memory_speed(timed.values()),
         "rounds": rounds,
         "results": results,
         "roofs": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -164,11 +165,9 @@ def called(draft: str) -> str:
 
 def _level_called(level: str) -> str:
     name, colon, options = level.strip().partition(":")
-    try:
-        is_folder = "/" in name and Path(name).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        is_folder = False
-    return (Path(name).expanduser().absolute().name if is_folder else name) + colon + options
+    place = os.path.expanduser(name)
+    is_folder = "/" in name and os.path.exists(place)
+    return (Path(place).absolute().name if is_folder else name) + colon + options
 
 
 def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:

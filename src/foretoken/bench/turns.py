@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, TypeVar
 
 from foretoken.bench.ceilings import Ceiling
+from foretoken.bench.statistics import bandwidths
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -76,6 +77,6 @@ def milliseconds(seconds: Iterable[float]) -> float:
     return round(1e3 * statistics.median(seconds), 2)
 
 
-def bandwidth_of(timed: Iterable[Timed]) -> list[float]:
-    """All that memory gave meanwhile, in GB/s."""
-    return [bandwidth / 1e9 for its in timed for bandwidth in its.bandwidths]
+def memory_speed(timed: Iterable[Timed]) -> dict[str, Any]:
+    """What memory gave meanwhile, as it stands in a record."""
+    return bandwidths(bandwidth for its in timed for bandwidth in its.bandwidths)
