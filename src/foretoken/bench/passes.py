@@ -248,7 +248,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         del ceiling
         gc.collect()
         record["plain_decoding"] = one_token(folder, 3)
-        record["prefill"] = prefill(folder, args.prefill, 3)
+        record["prefill"] = prefill(folder, args.prefill, 3) if args.prefill else []
     return record
 
 
