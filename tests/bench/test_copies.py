@@ -7,22 +7,24 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foretoken.api.build import load
+from foretoken.api.build import load, with_draft
 from foretoken.api.levels import load_level
-from foretoken.bench import acceptance, copies
+from foretoken.bench import acceptance, copies, passes
 from foretoken.bench.ceilings import Ceiling
+from foretoken.bench.side_by_side.process import PeerProcess
 from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
 from foretoken.copies.beside import place_beside
 from foretoken.decoder import low_bit
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.ladder import find_levels
-from foretoken.errors import ForetokenError, InputError
+from foretoken.errors import InputError
 from foretoken.formats import format_of
 from tests.tiny import needs_native
 
@@ -30,10 +32,10 @@ SMALL = 1 << 22  # bytes: nothing here is a measurement
 
 PEER = """
 import json, sys
-print(json.dumps({"version": "1", "system": "none"}), flush=True)
+print(json.dumps({"version": "1", "system": "none", "modes": {}}), flush=True)
 for line in sys.stdin:
-    format, rows, count = line.split()
-    print(json.dumps([64.0 * int(rows)] * int(count)), flush=True)
+    asked = json.loads(line)
+    print(json.dumps({"seconds": [64.0 * asked["rows"]] * asked["count"]}), flush=True)
 """
 
 
@@ -46,7 +48,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ceiling.__init__, "__defaults__", (SMALL,))
     small = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4}
     for name, size in {**small, "num_key_value_heads": 2, "vocab_size": 128}.items():
-        monkeypatch.setitem(copies.SHAPE, name, size)
+        monkeypatch.setitem(passes.SHAPE, name, size)
 
 
 @needs_native
@@ -54,7 +56,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_record_has_the_model_and_its_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     peer = tmp_path / "peer.py"
     peer.write_text(PEER, encoding="utf-8")
-    monkeypatch.setattr(copies, "PEER", peer)
+    monkeypatch.setattr(copies, "PEER", replace(copies.PEER, program=peer))
     record = copies._measure(arguments(format=["mxfp4", "int2"], llama_python=sys.executable))
     passes = {(row["weights"], row["rows"]): row for row in record["passes"]}
     assert set(passes) == {(w, r) for w in ("bfloat16", "mxfp4", "int2") for r in (*copies.ROWS, "draft")}
@@ -73,8 +75,10 @@ def test_a_turn_is_the_same_for_all_and_its_first_pass_does_not_count(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     peer = tmp_path / "peer.py"
-    peer.write_text(PEER.replace("[64.0 * int(rows)] * int(count)", "[9.0, *[0.25] * (int(count) - 1)]"), "utf-8")
-    monkeypatch.setattr(copies, "PEER", peer)
+    peer.write_text(
+        PEER.replace('[64.0 * asked["rows"]] * asked["count"]', '[9.0, *[0.25] * (asked["count"] - 1)]'), "utf-8"
+    )
+    monkeypatch.setattr(copies, "PEER", replace(copies.PEER, program=peer))
     events: list[str] = []
     times = {"bandwidth": 1e9, "pass": 0.5}
 
@@ -86,11 +90,11 @@ def test_a_turn_is_the_same_for_all_and_its_first_pass_does_not_count(
 
         return told
 
-    ask = copies._LlamaCpp.turn
+    ask = copies.llama_cpp
 
-    def asked(peer: copies._LlamaCpp, format: str, rows: int) -> list[float]:
+    def asked(peer: PeerProcess, rows: int) -> list[float]:
         events.append("peer")
-        return ask(peer, format, rows)
+        return ask(peer, rows)
 
     casts: list[str] = []
 
@@ -102,7 +106,7 @@ def test_a_turn_is_the_same_for_all_and_its_first_pass_does_not_count(
     monkeypatch.setattr(Ceiling, "measure", telling("bandwidth"))
     monkeypatch.setattr(copies, "one_pass", telling("pass"))
     monkeypatch.setattr(copies, "steps", telling("pass"))
-    monkeypatch.setattr(copies._LlamaCpp, "turn", asked)
+    monkeypatch.setattr(copies, "llama_cpp", asked)
     record = copies._measure(arguments(rounds=2, llama_python=sys.executable))
     ours, theirs = ["bandwidth", *["pass"] * 4], ["bandwidth", "peer"]
     assert events == 2 * ([*ours, *ours, *theirs] * len(copies.ROWS) + [*ours, *ours])
@@ -115,8 +119,8 @@ def test_a_turn_is_the_same_for_all_and_its_first_pass_does_not_count(
 @needs_native
 @pytest.mark.usefixtures("_small")
 def test_a_peer_that_ends_or_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(copies, "PEER", tmp_path / "absent.py")
-    with pytest.raises(ForetokenError, match=r"llama.cpp's program has ended"):
+    monkeypatch.setattr(copies, "PEER", replace(copies.PEER, program=tmp_path / "absent.py"))
+    with pytest.raises(InputError, match=r"llama.cpp: ended with exit code 2: .*absent.py.*; expected a Python with"):
         copies._measure(arguments(llama_python=sys.executable))
     with pytest.raises(InputError, match="no-python does not run"):
         copies._measure(arguments(llama_python=str(tmp_path / "no-python")))
@@ -125,15 +129,12 @@ def test_a_peer_that_ends_or_is_not_there_is_said(monkeypatch: pytest.MonkeyPatc
 def test_drafts_of_a_copy_are_counted_with_a_view_and_without() -> None:
     model = load("stdlib-1m", draft="none")
     (way, own) = (w for w in acceptance.ways([4], 2, 2, [0.5]) if w.kind in ("chain", "own-cache"))
-    (level,) = find_levels([acceptance.named("int4")], model.folder)
-    draft = load_level(level, model.folder, model.target, model.settings).decoder
     prompts = [tuple(range(40, 60)), tuple(range(300, 330))]
-    shared = acceptance.measure(model.target, draft, way, prompts, 24, 0.0, shares=True)
-    alone = acceptance.measure(model.target, draft, own, prompts, 24, 0.0, shares=True)
-    for row in (shared, alone):
+    for each in (way, own):
+        row = acceptance.measure(with_draft(model, f"int4:{each.options}"), prompts, 24, 0.0)
         assert 0 < row["accepted_tokens"] <= row["draft_tokens"]
         assert 1 < row["mean_acceptance_length"] <= 5
-    assert "own cache" in alone["way"]
+    assert "own cache" in own.name
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretoken.bench import kernels, passes
+from foretoken.bench import kernels, passes, turns
 from foretoken.bench.ceilings import STREAMS, Ceiling
 from foretoken.bench.kernels import FLOATS, bench
 from foretoken.bench.roofline import draw
@@ -73,7 +73,7 @@ def test_a_roof_is_products_alone(name: str, threads: int, monkeypatch: pytest.M
         return x
 
     monkeypatch.setattr(native, "linear", linear)
-    monkeypatch.setattr(kernels, "perf_counter", lambda: now)
+    monkeypatch.setattr(turns, "perf_counter", lambda: now)
     roof = kernels._Roof.of(name, {}, "generic", threads)
     roof.measure()
     assert roof.gflops == 2.0

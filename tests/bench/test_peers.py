@@ -213,8 +213,8 @@ def _again(samples: Sequence[Sample]) -> list[Sample]:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"max_new_tokens": 1}, SettingError, "max_new_tokens is 1, expected 2 or more"),
-        ({"repeats": 0}, SettingError, "repeats is 0, expected 1 or more"),
+        ({"max_new_tokens": 1}, SettingError, "max_new_tokens is 1, expected a whole number, 2 or more"),
+        ({"repeats": 0}, SettingError, "repeats is 0, expected a whole number, 1 or more"),
         ({"timeout": 0.0}, SettingError, "timeout is 0, expected seconds, more than 0"),
         ({"max_new_tokens": 5000}, SettingError, "prompt p0 has 20 tokens, and with 5000 new ones the model has room"),
         ({"drafts": ["lokup"]}, DraftSpecError, "lokup"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,133 +20,71 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from foretoken.api.build import load
-from foretoken.api.levels import load_level
-from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
-from foretoken.decoder.caches import Caches
-from foretoken.decoder.decoder import Decoder
-from foretoken.drafters.chain import ModelDrafter
+from foretoken.api.build import load, with_draft
+from foretoken.api.levels import Loaded
+from foretoken.api.model import Model
+from foretoken.bench.samples import added
+from foretoken.bench.script import add_model_and_suite, carry_out, drafting, first_turns, suite_for
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.recipe import Level, LoadedLevel
-from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import InputError, quoted
 from foretoken.formats.weight import QuantisedWeight
-from foretoken.loop.engine import Engine
-from foretoken.protocol.roles import Drafter
-from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Budget, Request, SamplingParams
-from foretoken.results.stats import summarise
-from foretoken.sampling.sampler import DRAFT_DICE, Sampler
+from foretoken.protocol.types import Request
+from foretoken.sampling.sampler import Sampler
+from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
-from foretoken.verification.local import LocalVerifier
 
-Made = Callable[[Decoder, Decoder, Caches | None], Drafter]  # from a draft's decoder, the target, and what it may view
 OPTIONS = ("format", "group", "inputs")  # of a draft that may be given
 KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
 
+class WithoutDice(Samplers):
+    """Makes samplers that guess as if the text were greedy."""
+
+    def target(self, request: Request) -> Sampler:
+        """At temperature 0."""
+        return super().target(replace(request, sampling=replace(request.sampling, temperature=0.0)))
+
+
 @dataclass(frozen=True)
 class Way:
-    """One way to draft and to judge. kind: one of `KINDS`."""
+    """One way to draft and to judge. kind: one of `KINDS`; options: of the draft; samplers: what it guesses with, None:
+    the target's dice, or of the rejection rule its own."""
 
     name: str
     kind: str
-    make: Made
-    budget: Budget
+    options: str
     rule: str = "walk"
+    samplers: Samplers | None = None
     greedy: bool = True  # whether it is of interest at temperature 0
 
 
 def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
     """Chains of some lengths and beams of `width` x `depth`."""
-
-    def chain(samplers: Callable[[Request], Sampler], *, independent: bool = False) -> Made:
-        return lambda draft, target, caches: ModelDrafter(
-            draft,
-            samplers,
-            name="chain",
-            vocab_size=target.config.valid_vocab_size,
-            independent=independent,
-            views=caches,
-        )
-
-    def tree(samplers: Callable[[Request], Sampler], sharp: float) -> Made:
-        return lambda draft, target, caches: TreeDrafter(
-            draft,
-            samplers,
-            name="tree",
-            vocab_size=target.config.valid_vocab_size,
-            shape="beam",
-            sharpness=sharp,
-            views=caches,
-        )
-
     for length in lengths:
-        yield Way(f"chain of {length}, target's dice", "chain", chain(Sampler), Budget(length, length))
-        yield Way(f"chain of {length}, target's dice, own cache", "own-cache", chain(Sampler), Budget(length, length))
-        yield Way(
-            f"chain of {length}, rejection rule",
-            "rejection",
-            chain(lambda request: Sampler(request, stream=DRAFT_DICE), independent=True),
-            Budget(length, length),
-            "rejection",
-            greedy=False,
-        )
-        yield Way(f"chain of {length}, greedy", "greedy", chain(without_dice), Budget(length, length), greedy=False)
-    beam = Budget(width * depth, depth, width)
+        name, tokens = f"chain of {length}", f"tokens={length}"
+        yield Way(f"{name}, target's dice", "chain", tokens)
+        yield Way(f"{name}, target's dice, own cache", "own-cache", f"{tokens}:own-cache")
+        yield Way(f"{name}, rejection rule", "rejection", tokens, rule="rejection", greedy=False)
+        yield Way(f"{name}, greedy", "greedy", tokens, samplers=WithoutDice(None), greedy=False)
     for sharp in sharpness:
-        name = f"beam {width} x {depth}, sharpness {sharp:g}"
-        yield Way(f"{name}, target's dice", "beam", tree(Sampler, sharp), beam)
-        by_probability = tree(without_dice, sharp)
-        yield Way(f"{name}, by probability", "probability", by_probability, beam, greedy=False)
+        name, tree = f"beam {width} x {depth}, sharpness {sharp:g}", f"k={width}:depth={depth}:sharpness={sharp}"
+        yield Way(f"{name}, target's dice", "beam", tree)
+        yield Way(f"{name}, by probability", "probability", tree, samplers=WithoutDice(None), greedy=False)
 
 
-def without_dice(request: Request) -> Sampler:
-    """What guesses as if the text were greedy."""
-    return Sampler(replace(request, sampling=replace(request.sampling, temperature=0.0)))
-
-
-def measure(
-    target: Decoder,
-    draft: Decoder,
-    way: Way,
-    prompts: list[tuple[int, ...]],
-    new_tokens: int,
-    temperature: float,
-    *,
-    shares: bool = False,
-) -> dict[str, Any]:
-    """One row: what a way to draft gains over some prompts."""
-    totals = dict.fromkeys(("drafts", "draft_tokens", "accepted_tokens"), 0)
-    gained = passes = 0
-    positions: list[int] = []
-    for number, prompt in enumerate(prompts):
-        records: list[RoundRecord] = []
-        caches = Caches()
-        engine = Engine(
-            LocalVerifier(target, caches, rule=way.rule),
-            way.make(draft, target, caches if shares and way.kind != "own-cache" else None),
-            budgets=[way.budget],
-            recorder=records.append,
-        )
-        sampling = SamplingParams(temperature=temperature, seed=number)
-        for _ in engine.run([Request(0, prompt, new_tokens, sampling=sampling)]):
-            pass
-        stats = summarise(records, 0)
-        for name in totals:
-            totals[name] += getattr(stats, name)
-        gained += sum(record.new_tokens[0] for record in records if not record.read)
-        passes += stats.passes
-        positions += [0] * (len(stats.accepted_per_position) - len(positions))
-        for at, count in enumerate(stats.accepted_per_position):
-            positions[at] += count
+def measure(model: Model, prompts: list[tuple[int, ...]], new_tokens: int, temperature: float) -> dict[str, Any]:
+    """What a model's draft gains over some prompts."""
+    settings = {"max_new_tokens": new_tokens, "temperature": temperature, "ignore_eos": True}
+    done = [model.generate(prompt, seed=number, **settings) for number, prompt in enumerate(prompts)]
+    told = drafting(done)
     return {
-        "way": way.name,
-        "temperature": temperature,
-        "mean_acceptance_length": round(gained / passes, 3),
-        "draft_acceptance_rate": round(totals["accepted_tokens"] / totals["draft_tokens"], 4),
-        "accepted_per_position": positions,
-        **totals,
+        "mean_acceptance_length": told["mean_acceptance_length"],
+        "draft_acceptance_rate": round(told["accepted_tokens"] / told["draft_tokens"], 4),
+        "accepted_per_position": list(added(each.stats.accepted_per_position for each in done)),
+        "drafts": sum(each.stats.drafts for each in done),
+        "draft_tokens": told["draft_tokens"],
+        "accepted_tokens": told["accepted_tokens"],
     }
 
 
@@ -198,26 +136,29 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     model = load(args.model, draft="none")
     suite = suite_for(args.model, args.suite, args.prompts)
     prompts = first_turns(suite, model)
-    drafts: dict[str, tuple[Decoder, bool]] = {}
-    about = []
-    for spec in args.draft:
+    judged = {"walk": model}
+    if "rejection" in args.only:
+        judged["rejection"] = load(args.model, draft="none", rule="rejection")
+    asked = []
+    drafts, about = {spec: Loaded() for spec in args.draft}, []
+    for spec, loaded in drafts.items():
         (level,) = find_levels([named(spec)], model.folder)
-        loaded = load_level(level, model.folder, model.target, model.settings)
+        with_draft(model, spec, loaded=loaded)
         name = spec if level.folder is None else Path(spec).name
-        drafts[name] = loaded.decoder, level.is_copy
-        about.append({"draft": name, **describe(loaded)})
-    asked = [
-        (name, draft, way, temperature)
-        for name, draft in drafts.items()
-        for temperature in args.temperature or [0.0, 0.8]
-        for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
-        if (way.greedy or temperature > 0) and way.kind in args.only and (draft[1] or way.kind != "own-cache")
-    ]
+        about.append({"draft": name, **describe(*loaded.values())})
+        asked += [
+            (name, spec, way, temperature)
+            for temperature in args.temperature or [0.0, 0.8]
+            for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
+            if (way.greedy or temperature > 0) and way.kind in args.only and (level.is_copy or way.kind != "own-cache")
+        ]
     rows = []
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        for name, (draft, shares), way, temperature in progress.track(asked, description="ways"):
-            row = measure(model.target, draft, way, prompts, args.max_new_tokens, temperature, shares=shares)
-            rows.append({"draft": name, **row})
+        for name, spec, way, temperature in progress.track(asked, description="ways"):
+            options = f"{spec}:{way.options}"
+            drafted = with_draft(judged[way.rule], options, samplers=way.samplers, loaded=drafts[spec])
+            row = measure(drafted, prompts, args.max_new_tokens, temperature)
+            rows.append({"draft": name, "way": way.name, "temperature": temperature, **row})
             progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
     return {
         "model": Path(args.model).name,

@@ -15,15 +15,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from rich.progress import track
 
 from foretoken.api.build import load, with_draft
-from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
+from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, drafting, first_turns, suite_for
 from foretoken.bench.suites import Suite
-from foretoken.kernels import explain
 from foretoken.protocol.types import Request
 from foretoken.results.completion import Completion
 from foretoken.sampling.sampler import Sampler
@@ -118,69 +116,45 @@ class Untold(Samplers):
         return super().target(replace(request, sampling=replace(request.sampling, constraint=None)))
 
 
-@dataclass(frozen=True)
-class _Case:
-    """One output that is asked for."""
-
-    prompt: tuple[int, ...]
-    grammar: Grammar
-    temperature: float
-    settings: dict[str, Any]
+Asked = tuple[tuple[int, ...], Grammar, dict[str, Any]]  # a prompt, what goes on with it, and how
 
 
-def _cases(prompts: Sequence[tuple[int, ...]], temperature: float, max_new_tokens: int) -> list[_Case]:
-    common = {"max_new_tokens": max_new_tokens, "temperature": temperature, "hash_logits": True}
-    return [
-        _Case(prompt, grammar, temperature, {**common, **grammar.setting, "seed": number})
-        for number, prompt in enumerate(prompts)
-        for grammar in GRAMMARS
-    ]
-
-
-def _row(draft: str, told: bool, cases: list[_Case], plain: list[Completion], done: list[Completion]) -> dict[str, Any]:
+def _row(asked: Sequence[Asked], plain: Sequence[Completion], done: Sequence[Completion]) -> dict[str, Any]:
     pairs = list(zip(plain, done, strict=True))
-    stats = [completion.stats for completion in done]
-    decoded = sum(len(a.tokens) - 1 for a in done)  # the first token is that of the prompt's pass
-    passes = sum(s.passes for s in stats)
-    drafted, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
+    drafted = drafting(done)
+    rate = drafted["accepted_tokens"] / drafted["draft_tokens"] if drafted["draft_tokens"] else None
     return {
-        "draft": draft,
-        "draft_is_told_the_grammar": told,
-        "temperature": cases[0].temperature,
-        "outputs": len(cases),
+        "outputs": len(done),
         "tokens": sum(len(a.tokens) for a in done),
-        "outputs_that_do_not_match": sum(not c.grammar.fits(a.text) for c, a in zip(cases, done, strict=True)),
+        "outputs_that_do_not_match": sum(not g.fits(a.text) for (_, g, _), a in zip(asked, done, strict=True)),
         "outputs_that_were_cut_short": sum(a.finish_reason != "stop" for a in done),
         "outputs_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
         "outputs_with_other_logits": sum(a.logits_sha256 != b.logits_sha256 for a, b in pairs),
-        "draft_tokens": drafted,
-        "accepted_tokens": accepted,
-        "rejected_tokens": drafted - accepted,
-        "draft_acceptance_rate": round(accepted / drafted, 4) if drafted else None,
-        "mean_acceptance_length": round(decoded / passes, 3),
+        **drafted,
+        "draft_acceptance_rate": None if rate is None else round(rate, 4),
     }
 
 
 def compare(model: str, suite: Suite, drafts: Sequence[str], max_new_tokens: int) -> list[dict[str, Any]]:
     """One row a draft and temperature, plain decoding first."""
     plain_model = load(model, draft="none")
-    prompts = first_turns(suite, plain_model)
+    prompts = list(enumerate(first_turns(suite, plain_model)))
     ways = [("none", True, plain_model), *((draft, True, with_draft(plain_model, draft)) for draft in drafts)]
     ways += [
         (draft, False, with_draft(plain_model, draft, samplers=Untold(None))) for draft in drafts if draft != "lookup"
     ]
     rows = []
     for temperature in TEMPERATURES:
-        cases = _cases(prompts, temperature, max_new_tokens)
+        how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "hash_logits": True}
+        asked: list[Asked] = [(p, g, {**how, **g.setting, "seed": at}) for at, p in prompts for g in GRAMMARS]
         plain: list[Completion] = []
         for draft, told, loaded in ways:
             name = f"{draft}, {temperature:g}" + ", not told" * (not told)
-            done = [
-                loaded.generate(case.prompt, **case.settings)
-                for case in track(cases, name, disable=not sys.stderr.isatty())
-            ]
+            shown = track(asked, name, disable=not sys.stderr.isatty())
+            done = [loaded.generate(prompt, **settings) for prompt, _, settings in shown]
             plain = plain or done
-            rows.append(_row(draft, told, cases, plain, done))
+            about = {"draft": draft, "draft_is_told_the_grammar": told, "temperature": temperature}
+            rows.append({**about, **_row(asked, plain, done)})
     return rows
 
 
@@ -198,9 +172,7 @@ def main() -> None:
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     suite = suite_for(args.model, args.suite)
     return {
-        "kernels": explain().splitlines(),
-        "model": Path(args.model).name,
-        "suite": {"name": suite.name, "sha256": suite.sha256},
+        **asked_of(args.model, suite),
         "grammars": {grammar.name: grammar.regex or grammar.schema for grammar in GRAMMARS},
         "results": compare(args.model, suite, args.draft or DRAFTS, args.max_new_tokens),
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,12 @@ from foretoken.bench import answers as spec_bench
 from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
 from foretoken.bench.statistics import PLAIN, bandwidths, rounded
-from foretoken.bench.suites import Prompt, Suite, open_suite
-from foretoken.bench.target import about, expect_prompts, load_target
+from foretoken.bench.suites import Prompt
+from foretoken.bench.target import Opened, Settings, expect_once
 from foretoken.common.provenance import provenance
 from foretoken.errors import InputError, SettingError
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
-from foretoken.settings.load import LoadSettings
 
 WARM_UP = 12  # tokens, of the first prompt, with each draft
 
@@ -33,29 +32,15 @@ Progress = Callable[[str, int, int], None]  # what comes next, how many samples 
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is to be measured. prompts: a suite's name or a file, `count` of them; None: all. max_new_tokens: of each
-    turn; None: what the suite allows. Raises SettingError."""
+class Asked(Settings):
+    """What is to be measured. Raises SettingError."""
 
-    model: str
-    drafts: Sequence[str]
-    prompts: str = "heldout-20"
-    count: int | None = None
-    max_new_tokens: int | None = None
     temperatures: Sequence[float] = (0.0,)
-    repeats: int = 3
     ignore_eos: bool = False
-    loading: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
-        for name, least in (("repeats", 1), ("count", 1), ("max_new_tokens", 2)):  # of one token there is no speed
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise SettingError(f"{name} is {value!r}, expected a whole number, {least} or more")
-        for what, given in (("draft", list(map(str.strip, self.drafts))), ("temperature", self.temperatures)):
-            twice = next((value for value in given if list(given).count(value) > 1), None)
-            if twice is not None:
-                raise SettingError(f"{what} {twice!r} was given twice; give it once")
+        super().__post_init__()
+        expect_once("temperature", self.temperatures)
         for temperature in self.temperatures:
             self.settings(temperature, 0, 1)
 
@@ -76,35 +61,20 @@ def measure(
     what cannot be measured, a draft that would not be honest among it.
     """
     origin = provenance()
-    target = load_target(asked.model, asked.drafts, asked.loading)
-    suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.count)
-    new_tokens = asked.max_new_tokens or suite.max_new_tokens
-    expect_prompts(suite, target.plain, new_tokens)
-    models, levels = target.with_drafts()
+    opened = asked.opened(origin)
     measured = {
         "kind": KIND,
         "commit": origin["commit"],
         "versions": origin["versions"],
-        **about(asked.model, target.plain, origin),
-        **_about(asked, suite, new_tokens),
-        "drafts": list(models),
-        "levels": levels,
+        **opened.about,
+        "ignore_eos": asked.ignore_eos,
+        "temperatures": list(asked.temperatures),
+        "drafts": list(opened.models),
         "answers": answers,
     }
     journal = Journal(record, measured)
-    _Measurement(asked, models, suite.prompts, new_tokens, journal, answers, progress or (lambda *_: None)).run()
+    _Measurement(asked, opened, journal, answers, progress or (lambda *_: None)).run()
     return {**origin, **measured, **results(measured, journal.samples)}, journal.samples
-
-
-def _about(asked: Asked, suite: Suite, new_tokens: int) -> dict[str, Any]:
-    """What is asked of a model: the same for a measurement that goes on with another."""
-    return {
-        "suite": suite.about(),
-        "max_new_tokens": new_tokens,
-        "ignore_eos": asked.ignore_eos,
-        "temperatures": list(asked.temperatures),
-        "repeats": asked.repeats,
-    }
 
 
 def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
@@ -126,9 +96,7 @@ def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, An
 @dataclass
 class _Measurement:
     asked: Asked
-    models: dict[str, Model]
-    prompts: Sequence[Prompt]
-    new_tokens: int
+    opened: Opened
     journal: Journal
     answers: bool
     progress: Progress
@@ -138,51 +106,42 @@ class _Measurement:
         groups = [
             (repeat, number, prompt, temperature)
             for repeat in range(self.asked.repeats)
-            for number, prompt in enumerate(self.prompts)
+            for number, prompt in enumerate(self.opened.suite.prompts)
             for temperature in self.asked.temperatures
         ]
+        models = list(self.opened.models)
         # what stands beside each other is compared, so a group that was not finished is measured again as a whole
         counts = Counter((s.repeat, s.prompt, s.temperature) for s in self.journal.samples)
-        whole = {group for group, count in counts.items() if count == len(self.models)}
+        whole = {group for group, count in counts.items() if count == len(models)}
         self.journal.keep(lambda s: (s.repeat, s.prompt, s.temperature) in whole)
-        total, done = len(groups) * len(self.models), len(self.journal.samples)
+        total, done = len(groups) * len(models), len(self.journal.samples)
         if done < total:
             self._warm_up()
-            bandwidth = _bandwidth(self.models[PLAIN])
+            bandwidth = _bandwidth(self.opened.models[PLAIN])
         for repeat, number, prompt, temperature in groups:
             if (repeat, prompt.id, temperature) in whole:
                 continue
-            measured = bandwidth()
+            known = {"prompt": prompt.id, "temperature": temperature, "repeat": repeat, "bandwidth": bandwidth()}
+            settings = self.asked.settings(
+                temperature, number, self.opened.new_tokens, keep_rounds=self.answers and repeat == 0
+            )
             # who comes first turns with every prompt, and for a prompt with every repeat
-            for draft in list(self.models) if (repeat + number) % 2 == 0 else list(self.models)[::-1]:
+            for draft in models if (repeat + number) % 2 == 0 else models[::-1]:
                 self.progress(f"{draft}, {prompt.id}", done, total)
-                self.journal.add(self._sample(draft, temperature, number, prompt, repeat, measured))
+                completions = ask(self.opened.models[draft], prompt, settings)
+                name, answer = f"{Path(self.asked.model).name}-{draft}", None
+                if settings.keep_rounds:
+                    answer = spec_bench.answer_line(prompt, completions, name)
+                self.journal.add(Sample.of(completions, draft=draft, answer=answer, **known))
                 done += 1
         self.progress("", total, total)
 
     def _warm_up(self) -> None:
-        for draft, model in self.models.items():
+        count = min(self.opened.new_tokens, WARM_UP)
+        for draft, model in self.opened.models.items():
             self.progress(f"warming up {draft}", 0, 1)
             for temperature in self.asked.temperatures:
-                ask(model, self.prompts[0], self.asked.settings(temperature, 0, min(self.new_tokens, WARM_UP)))
-
-    def _sample(
-        self, draft: str, temperature: float, number: int, prompt: Prompt, repeat: int, bandwidth: float | None
-    ) -> Sample:
-        keeps = self.answers and repeat == 0
-        settings = self.asked.settings(temperature, number, self.new_tokens, keep_rounds=keeps)
-        completions = ask(self.models[draft], prompt, settings)
-        return Sample.of(
-            completions,
-            draft=draft,
-            temperature=temperature,
-            prompt=prompt.id,
-            repeat=repeat,
-            bandwidth=bandwidth,
-            answer=spec_bench.answer_line(prompt, completions, f"{Path(self.asked.model).name}-{draft}")
-            if keeps
-            else None,
-        )
+                ask(model, self.opened.suite.prompts[0], self.asked.settings(temperature, 0, count))
 
 
 def ask(model: Model, prompt: Prompt, settings: GenerateSettings) -> list[Completion]:

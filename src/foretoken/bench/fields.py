@@ -4,26 +4,48 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeGuard
 
 from foretoken.errors import InputError, quoted
 
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and is_number(value)
+
+
+def _list_of(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_one, value))
+
+
+def _dict_of(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(is_one, value.values()))
+
+
 # what a field's type is in JSON, and what it is called
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "str": ((str,), "text"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "bool": ((bool,), "true or false"),
-    "list": ((list,), "a list"),
-    "dict[str, Any]": ((dict,), "an object"),
-    "tuple[float, float]": ((list,), "a list"),
-    "tuple[int, ...]": ((list,), "a list"),
-    "tuple[dict[str, Any], ...]": ((list,), "a list"),
-    "tuple[tuple[int, ...], ...]": ((list,), "a list"),
-    "dict[str, dict[str, float]]": ((dict,), "an object"),
-    "Mapping[str, float]": ((dict,), "an object"),
+_TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "str": (_is(str), "text"),
+    "int": (_is_whole, "a whole number"),
+    "float": (is_number, "a number"),
+    "bool": (_is(bool), "true or false"),
+    "list": (_is(list), "a list"),
+    "dict[str, Any]": (_is(dict), "an object"),
+    "tuple[float, float]": (lambda value: _list_of(is_number)(value) and len(value) == 2, "two numbers"),
+    "tuple[int, ...]": (_list_of(_is_whole), "whole numbers"),
+    "tuple[dict[str, Any], ...]": (_list_of(_is(dict)), "a list of objects"),
+    "tuple[tuple[int, ...], ...]": (_list_of(_list_of(_is_whole)), "lists of whole numbers"),
+    "dict[str, dict[str, float]]": (_dict_of(_dict_of(is_number)), "objects of numbers"),
+    "Mapping[str, float]": (_dict_of(is_number), "an object of numbers"),
 }
 
 
@@ -38,19 +60,11 @@ def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) ->
     """Refuse what lacks a field, or has one of another type. expected: types by name, as a dataclass writes them."""
     for name, kind in expected.items():
         may_be_null = kind.endswith(" | None")
-        types, called = _TYPES[kind.removesuffix(" | None")]
+        is_right, called = _TYPES[kind.removesuffix(" | None")]
         value = found.get(name)
-        if value is None and may_be_null and name in found:
-            continue
-        right = isinstance(value, types) and isinstance(value, bool) == (types == (bool,))
-        if not right or (int in types and not is_number(value)):
+        if not ((may_be_null and name in found) if value is None else is_right(value)):
             came = quoted(value, 40) if name in found else "absent"
             raise InputError(f"{where}: {name} is {came}, expected {called}{' or null' * may_be_null}; measure again")
-
-
-def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import track
 
 from foretoken.api.build import load, with_draft
-from foretoken.bench.script import add_model_and_suite, carry_out, first_turns, suite_for
+from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, drafting, first_turns, suite_for
 from foretoken.bench.suites import Suite
-from foretoken.kernels import explain
 from foretoken.results.completion import Completion
 
 
@@ -42,11 +40,7 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
     def equal_logits(a: Completion, b: Completion) -> bool:
         return a.logits is not None and b.logits is not None and torch.equal(a.logits, b.logits)
 
-    stats = [completion.stats for completion in drafted]
     pairs = list(zip(plain, drafted, strict=True))
-    decoded = sum(len(a.tokens) - 1 for a in drafted)  # the first token is that of the prompt's pass
-    passes = sum(s.passes for s in stats)
-    draft_tokens, accepted = sum(s.draft_tokens for s in stats), sum(s.accepted_tokens for s in stats)
     return {
         "draft": draft,
         "dtype": dtype,
@@ -54,10 +48,7 @@ def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completi
         "tokens": sum(len(a.tokens) for a in plain),
         "completions_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
         "completions_with_other_logits": sum(not equal_logits(a, b) for a, b in pairs),
-        "draft_tokens": draft_tokens,
-        "accepted_tokens": accepted,
-        "rejected_tokens": draft_tokens - accepted,
-        "mean_acceptance_length": round(decoded / passes, 3) if passes else None,
+        **drafting(drafted),
         "promise": sorted({a.promise for a in drafted}),
         **{
             f"{prefix}{rate}": round(statistics.median(getattr(a.stats, rate) for a in completions), 1)
@@ -86,14 +77,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
         for dtype in args.dtype or ["bfloat16", "float32"]
         for row in compare(args.model, suite, drafts, dtype, args.max_new_tokens)
     ]
-    return {
-        "kernels": explain().splitlines(),
-        "threads": torch.get_num_threads(),
-        "model": Path(args.model).name,
-        "suite": {"name": suite.name, "sha256": suite.sha256},
-        "temperature": 0,
-        "results": rows,
-    }
+    return {**asked_of(args.model, suite), "threads": torch.get_num_threads(), "temperature": 0, "results": rows}
 
 
 if __name__ == "__main__":

@@ -6,16 +6,16 @@ and the share is that of the round: bandwidth is not constant on a machine that 
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from math import prod
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from foretoken.bench.ceilings import Ceiling
+from foretoken.bench.turns import Timed, clocked, in_turn, memory_speed, some
 from foretoken.common.provenance import provenance
 from foretoken.decoder.homes.huge_pages import Kind, size_of, viewed
 from foretoken.errors import NativeError, SettingError, nearest
@@ -43,22 +43,6 @@ def kernels_of(name: str, isa: str) -> dict[str, dict[str, Any]]:
     return {f"linear_{name}_{kind}": {"inputs": kind} for kind in inputs}
 
 
-@dataclass(frozen=True)
-class Result:
-    """One kernel at one size. m: outputs; k: inputs; n: rows; bytes: the weight's; seconds: a product's, with its
-    rows' packing."""
-
-    kernel: str
-    isa: str
-    m: int
-    k: int
-    n: int
-    bytes: int
-    seconds: float
-    fraction_of_bandwidth: float
-    gflops: float
-
-
 def bench(
     *,
     threads: int | None = None,
@@ -81,32 +65,34 @@ def bench(
     origin = provenance()  # of what is running, whatever is committed until it ends
     ceiling = Ceiling(threads, isa)
     ceiling.memory().fill_(_FILL)
-    cases = list(_cases(ceiling, formats, shapes, rows, isa, threads))
-    measured: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(cases))}
-    roofs = {
-        kernel: _Roof.of(name, options, isa, threads)
+    kernels = {kernel: (name, told) for name in formats for kernel, told in kernels_of(name, isa).items()}
+    roofs = {kernel: _Roof.of(name, told, isa, threads) for kernel, (name, told) in kernels.items()}
+    runs = {kernel: _runner(isa, threads, told) for kernel, (_, told) in kernels.items()}
+    cases = [
+        _Case(kernel, isa, weights, n, runs[kernel])
         for name in formats
-        for kernel, options in kernels_of(name, isa).items()
-    }
-    for number in range(rounds):
+        for m, k in shapes
+        for weights in [_rotation(ceiling.memory(), name, m, k)]
+        for n in rows
+        for kernel in kernels_of(name, isa)
+    ]
+
+    def measure_roofs() -> None:
         for roof in roofs.values():
             roof.measure()
-        for i, case in enumerate(cases):
-            bandwidth = ceiling.measure()
-            measured[i].append((case.seconds(), bandwidth))
-            progress((number * len(cases) + i + 1) / (rounds * len(cases)))
-    results = [_result(case, measured[i]) for i, case in enumerate(cases)]
-    every = [bandwidth for pairs in measured.values() for _, bandwidth in pairs]
+
+    seconds = {at: some(case.seconds) for at, case in enumerate(cases)}
+    timed = in_turn(seconds, rounds, ceiling, progress=progress, between=measure_roofs)
+    results = [case.result(timed[at]) for at, case in enumerate(cases)]
     origin["machine"] |= {"threads": threads, "isa": isa}
     return {
         **origin,
-        "read_bandwidth_gb_per_s": round(statistics.median(every) / 1e9, 2),
-        "read_bandwidth_range_gb_per_s": [round(min(every) / 1e9, 2), round(max(every) / 1e9, 2)],
+        **memory_speed(timed.values()),
         "rounds": rounds,
-        "results": [asdict(result) for result in results],
+        "results": results,
         "roofs": [
             # one that a product from memory has gone beyond was measured while the machine did something else
-            {"kernel": kernel, "gflops": max(roof.gflops, *(r.gflops for r in results if r.kernel == kernel))}
+            {"kernel": kernel, "gflops": max(roof.gflops, *(r["gflops"] for r in results if r["kernel"] == kernel))}
             for kernel, roof in roofs.items()
         ],
     }
@@ -130,27 +116,21 @@ class _Case:
     run: Callable[[torch.Tensor, Weight], torch.Tensor]  # rows, weight
 
     def seconds(self) -> float:
+        """Of a product, with its rows' packing."""
         x = torch.full((self.n, self.weights[0].shape[1]), 0.5)
-        began = perf_counter()
-        for weight in self.weights:
-            self.run(x, weight)
-        return (perf_counter() - began) / len(self.weights)
 
+        def products() -> None:
+            for weight in self.weights:
+                self.run(x, weight)
 
-def _cases(
-    ceiling: Ceiling,
-    formats: tuple[str, ...],
-    shapes: tuple[tuple[int, int], ...],
-    rows: tuple[int, ...],
-    isa: str,
-    threads: int,
-) -> Iterator[_Case]:
-    for name in formats:
-        for m, k in shapes:
-            weights = _rotation(ceiling.memory(), name, m, k)
-            for n in rows:
-                for kernel, options in kernels_of(name, isa).items():
-                    yield _Case(kernel, isa, weights, n, _runner(isa, threads, options))
+        return clocked(products) / len(self.weights)
+
+    def result(self, timed: Timed) -> dict[str, Any]:
+        """As it stands in a record: m outputs, k inputs, n rows, the bytes of the weight."""
+        (m, k), size, seconds = self.weights[0].shape, self.weights[0].nbytes, timed.median
+        sizes = {"kernel": self.kernel, "isa": self.isa, "m": m, "k": k, "n": self.n, "bytes": size}
+        gflops = round(2e-9 * m * k * self.n / seconds, 1)
+        return {**sizes, "seconds": seconds, "fraction_of_bandwidth": timed.share(size), "gflops": gflops}
 
 
 def _runner(isa: str, threads: int, options: dict[str, Any]) -> Callable[[torch.Tensor, Weight], torch.Tensor]:
@@ -202,10 +182,8 @@ class _Roof:
         """Some products more."""
         x = torch.full((_ROOF[2], _ROOF[0]), 0.5)
         for _ in range(50):
-            for which, weight in enumerate(self.weights):
-                began = perf_counter()
-                self.run(x, weight)
-                self.least[which] = min(self.least[which], perf_counter() - began)
+            took = [clocked(partial(self.run, x, weight)) for weight in self.weights]
+            self.least = list(map(min, self.least, took))
 
     @property
     def gflops(self) -> float:
@@ -213,21 +191,3 @@ class _Roof:
         return round(
             2e-9 * (outputs[1] - outputs[0]) * _ROOF[0] * _ROOF[2] / max(self.least[1] - self.least[0], 1e-9), 1
         )
-
-
-def _result(case: _Case, pairs: list[tuple[float, float]]) -> Result:
-    m, k = case.weights[0].shape
-    size = case.weights[0].nbytes
-    seconds = statistics.median(seconds for seconds, _ in pairs)
-    fraction = statistics.median(size / seconds / bandwidth for seconds, bandwidth in pairs)
-    return Result(
-        kernel=case.kernel,
-        isa=case.isa,
-        m=m,
-        k=k,
-        n=case.n,
-        bytes=size,
-        seconds=seconds,
-        fraction_of_bandwidth=round(fraction, 3),
-        gflops=round(2e-9 * m * k * case.n / seconds, 1),
-    )

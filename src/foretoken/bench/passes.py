@@ -15,9 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from safetensors.torch import save_file
 from foretoken.api.build import load
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.script import carry_out
+from foretoken.bench.turns import clocked, in_turn, some
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
@@ -35,7 +37,7 @@ from foretoken.decoder.shapes import expected_shapes
 from foretoken.errors import InputError
 from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp
-from foretoken.prices.measuring import read_prompt
+from foretoken.prices.measuring import read_prompt, seconds_of
 
 # the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
 SHAPE: dict[str, Any] = {
@@ -93,32 +95,23 @@ def write_checkpoint(folder: Path, layers: int) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
+def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
+    """Seconds of a pass, what its rows choose with it."""
+    seconds = clocked(partial(decoder.run, chain(cache, [5] * rows)))
+    cache.discard()
+    return seconds
+
+
 def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int) -> list[dict[str, Any]]:
     """Seconds of whole passes, the rows' tokens chosen, after a short prompt."""
     target = load(folder, draft="none", weights=weights).target
     size -= target.weights.embedding.nbytes  # of which a pass reads a row a token
     cache = read_prompt(target, 100)
-    seconds: dict[int, list[float]] = {n: [] for n in ROWS}
-    shares: dict[int, list[float]] = {n: [] for n in ROWS}
-    for _ in range(rounds):
-        for n in ROWS:
-            bandwidth = ceiling.measure()
-            rows = chain(cache, [5] * n)
-            began = perf_counter()
-            target.run(rows)
-            seconds[n].append(perf_counter() - began)
-            shares[n].append(size / bandwidth / seconds[n][-1])
-            cache.discard()
-    one = statistics.median(seconds[1])
+    timed = in_turn({n: some(partial(one_pass, target, cache, n)) for n in ROWS}, rounds, ceiling)
+    one = timed[1].median
     return [
-        {
-            "weights": weights,
-            "rows": n,
-            "milliseconds": round(1e3 * statistics.median(seconds[n]), 2),
-            "fraction_of_ceiling": round(statistics.median(shares[n]), 3),
-            "of_one_row": round(statistics.median(seconds[n]) / one, 3),
-        }
-        for n in ROWS
+        {"weights": weights, "rows": n, **its.figures(size), "of_one_row": round(its.median / one, 3)}
+        for n, its in timed.items()
     ]
 
 
@@ -135,18 +128,8 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
         cache.write(layer, range(CONTEXT), values, values, writer)
     cache.commit(range(CONTEXT), writer)
     size = 2 * 2 * CONTEXT * config.num_layers * config.num_kv_heads * config.head_dim
-    shares, seconds = [], []
-    for _ in range(rounds):
-        bandwidth = ceiling.measure()
-        took = _layers(target, cache) - _layers(target, short)
-        seconds.append(took)
-        shares.append(size / took / bandwidth)
-    return {
-        "context": CONTEXT,
-        "cache_bytes": size,
-        "milliseconds": round(1e3 * statistics.median(seconds), 2),
-        "fraction_of_bandwidth": round(statistics.median(shares), 3),
-    }
+    timed = in_turn({0: lambda: [_layers(target, cache) - _layers(target, short)]}, rounds, ceiling)
+    return {"context": CONTEXT, "cache_bytes": size, **timed[0].figures(size, "fraction_of_bandwidth")}
 
 
 def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
@@ -156,78 +139,53 @@ def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
         logits = (3 * np.random.default_rng(0).standard_normal(vocabulary)).astype(np.float32)
         for cut, warp in WARPS.items():
             for count in (1, 16):
-                seconds = []
-                for step in range(20 * rounds):
-                    noise = Noise(0, 0, step)
-                    began = perf_counter()
-                    native.rank(logits, warp, noise, count, isa)
-                    seconds.append(perf_counter() - began)
+                noises = [Noise(0, 0, step) for step in range(20 * rounds)]
+                seconds = [clocked(partial(native.rank, logits, warp, noise, count, isa)) for noise in noises]
                 took = round(1e6 * statistics.median(seconds), 1)
                 size = {"kernel": "choose", "isa": isa, "vocabulary": vocabulary}
                 results.append({**size, "cut": cut, "count": count, "microseconds": took})
     return results
 
 
-def prefill(folder: Path, lengths: tuple[int, ...], rounds: int) -> list[dict[str, Any]]:
+def prefill(folder: Path, lengths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
     """Reading a prompt beside transformers on the same weights."""
-    import transformers
-
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    ours = load(folder, draft="none", weights="copied")
+    ours, theirs = load(folder, draft="none", weights="copied"), _transformers(folder)
+    forward = torch.inference_mode()(theirs.forward)
     results = []
     for length in lengths:
         prompt = [7 + i % 1000 for i in range(length)]
-        ids = torch.tensor([prompt])
-
-        def own(prompt: list[int] = prompt) -> None:
-            ours.generate(prompt, max_new_tokens=1, ignore_eos=True)
-
-        def other(ids: torch.Tensor = ids) -> None:
-            with torch.inference_mode():
-                theirs(ids, use_cache=True, logits_to_keep=1)
-
-        seconds = _in_turn(own, other, rounds)
-        results.append({"tokens": length, "seconds": seconds[0], "transformers_seconds": seconds[1]})
+        runs: dict[str, Callable[[], object]] = {
+            "seconds": partial(ours.generate, prompt, max_new_tokens=1, ignore_eos=True),
+            "transformers_seconds": partial(forward, torch.tensor([prompt]), use_cache=True, logits_to_keep=1),
+        }
+        seconds = seconds_of(runs, rounds)
+        results.append({"tokens": length, **{name: round(its, 3) for name, its in seconds.items()}})
     return results
 
 
 def one_token(folder: Path, rounds: int) -> dict[str, Any]:
     """Plain decoding beside transformers: seconds a token after a prompt of 100, the prompt's time taken off."""
-    import transformers
-
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    ours = load(folder, draft="none", weights="mapped")
-    prompt, seconds = [7] * 100, []
+    ours, theirs = load(folder, draft="none", weights="mapped"), _transformers(folder)
+    ids = torch.full((1, 100), 7)
+    theirs.generation_config.pad_token_id, theirs.generation_config.eos_token_id = 0, None
+    generate = torch.inference_mode()(theirs.generate)
+    runs: dict[str, Callable[[], object]] = {}
     for count in (1, 9):
-
-        def own(count: int = count) -> None:
-            ours.generate(prompt, max_new_tokens=count, ignore_eos=True)
-
-        def other(count: int = count) -> None:
-            ids = torch.tensor([prompt])
-            with torch.inference_mode():
-                theirs.generate(
-                    ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0, eos_token_id=None
-                )
-
-        seconds.append(_in_turn(own, other, rounds))
-    few, many = seconds
+        counts = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
+        own = partial(ours.generate, ids[0].tolist(), max_new_tokens=count, ignore_eos=True)
+        runs[f"seconds_a_token {count}"] = own
+        runs[f"transformers_seconds_a_token {count}"] = partial(generate, ids, **counts)
+    seconds = seconds_of(runs, rounds)
     return {
-        "seconds_a_token": round((many[0] - few[0]) / 8, 4),
-        "transformers_seconds_a_token": round((many[1] - few[1]) / 8, 4),
+        name: round((seconds[f"{name} 9"] - seconds[f"{name} 1"]) / 8, 4)
+        for name in ("seconds_a_token", "transformers_seconds_a_token")
     }
 
 
-def _in_turn(own: Callable[[], None], other: Callable[[], None], rounds: int) -> tuple[float, float]:
-    """Median seconds of both, which go first in turn."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for number in range(rounds):
-        order = ((own, seconds[0]), (other, seconds[1]))
-        for run, into in order if number % 2 else order[::-1]:
-            began = perf_counter()
-            run()
-            into.append(perf_counter() - began)
-    return round(statistics.median(seconds[0]), 3), round(statistics.median(seconds[1]), 3)
+def _transformers(folder: Path) -> Any:
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
 
 
 def loading(folder: Path, size: int) -> list[dict[str, Any]]:
@@ -245,61 +203,52 @@ def loading(folder: Path, size: int) -> list[dict[str, Any]]:
 
 
 def _layers(target: Decoder, cache: Cache) -> float:
-    rows = chain(cache, [5])
-    hidden = target.embed([5])
-    began = perf_counter()
-    target.layers(hidden, rows)
-    took = perf_counter() - began
+    seconds = clocked(partial(target.layers, target.embed([5]), chain(cache, [5])))
     cache.discard()
-    return took
+    return seconds
+
+
+@contextmanager
+def checkpoint(layers: int) -> Iterator[tuple[Path, int, dict[str, Any]]]:
+    """Within it, a checkpoint in a folder: the folder, the bytes of its weights, and what a record says of both."""
+    with tempfile.TemporaryDirectory() as name:
+        size = write_checkpoint(Path(name), layers)
+        model = {**SHAPE, "num_hidden_layers": layers, "bytes": size}
+        yield Path(name), size, {"model": model, "threads": torch.get_num_threads(), "isa": native.isa()}
+
+
+def add_layers_and_rounds(parser: argparse.ArgumentParser) -> None:
+    """The options of what is measured on such a checkpoint."""
+    layers = SHAPE["num_hidden_layers"]
+    parser.add_argument("--layers", type=int, default=layers, help="of the model that is measured (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of each; medians are given (%(default)s)")
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="What passes cost beside what memory allows.")
-    parser.add_argument(
-        "--layers", type=int, default=SHAPE["num_hidden_layers"], help="of the model that is measured (%(default)s)"
-    )
-    parser.add_argument(
-        "--rounds", type=int, default=9, help="how often each pass is measured; medians are given (%(default)s)"
-    )
-    parser.add_argument(
-        "--prefill",
-        type=int,
-        nargs="*",
-        default=[512, 4096],
-        metavar="TOKENS",
-        help="lengths of prompts, read beside transformers (512 4096); none leaves it out",
-    )
+    add_layers_and_rounds(parser)
+    lengths = "lengths of prompts, read beside transformers (512 4096); none leaves it out"
+    parser.add_argument("--prefill", type=int, nargs="*", default=[512, 4096], metavar="TOKENS", help=lengths)
     carry_out("passes", parser, _measure)
 
 
 def _measure(args: argparse.Namespace) -> dict[str, Any]:
     if min(args.layers, args.rounds, *args.prefill) < 1:
         raise InputError("--layers, --rounds or --prefill has a number below 1; expected 1 or more")
-    threads, isa = torch.get_num_threads(), native.isa()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        size = write_checkpoint(folder, args.layers)
-        record: dict[str, Any] = {
-            "model": {**SHAPE, "num_hidden_layers": args.layers, "bytes": size},
-            "promise": "exact",
-            "threads": threads,
-            "isa": isa,
-        }
-        record["loading"] = loading(folder, size)
-        ceiling = Ceiling(threads, isa)
-        record["passes"] = [
-            row for way in ("mapped", "copied") for row in passes(folder, way, ceiling, size, args.rounds)
-        ]
+    with checkpoint(args.layers) as (folder, size, about):
+        record = {**about, "promise": "exact", "loading": loading(folder, size)}
+        ceiling = Ceiling(about["threads"], about["isa"])
+        ways = ("mapped", "copied")
+        record["passes"] = [row for way in ways for row in passes(folder, way, ceiling, size, args.rounds)]
         gc.collect()
         record["attention"] = attention(folder, ceiling, args.rounds)
-        record["choices"] = choices(isa, args.rounds)
+        record["choices"] = choices(about["isa"], args.rounds)
         record["read_bandwidth_gb_per_s"] = round(ceiling.measure() / 1e9, 2)
         del ceiling
         gc.collect()
         record["plain_decoding"] = one_token(folder, 3)
-        record["prefill"] = prefill(folder, tuple(args.prefill), 3) if args.prefill else []
+        record["prefill"] = prefill(folder, args.prefill, 3) if args.prefill else []
     return record
 
 

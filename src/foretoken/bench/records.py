@@ -6,32 +6,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from foretoken.bench.fields import expect, expect_fields, is_number
+from foretoken.bench.fields import expect, expect_fields
 from foretoken.bench.runs import KIND, Run
 from foretoken.bench.side_by_side.rows import Row
 from foretoken.common.files import read_json
 from foretoken.errors import InputError, quoted
 
 KINDS = (KIND, "peers")
-_COMMON: dict[str, str] = {"kind": "str", "model": "str", "machine": "dict[str, Any]", "commit": "str | None"}
-_DECODE: dict[str, str] = {
-    "versions": "dict[str, Any]",
-    "suite": "dict[str, Any]",
-    "max_new_tokens": "int",
-    "repeats": "int",
-    "weights": "str",
-    "model_bytes": "int",
-    "read_bandwidth_gb_per_s": "float | None",
-    "runs": "list",
-}
-_PEERS: dict[str, str] = {
-    "suite": "dict[str, Any]",
-    "max_new_tokens": "int",
-    "repeats": "int",
-    "promise": "str",
-    "peers": "dict[str, Any]",
-    "rows": "list",
-}
+_COMMON = {"kind": "str", "model": "str", "machine": "dict[str, Any]", "commit": "str | None"}
+_COMMON |= {"suite": "dict[str, Any]", "max_new_tokens": "int", "repeats": "int"}
+_DECODE = {"versions": "dict[str, Any]", "weights": "str", "model_bytes": "int", "runs": "list"}
+_DECODE |= {"read_bandwidth_gb_per_s": "float | None"}
+_PEERS = {"promise": "str", "peers": "dict[str, Any]", "rows": "list"}
 _MEASURED = dict.fromkeys(("ms_per_token", "ms_per_token_with_prompt", "tokens_per_second", "like_ours"), "float")
 _MEASURED |= {"equal_to_ours": "int", "times_our_plain": "float"}  # what a row that ran has in numbers
 
@@ -47,8 +33,7 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} is a record of kind {quoted(kind, 40)}; expected one that `bench decode` or `bench peers` wrote"
         )
-    expect(record, _COMMON, str(path))
-    expect(record, _DECODE if record["kind"] == KIND else _PEERS, str(path))
+    expect(record, _COMMON | (_DECODE if record["kind"] == KIND else _PEERS), str(path))
     expect(record["suite"], {"prompts": "int"}, f"{path}: suite")
     if record["kind"] != KIND:
         expect(record["machine"], {"threads": "int"}, f"{path}: machine")
@@ -61,36 +46,16 @@ def read(path: Path) -> dict[str, Any]:
     if not record["runs"]:
         raise InputError(f"{path} has no runs; expected one or more: measure again")
     for number, run in enumerate(record["runs"]):
-        _expect_run(run, f"{path}: runs[{number}]")
+        known = {**dict.fromkeys(_LATER), **run} if isinstance(run, dict) else run
+        expect_fields(known, Run, f"{path}: runs[{number}]")
     return record
 
 
 def _expect_row(row: Any, where: str) -> None:
     expect_fields(row, Row, where)
-    for name in ("times_our_plain", "times_own_plain", "our_best_times"):
-        if row[f"{name}_interval"] is not None:
-            _expect_interval(row, f"{name}_interval", where)
     if row["why"] is None:
         expect(row, _MEASURED, where)
     if row["of"] is not None and row["prompts"]:
         expect(row, {"equal_to_own_plain": "int"}, where)
     if row["first_difference"] is not None:
         expect(row["first_difference"], {"prompt": "str", "position": "int"}, f"{where}: first_difference")
-
-
-def _expect_interval(found: dict[str, Any], name: str, where: str) -> None:
-    interval = found[name]
-    if len(interval) != 2 or not all(is_number(value) for value in interval):
-        raise InputError(f"{where}: {name} is {quoted(interval, 40)}, expected two numbers; measure again")
-
-
-def _expect_run(run: Any, where: str) -> None:
-    if not isinstance(run, dict):
-        raise InputError(f"{where} is {quoted(run, 40)}, expected an object; measure again")
-    expect_fields({**dict.fromkeys(_LATER), **run}, Run, where)
-    _expect_interval(run, "speedup_interval", where)
-    positions = run["accepted_per_position"]
-    if not all(isinstance(count, int) and not isinstance(count, bool) for count in positions):
-        raise InputError(
-            f"{where}: accepted_per_position is {quoted(positions, 40)}, expected whole numbers; measure again"
-        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from foretoken.bench.samples import Sample, added
+from foretoken.bench.samples import Sample, added, summed
 from foretoken.bench.statistics import PLAIN, by_prompt, first_difference, median_interval
 
 KIND = "decode"  # of a record of such runs
@@ -128,15 +128,10 @@ def _speed(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float
 
 def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], ...]:
     """What each level did: its passes, its share of the time of decoding, its drafts' fate."""
-    names = list(dict.fromkeys(name for sample in samples for name in sample.levels))
     levels = []
-    for name in names:
-        sums = {
-            key: sum(sample.levels[name][key] for sample in samples if name in sample.levels)
-            for key in ("passes", "seconds", "draft_tokens", "accepted_tokens")
-        }
-        share = sums.pop("seconds") / seconds
-        levels.append({"name": name, **{key: int(count) for key, count in sums.items()}, "time_share": round(share, 4)})
+    for name, sums in summed(sample.levels for sample in samples).items():
+        counts = {key: int(sums[key]) for key in ("passes", "draft_tokens", "accepted_tokens")}
+        levels.append({"name": name, **counts, "time_share": round(sums["seconds"] / seconds, 4)})
     return tuple(levels)
 
 

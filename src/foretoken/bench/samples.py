@@ -7,9 +7,8 @@ record's, from its first moment on. The same command goes on where it was ended.
 from __future__ import annotations
 
 import json
-import operator
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +18,6 @@ from foretoken.bench.statistics import rounded
 from foretoken.common.files import more_room, read_bytes, write_bytes
 from foretoken.errors import InputError, quoted
 from foretoken.results.completion import Completion
-from foretoken.results.stats import Stats, together
 
 
 @dataclass(frozen=True)
@@ -56,10 +54,10 @@ class Sample:
         return cls(
             tokens=tuple(completion.tokens for completion in completions),
             decoded=sum(len(completion.tokens) - 1 for completion in completions),
-            accepted_per_position=_positions(stats),
+            accepted_per_position=added(s.accepted_per_position for s in stats),
             promise=min(completion.promise for completion in completions),  # the weaker one, should they differ
-            levels=_levels(stats),
-            cost=_cost(stats),
+            levels=summed({level.name: {n: getattr(level, n) for n in _LEVEL}} for s in stats for level in s.levels),
+            cost=summed({name: asdict(cost) for name, cost in s.cost.items()} for s in stats),
             **{name: sum(getattr(s, name) for s in stats) for name in _SUMS},
             **known,
         )
@@ -68,12 +66,11 @@ class Sample:
     def read(cls, line: dict[str, Any]) -> Self:
         """A sample that was written as JSON."""
         expect_fields(line, cls, "a sample")
-        tokens = tuple(tuple(map(operator.index, turn)) for turn in line["tokens"])
-        positions = tuple(map(operator.index, line["accepted_per_position"]))
         for what, expected in (("levels", _LEVEL), ("cost", _COST)):
             for level in line[what].values():
-                if set(level) != set(expected) or not all(isinstance(value, int | float) for value in level.values()):
+                if set(level) != set(expected):
                     raise InputError(f"of {what} one is {quoted(level)}, expected numbers for {', '.join(expected)}")
+        tokens, positions = tuple(map(tuple, line["tokens"])), tuple(line["accepted_per_position"])
         return cls(**{**line, "tokens": tokens, "accepted_per_position": positions})
 
     def to_json(self) -> dict[str, Any]:
@@ -86,10 +83,6 @@ _COST = ("flops", "weight_bytes", "cache_bytes")
 _SUMS = ("decode_seconds", "prefill_seconds", "passes", "drafts", "draft_tokens", "accepted_tokens")
 
 
-def _positions(stats: Iterable[Stats]) -> tuple[int, ...]:
-    return added(s.accepted_per_position for s in stats)
-
-
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Counts by position, added up: each sequence may be of another length."""
     total: list[int] = []
@@ -100,18 +93,14 @@ def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(total)
 
 
-def _levels(stats: Iterable[Stats]) -> dict[str, dict[str, float]]:
+def summed(counts: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Counts of levels by their names, added up."""
     total: dict[str, dict[str, float]] = {}
-    for each in stats:
-        for level in each.levels:
-            sums = total.setdefault(level.name, dict.fromkeys(_LEVEL, 0))
-            for name in _LEVEL:
-                sums[name] += getattr(level, name)
+    for each in counts:
+        for name, its in each.items():
+            before = total.setdefault(name, dict.fromkeys(its, 0))
+            total[name] = {key: before[key] + value for key, value in its.items()}
     return total
-
-
-def _cost(stats: Iterable[Stats]) -> dict[str, dict[str, float]]:
-    return {name: asdict(cost) for name, cost in together(s.cost for s in stats).items()}
 
 
 def journal_of(record: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from foretoken.common.files import expect_place, write_json
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
 from foretoken.errors import ForetokenError
+from foretoken.kernels import explain
+from foretoken.results.completion import Completion
 from foretoken.text.tokenizer import Tokenizer
 
 
@@ -32,6 +34,26 @@ def suite_for(model: str, suite: str, count: int | None = None) -> Suite:
 def first_turns(suite: Suite, model: Model) -> list[tuple[int, ...]]:
     """What a suite says first, prompt by prompt, as a model's tokenizer divides it."""
     return [first_turn(prompt, model.tokenizer) for prompt in suite.prompts]
+
+
+def asked_of(model: str, suite: Suite) -> dict[str, Any]:
+    """What a record says of a model, of what computes it, and of the prompts it is asked."""
+    about = {"name": suite.name, "sha256": suite.sha256}
+    return {"kernels": explain().splitlines(), "model": Path(model).name, "suite": about}
+
+
+def drafting(completions: Sequence[Completion]) -> dict[str, Any]:
+    """What a record says of drafts: what became of their tokens, and tokens a check."""
+    stats = [completion.stats for completion in completions]
+    decoded = sum(len(completion.tokens) - 1 for completion in completions)  # the first is that of the prompt's pass
+    passes = sum(each.passes for each in stats)
+    drafted, accepted = sum(each.draft_tokens for each in stats), sum(each.accepted_tokens for each in stats)
+    return {
+        "draft_tokens": drafted,
+        "accepted_tokens": accepted,
+        "rejected_tokens": drafted - accepted,
+        "mean_acceptance_length": round(decoded / passes, 3) if passes else None,
+    }
 
 
 def carry_out(

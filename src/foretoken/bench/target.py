@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
 from foretoken.bench.statistics import PLAIN
-from foretoken.bench.suites import Suite, first_turn
+from foretoken.bench.suites import Suite, first_turn, open_suite
 from foretoken.common.source import resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
@@ -21,6 +22,64 @@ from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import PromptError, SettingError
 from foretoken.rehearsal import honest
 from foretoken.settings.load import LoadSettings
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What measurements of decoding are asked. prompts: a suite's name or a file, `count` of them; None: all.
+    max_new_tokens: of each turn; None: what the suite allows. Raises SettingError."""
+
+    model: str
+    drafts: Sequence[str]
+    prompts: str = "heldout-20"
+    count: int | None = None
+    max_new_tokens: int | None = None
+    repeats: int = 3
+    loading: LoadSettings = field(default_factory=LoadSettings)
+
+    LEAST: ClassVar[dict[str, int]] = {"repeats": 1, "count": 1, "max_new_tokens": 2}  # of one token there is no speed
+
+    def __post_init__(self) -> None:
+        for name, least in self.LEAST.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise SettingError(f"{name} is {value!r}, expected a whole number, {least} or more")
+        expect_once("draft", list(map(str.strip, self.drafts)))
+
+    def opened(self, origin: dict[str, Any]) -> Opened:
+        """What is measured, loaded once all of it was looked at. origin: of `provenance`. Raises ForetokenError."""
+        target = load_target(self.model, self.drafts, self.loading)
+        suite = open_suite(self.prompts, target.plain.tokenizer, count=self.count)
+        new_tokens = self.max_new_tokens or suite.max_new_tokens
+        prompts = expect_prompts(suite, target.plain, new_tokens)
+        models, levels = target.with_drafts()
+        told = {
+            **about(self.model, target.plain, origin),
+            "suite": suite.about(),
+            "max_new_tokens": new_tokens,
+            "repeats": self.repeats,
+            "levels": levels,
+        }
+        return Opened(suite, prompts, new_tokens, models, told)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A measurement that can begin. tokens: of each prompt's first turn, by its id. models: by their drafts, plain
+    decoding first. about: as a record has it."""
+
+    suite: Suite
+    tokens: dict[str, tuple[int, ...]]
+    new_tokens: int
+    models: dict[str, Model]
+    about: dict[str, Any]
+
+
+def expect_once(what: str, given: Sequence[Any]) -> None:
+    """Refuse what is given twice. Raises SettingError."""
+    twice = next((value for value in given if list(given).count(value) > 1), None)
+    if twice is not None:
+        raise SettingError(f"{what} {twice!r} was given twice; give it once")
 
 
 @dataclass(frozen=True)
@@ -107,11 +166,9 @@ def called(draft: str) -> str:
 
 def _level_called(level: str) -> str:
     name, colon, options = level.strip().partition(":")
-    try:
-        is_folder = "/" in name and Path(name).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):
-        is_folder = False
-    return (Path(name).expanduser().absolute().name if is_folder else name) + colon + options
+    place = os.path.expanduser(name)
+    is_folder = "/" in name and os.path.exists(place)
+    return (Path(place).absolute().name if is_folder else name) + colon + options
 
 
 def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:

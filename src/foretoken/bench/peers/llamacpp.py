@@ -5,12 +5,13 @@ Foretoken's own.
 
 It writes WORK/model-bf16.gguf from the checkpoint's safetensors and WORK/model-q4_0.gguf from that, then speaks lines
 of JSON (see `answering.py`): plain, with lookup, and with a draft, the model's own weights in Q4_0 or another
-checkpoint. A line `FORMAT ROWS COUNT` (such as `q4_0 1 16`) is answered too, with the seconds of COUNT passes of ROWS
-rows after a prompt of 100 tokens, a JSON list.
+checkpoint. To `{"format": "q4_0", "rows": N, "count": COUNT}` it answers `{"seconds": [...]}`, those of so many passes
+of N rows after a prompt of 100 tokens.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from ctypes import c_int32
 from functools import partial
@@ -145,10 +146,10 @@ class LlamaCpp(Peer):  # type: ignore[misc]  # whose types are not seen from her
 
     def answer(self, line: str) -> object:
         """As any peer, and the seconds of passes."""
-        if line.startswith("{"):
+        asked = json.loads(line)
+        if "rows" not in asked:
             return super().answer(line)
-        format, rows, count = line.split()
-        return [self.models[format].run(int(rows)) for _ in range(int(count))]
+        return {"seconds": [self.models[asked["format"]].run(asked["rows"]) for _ in range(asked["count"])]}
 
 
 def main() -> None:

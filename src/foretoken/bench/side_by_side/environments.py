@@ -7,8 +7,9 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from foretoken.bench.side_by_side.peers import PEERS, Peer, named
@@ -36,8 +37,11 @@ class Environment:
     def preloaded(self) -> list[str]:
         """The libraries of the peer's `preload` that are there."""
         folder = self.python.parent.parent
-        every = ([*_matches(folder, patterns)] for patterns in self.peer.preload)
-        return [str(found[0]) for found in every if found]
+
+        def first(patterns: Iterable[str]) -> str | None:
+            return next((found for each in patterns for found in sorted(glob(str(folder / each)))), None)
+
+        return list(filter(None, map(first, self.peer.preload)))
 
 
 def default_place() -> Path:
@@ -112,14 +116,6 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
         raise InputError(
             f"{command[0]} does not run ({error.strerror}); remove its environment, install again"
         ) from None
-
-
-def _matches(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
-    found = []
-    for pattern in patterns:
-        root, its = (Path("/"), pattern[1:]) if pattern.startswith("/") else (folder, pattern)
-        found += sorted(root.glob(its))
-    return found
 
 
 def cpu_features() -> list[str]:

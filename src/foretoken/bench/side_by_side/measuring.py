@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -16,46 +16,37 @@ from typing import Any
 
 from foretoken.api.model import Model
 from foretoken.bench.ceilings import bandwidth
+from foretoken.bench.decode import Progress
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from foretoken.bench.statistics import bandwidths
-from foretoken.bench.suites import Suite, open_suite
-from foretoken.bench.target import about, expect_prompts, load_target
+from foretoken.bench.target import Opened, Settings
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
+from foretoken.decoder.config import read_config
 from foretoken.errors import InputError, SettingError, nearest
 from foretoken.rehearsal import honest
-from foretoken.settings.load import LoadSettings
 
 WARM_UP = 8  # tokens, of the first prompt, in each mode
 MEMORY = 1 << 28  # bytes that are read to see how fast memory is: peers want the rest
-Progress = Callable[[str, int, int], None]  # what comes next, how many prompts are done, of how many
 Generate = Callable[[tuple[int, ...], int], tuple[Sequence[int], float]]  # tokens and seconds
 
 
-@dataclass(frozen=True)
-class Asked:
+@dataclass(frozen=True, kw_only=True)
+class Asked(Settings):
     """What is to be measured. work: a folder for what peers convert the model to; peer_draft: a checkpoint that drafts
     for those peers that take one; modes: of peers, None: all; timeout: seconds that a peer may be silent."""
 
-    model: str
-    drafts: Sequence[str]
     peers: Sequence[Environment]
     work: Path
-    prompts: str = "heldout-20"
-    count: int | None = None
-    max_new_tokens: int = 64
-    repeats: int = 3
+    max_new_tokens: int | None = 64
     peer_draft: str | None = None
     modes: Sequence[str] | None = None
     timeout: float = 1800.0
-    loading: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
-        for name, least in (("repeats", 1), ("max_new_tokens", 2)):
-            if getattr(self, name) < least:
-                raise SettingError(f"{name} is {getattr(self, name)}, expected {least} or more")
+        super().__post_init__()
         known = list(dict.fromkeys(mode for peer in self.peers for mode in peer.peer.modes))
         for mode in self.modes or ():
             if mode not in known:
@@ -72,17 +63,19 @@ def measure(
     if not asked.peers:
         raise InputError("no peer is installed; `foretoken bench peers install` makes their environments")
     origin = provenance()
-    target = load_target(asked.model, asked.drafts, asked.loading)
-    plain = target.plain
     peer_draft = None if asked.peer_draft is None else resolve(asked.peer_draft)
     if peer_draft is not None:
-        honest.expect_honest_draft(plain.folder, peer_draft)
-    suite = open_suite(asked.prompts, plain.tokenizer, count=asked.count)
-    prompts = expect_prompts(suite, plain, asked.max_new_tokens)  # which peers are given, too
-    models, levels = target.with_drafts()
+        honest.expect_honest_draft(resolve(asked.model, asked.loading.revision, accept=read_config), peer_draft)
+    opened = asked.opened(origin)
+    plain = opened.models["none"]
     start = Start(plain.folder.resolve(), asked.work.resolve(), plain.target.threads, peer_draft, asked.timeout)
-    measurement = _Measurement(asked, models, prompts, start, progress or (lambda *_: None))
-    about = {**_about(asked, origin, plain, suite), "levels": levels}
+    about = {
+        "kind": "peers",
+        **opened.about,
+        "promise": plain.promise,
+        "peer_draft": None if asked.peer_draft is None else Path(asked.peer_draft).name,
+    }
+    measurement = _Measurement(asked, opened, start, progress or (lambda *_: None))
     record: dict[str, Any] = {}
     for peer in asked.peers:
         measurement.beside(peer)
@@ -90,18 +83,6 @@ def measure(
         if keep is not None:
             keep(record)
     return record
-
-
-def _about(asked: Asked, origin: dict[str, Any], model: Model, suite: Suite) -> dict[str, Any]:
-    return {
-        "kind": "peers",
-        **about(asked.model, model, origin),
-        "suite": suite.about(),
-        "max_new_tokens": asked.max_new_tokens,
-        "repeats": asked.repeats,
-        "promise": model.promise,
-        "peer_draft": None if asked.peer_draft is None else Path(asked.peer_draft).name,
-    }
 
 
 def _ours(model: Model) -> Generate:
@@ -114,18 +95,9 @@ def _ours(model: Model) -> Generate:
 
 
 class _Measurement:
-    def __init__(
-        self,
-        asked: Asked,
-        models: dict[str, Model],
-        prompts: dict[str, tuple[int, ...]],
-        start: Start,
-        progress: Progress,
-    ) -> None:
-        self._asked, self._prompts, self._start, self._progress = asked, prompts, start, progress
-        self._ours: list[tuple[Way, Generate]] = [
-            (_our_way(draft, model), _ours(model)) for draft, model in models.items()
-        ]
+    def __init__(self, asked: Asked, opened: Opened, start: Start, progress: Progress) -> None:
+        self._asked, self._opened, self._start, self._progress = asked, opened, start, progress
+        self._ours = [(_our_way(draft, model), _ours(model)) for draft, model in opened.models.items()]
         self._ways: list[Way] = [way for way, _ in self._ours]
         self._bandwidth = bandwidth(start.threads, MEMORY)
         self._samples: list[Sample] = []
@@ -148,10 +120,8 @@ class _Measurement:
         ways: dict[str, Way] = {}
         try:
             with PeerProcess(environment, self._start) as peer:
-                self._peers[name] = {
-                    **peer.about,
-                    "preloaded": [Path(library).name for library in environment.preloaded],
-                }
+                preloaded = [Path(library).name for library in environment.preloaded]
+                self._peers[name] = {**peer.about, "preloaded": preloaded}
                 ways = _ways_of(name, peer.about["modes"], self._asked.modes)
                 self._turns(peer, ways)
         except PeerError as failed:
@@ -161,19 +131,24 @@ class _Measurement:
         self._ways += ways.values()
 
     def _turns(self, peer: PeerProcess, ways: dict[str, Way]) -> None:
-        done, total = 0, self._asked.repeats * len(self._prompts)
-        first = next(iter(self._prompts.values()))
+        prompts = self._opened.tokens
+        done, total = 0, self._asked.repeats * len(prompts)
         for way, generate in self._now(peer, ways):
             self._progress(f"warming up {way.engine} {way.mode}", 0, total)
             with _noting_failures(ways, way):
-                generate(first, WARM_UP)
+                generate(next(iter(prompts.values())), WARM_UP)
         for repeat in range(self._asked.repeats):
-            for number, (prompt, tokens) in enumerate(self._prompts.items()):
+            for number, (prompt, tokens) in enumerate(prompts.items()):
                 self._progress(f"{peer.name}, {prompt}", done, total)
-                turn = _Turn(peer.name, prompt, repeat, tokens, self._asked.max_new_tokens, self._bandwidth())
+                turn, memory = (peer.name, prompt, repeat), self._bandwidth()
+                before: dict[tuple[str, str], float] = {}  # seconds for the prompt and one token, by engine and mode
                 for way, generate in self._now(peer, ways, turned=(repeat + number) % 2 == 1):
                     with _noting_failures(ways, way):
-                        self._samples.append(turn.sample(way, generate))
+                        if way.of is None:
+                            before[way.engine, way.mode] = generate(tokens, 1)[1]
+                        new, seconds = generate(tokens, self._opened.new_tokens)
+                        alone = before[way.engine, way.of or way.mode]
+                        self._samples.append(Sample(way.engine, way.mode, *turn, tuple(new), seconds, alone, memory))
                 done += 1
 
     def _now(self, peer: PeerProcess, ways: dict[str, Way], *, turned: bool = False) -> Iterator[tuple[Way, Generate]]:
@@ -184,27 +159,6 @@ class _Measurement:
         for way, generate in [*theirs, *self._ours] if turned else [*self._ours, *theirs]:
             if way.engine == OURS or ways[way.mode].why is None:  # it may have failed in this turn
                 yield way, generate
-
-
-@dataclass(frozen=True)
-class _Turn:
-    beside: str
-    prompt: str
-    repeat: int
-    tokens: tuple[int, ...]
-    count: int
-    bandwidth: float | None
-    prompt_seconds: dict[tuple[str, str], float] = field(default_factory=dict)  # by engine and mode
-
-    def sample(self, way: Way, generate: Generate) -> Sample:
-        """The prompt decoded in one way; without speculation, it and one token first."""
-        if way.of is None:
-            self.prompt_seconds[way.engine, way.mode] = generate(self.tokens, 1)[1]
-        new, seconds = generate(self.tokens, self.count)
-        before = self.prompt_seconds[way.engine, way.of or way.mode]
-        return Sample(
-            way.engine, way.mode, self.beside, self.prompt, self.repeat, tuple(new), seconds, before, self.bandwidth
-        )
 
 
 @contextmanager

@@ -32,25 +32,12 @@ class Peer:
 
 def ggml_flags(features: Iterable[str]) -> str:
     """CMake's flags for ggml: all that a processor has but AMX, whose code in this version ends in a crash."""
-    features = set(features)
-    wanted = {
-        "AVX": {"avx"},
-        "AVX2": {"avx2"},
-        "FMA": {"fma"},
-        "F16C": {"f16c"},
-        "BMI2": {"bmi2"},
-        "AVX512": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
-        "AVX512_VBMI": {"avx512_vbmi", "avx512vbmi"},
-        "AVX512_VNNI": {"avx512_vnni"},
-        "AVX512_BF16": {"avx512_bf16"},
-        "AVX_VNNI": {"avx_vnni"},
-    }
-    on = [
-        name
-        for name, needs in wanted.items()
-        if (needs <= features if name != "AVX512_VBMI" else needs & features)
-        and not (name == "AVX_VNNI" and "avx512_vnni" in features)  # which does the same
-    ]
+    has = {feature.replace("avx512vbmi", "avx512_vbmi") for feature in features}
+    if "avx512_vnni" in has:
+        has.discard("avx_vnni")  # which does the same
+    avx512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
+    names = ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI")
+    on = [name for name in names if (avx512 if name == "AVX512" else {name.lower()}) <= has]
     return " ".join(["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in on), "-DLLAVA_BUILD=OFF"])
 
 

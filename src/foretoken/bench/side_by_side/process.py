@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretoken.bench.side_by_side.environments import Environment
+from foretoken.errors import cut
 
 _PATIENCE = 20  # seconds that a program has to end by itself
 
@@ -89,14 +90,18 @@ class PeerProcess:
 
     def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
         """So many tokens that follow, and the seconds it took. Raises PeerError."""
+        heard = self.told({"mode": mode, "tokens": tokens, "max_new_tokens": count})
+        match heard:
+            case {"tokens": list(new), "seconds": int() | float() as seconds} if len(new) == count and seconds > 0:
+                if all(isinstance(token, int) for token in new):
+                    return new, float(seconds)
+        raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds", is_over=True)
+
+    def told(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """What it answers. Raises PeerError."""
         self._send(signal.SIGCONT)
         try:
-            assert self._process.stdin is not None
-            print(
-                json.dumps({"mode": mode, "tokens": tokens, "max_new_tokens": count}),
-                file=self._process.stdin,
-                flush=True,
-            )
+            print(json.dumps(asked), file=self._process.stdin, flush=True)
             heard = self._heard()
         except OSError:
             raise self._ended() from None
@@ -104,16 +109,7 @@ class PeerProcess:
             self._send(signal.SIGSTOP)
         if "error" in heard:
             raise PeerError(_short(heard["error"]), is_over=False)
-        new, seconds = heard.get("tokens"), heard.get("seconds")
-        if (
-            not isinstance(new, list)
-            or len(new) != count
-            or not all(isinstance(token, int) for token in new)
-            or not isinstance(seconds, int | float)
-            or not seconds > 0
-        ):
-            raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds", is_over=True)
-        return new, float(seconds)
+        return heard
 
     def end(self) -> None:
         """End it, and whatever it started."""
@@ -175,5 +171,4 @@ def variables(environment: Environment, threads: int) -> dict[str, str]:
 
 
 def _short(text: object) -> str:
-    words = " ".join(str(text).split())
-    return words if len(words) <= 200 else f"{words[:199]}…"
+    return cut(" ".join(str(text).split()), 200)

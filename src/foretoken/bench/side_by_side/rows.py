@@ -139,11 +139,10 @@ def _said(way: Way, every: Sequence[Sample], samples: Sequence[Sample]) -> Row:
 def _with_times(said: Row, every: Sequence[Sample], samples: Sequence[Sample]) -> Row:
     """A row with the times of its samples that nothing disturbed, or, where there are none, why it has no times."""
     own = [s for s in every if not s.is_disturbed]
-    per_token = _of_prompts(own, _per_token)
+    per_token = _of_prompts(own, lambda s: s.seconds_per_token)
     beside_ours = _ratios(own, _by_turn(samples, OURS, PLAIN))
     if not beside_ours:
         return replace(said, why="it was disturbed in every turn; measure it again")
-    beside_own = _ratios(own, _by_turn(samples, said.engine, said.of))
     best, best_times = _our_best(own, samples)
     milliseconds = 1e3 * median(per_token.values())
     return replace(
@@ -152,19 +151,18 @@ def _with_times(said: Row, every: Sequence[Sample], samples: Sequence[Sample]) -
         ms_per_token_with_prompt=1e3 * median(_of_prompts(own, lambda s: s.seconds / len(s.tokens)).values()),
         prompt_ms=1e3 * median(_of_prompts(own, lambda s: s.prompt_seconds).values()),
         tokens_per_second=1e3 / milliseconds,
-        times_our_plain=median(beside_ours.values()),
-        times_our_plain_interval=median_interval(list(beside_ours.values())),
-        times_own_plain=median(beside_own.values()) if beside_own else None,
-        times_own_plain_interval=median_interval(list(beside_own.values())) if beside_own else None,
         our_best=best,
-        our_best_times=median(best_times.values()) if best_times else None,
-        our_best_times_interval=median_interval(list(best_times.values())) if best_times else None,
         ms_per_token_by_prompt={prompt: 1e3 * seconds for prompt, seconds in per_token.items()},
+        **_times("times_our_plain", beside_ours),
+        **_times("times_own_plain", _ratios(own, _by_turn(samples, said.engine, said.of))),
+        **_times("our_best_times", best_times),
     )
 
 
-def _per_token(sample: Sample) -> float:
-    return sample.seconds_per_token
+def _times(name: str, ratios: Mapping[str, float]) -> dict[str, Any]:
+    """How many times as fast, with its interval, of ratios by prompt; nothing of none."""
+    values = list(ratios.values())
+    return {name: median(values), f"{name}_interval": median_interval(values)} if values else {}
 
 
 def _of_prompts(samples: Iterable[Sample], value: Callable[[Sample], float]) -> dict[str, float]:
@@ -178,7 +176,7 @@ def _by_turn(samples: Iterable[Sample], engine: str, mode: str | None) -> dict[_
 def _ratios(own: Iterable[Sample], others: Mapping[_Turn, Sample]) -> dict[str, float]:
     """How many times as fast these samples are as those of the same turns, by prompt; without disturbed ones."""
     pairs = [(s, others[_turn(s)]) for s in own if _turn(s) in others and not others[_turn(s)].is_disturbed]
-    return by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: _per_token(pair[1]) / _per_token(pair[0]))
+    return by_prompt(pairs, lambda p: p[0].prompt, lambda p: p[1].seconds_per_token / p[0].seconds_per_token)
 
 
 def _our_best(own: Sequence[Sample], samples: Sequence[Sample]) -> tuple[str | None, dict[str, float]]:
@@ -188,7 +186,7 @@ def _our_best(own: Sequence[Sample], samples: Sequence[Sample]) -> tuple[str | N
         return None, {}
     beside = [s for s in samples if s.engine == OURS and s.beside == own[0].beside and not s.is_disturbed]
     seconds = {
-        mode: _of_prompts([s for s in beside if s.mode == mode], _per_token)
+        mode: _of_prompts([s for s in beside if s.mode == mode], lambda s: s.seconds_per_token)
         for mode in dict.fromkeys(s.mode for s in beside)
     }
     if not seconds:

@@ -54,8 +54,7 @@ def prompts_of(
 
 
 def _prompt(data_set: DataSet, row: Row, at: int, tokenizer: Tokenizer | None) -> Prompt:
-    asked = data_set.ask(row)
-    turns = (asked,) if isinstance(asked, str) else asked
+    turns = data_set.turns(row)
     if data_set.cut and tokenizer is not None:
         turns = tuple(shorten(turn, data_set.cut, tokenizer) for turn in turns)
     name = row.name(data_set.id) if data_set.id else f"row {at}"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from foretoken.bench.suites.rows import Row, json_lines
-from foretoken.bench.suites.types import Prompt
+from foretoken.bench.suites.types import Asked, Prompt
 from foretoken.common.files import read_bytes
 from foretoken.errors import InputError
 
@@ -15,7 +15,11 @@ EXPECTED = (
     'expected question.jsonl of Spec-Bench, JSON lines of {"prompt": ...}, {"prompt_tokens": [...]} or '
     '{"turns": [...]} (.jsonl), a text (.txt) or a folder of texts'
 )
-_ASKED = ("prompt", "prompt_tokens", "turns")
+_ASKED: dict[str, Callable[[Row], tuple[Asked, ...]]] = {
+    "prompt": lambda row: (row.text("prompt"),),
+    "prompt_tokens": lambda row: (row.tokens("prompt_tokens"),),
+    "turns": lambda row: row.turns("turns"),
+}
 
 
 def text_prompts(path: Path) -> list[Prompt]:
@@ -58,16 +62,9 @@ def _own(row: Row) -> Prompt:
         raise InputError(
             f"{row.where}: it has {' and '.join(asked) or 'nothing that is asked'}, expected one of {', '.join(_ASKED)}"
         )
-    turns: tuple[str | tuple[int, ...], ...]
-    if asked == ["prompt"]:
-        turns = (row.text("prompt"),)
-    elif asked == ["prompt_tokens"]:
-        turns = (row.tokens("prompt_tokens"),)
-    else:
-        turns = row.turns("turns")
     return Prompt(
         row.name("id") if "id" in row else f"line {row.number}",
-        turns,
+        _ASKED[asked[0]](row),
         row.name("category") if "category" in row else "",
         row.truth("chat"),
     )

@@ -39,7 +39,7 @@ def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = No
     if equals and name in DATA_SETS:
         if not place:
             raise InputError(f"{spec!r} names no place; expected {name}=FOLDER_OR_FILE, or {name} for the hub's")
-        path = _path(place)
+        path = Path(os.path.expanduser(place))
         return _data_set(DATA_SETS[name], local_files(path, DATA_SETS[name]), told(path), tokenizer, count)
     return _from_path(spec, count)
 
@@ -47,7 +47,7 @@ def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = No
 def _from_path(spec: str, count: int | None) -> Suite:
     if not spec:
         raise InputError(f"no suite is named; {EXPECTED}, or a name{nearest(spec, _NAMES)}")
-    path = _path(spec)
+    path = Path(os.path.expanduser(spec))  # as it is where ~ is nobody's
     if os.path.isdir(path) or (os.path.isfile(path) and path.suffix == ".txt"):
         return _suite(told(path), text_prompts(path), count, GenerateSettings.max_new_tokens, told(path), "")
     if os.path.isfile(path) and path.suffix == ".jsonl":
@@ -73,10 +73,3 @@ def _data_set(
 def _suite(name: str, prompts: list[Prompt], count: int | None, most: int, source: str, licence: str) -> Suite:
     chosen = first(prompts, count)
     return Suite(name, digest(chosen), chosen, most, source, licence)
-
-
-def _path(place: str) -> Path:
-    try:
-        return Path(place).expanduser()
-    except RuntimeError:  # ~ of nobody
-        return Path(place)

@@ -16,20 +16,21 @@ from foretoken.bench.suites.rows import Row
 class DataSet:
     """One data set. `files` is a pattern in its repository; the hub's own conversion goes by `config` and `split`.
 
-    `ask` makes what is asked of a row, from its `fields`. `chat`: an instruction; otherwise the text is continued.
-    `max_new_tokens` is what the papers allow, or where they say nothing, ours. `cut`: of more tokens than so many, a
-    prompt has the first. `id` and `category` are the fields that have them; without an id, rows are counted.
+    `ask` says how `fields` of a row become what is asked: a text with a place for each, or a function of the row.
+    `chat`: an instruction; otherwise the text is continued. `max_new_tokens` is what the papers allow, or where they
+    say nothing, ours. `cut`: of more tokens than so many, a prompt has the first. `id` and `category` are the fields
+    that have them; without an id, rows are counted.
     """
 
     name: str
     hub: str
     files: str
-    config: str
-    split: str
     fields: tuple[str, ...]
-    ask: Callable[[Row], str | tuple[str, ...]]
     max_new_tokens: int
     licence: str
+    config: str = "default"
+    split: str = "test"
+    ask: str | Callable[[Row], str | tuple[str, ...]] = "{}"
     chat: bool = True
     cut: int | None = None
     id: str = ""
@@ -45,16 +46,17 @@ class DataSet:
         """All fields that are read."""
         return (*self.fields, *filter(None, (self.id, self.category)))
 
-
-def _field(name: str) -> Callable[[Row], str]:
-    return lambda row: row.text(name)
-
-
-def _article(name: str) -> Callable[[Row], str]:
-    return lambda row: f"Summarize this article in a few sentences.\n\n{row.text(name)}"
+    def turns(self, row: Row) -> tuple[str, ...]:
+        """What is asked of a row. Raises InputError where a field is of another kind."""
+        asked = self.ask.format(*map(row.text, self.fields)) if isinstance(self.ask, str) else self.ask(row)
+        return (asked,) if isinstance(asked, str) else asked
 
 
-def _turns(row: Row) -> tuple[str, ...]:
+_ARTICLE = "Summarize this article in a few sentences.\n\n{}"
+_ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+
+
+def _talk(row: Row) -> tuple[str, ...]:
     return tuple(map(str, row.turns("prompt", ids=False)))
 
 
@@ -78,173 +80,35 @@ def _program(row: Row) -> str:
     return f"Write a Python program that solves this problem.\n\n{row.text('question_content')}{begin}"
 
 
-_ANSWERS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-
-
+# fmt: off
 _ROWS = (
-    DataSet(
-        "gsm8k",
-        "openai/gsm8k",
-        files="main/test-*.parquet",
-        config="main",
-        split="test",
-        fields=("question",),
-        ask=_field("question"),
-        max_new_tokens=256,
-        licence="MIT",
-    ),
-    DataSet(
-        "xsum",
-        "EdinburghNLP/xsum",
-        files="data/test-*.parquet",
-        config="default",
-        split="test",
-        fields=("document",),
-        ask=_article("document"),
-        max_new_tokens=128,
-        cut=512,
-        licence="unknown, says its page; articles of the BBC",
-    ),
-    DataSet(
-        "cnn-dailymail",
-        "abisee/cnn_dailymail",
-        files="3.0.0/test-*.parquet",
-        config="3.0.0",
-        split="test",
-        fields=("article",),
-        ask=_article("article"),
-        max_new_tokens=128,
-        cut=512,
-        licence="Apache-2.0",
-    ),
-    DataSet(
-        "humaneval",
-        "openai/openai_humaneval",
-        files="openai_humaneval/test-*.parquet",
-        config="openai_humaneval",
-        split="test",
-        fields=("prompt",),
-        ask=_field("prompt"),
-        max_new_tokens=512,
-        chat=False,
-        id="task_id",
-        licence="MIT",
-    ),
-    DataSet(
-        "mbpp",
-        "google-research-datasets/mbpp",
-        files="sanitized/test-*.parquet",
-        config="sanitized",
-        split="test",
-        fields=("prompt",),
-        ask=_field("prompt"),
-        max_new_tokens=128,
-        chat=False,
-        id="task_id",
-        licence="CC-BY-4.0",
-    ),
-    DataSet(
-        "mt-bench",
-        "HuggingFaceH4/mt_bench_prompts",
-        files="data/train-*.parquet",
-        config="default",
-        split="train",
-        fields=("prompt",),
-        ask=_turns,
-        max_new_tokens=512,
-        category="category",
-        licence="Apache-2.0",
-    ),
-    DataSet(
-        "alpaca",
-        "tatsu-lab/alpaca",
-        files="data/train-*.parquet",
-        config="default",
-        split="train",
-        fields=("instruction", "input"),
-        ask=_alpaca,
-        max_new_tokens=512,
-        licence="CC-BY-NC-4.0",
-    ),
-    DataSet(
-        "hagrid",
-        "miracl/hagrid",
-        files="hagrid-v1.0-en/train.jsonl",
-        config="default",
-        split="train",
-        fields=("query",),
-        ask=_field("query"),
-        max_new_tokens=128,
-        chat=False,
-        licence="Apache-2.0",
-    ),
-    DataSet(
-        "natural-questions",
-        "google-research-datasets/nq_open",
-        files="nq_open/validation-*.parquet",
-        config="nq_open",
-        split="validation",
-        fields=("question",),
-        ask=_field("question"),
-        max_new_tokens=512,
-        licence="CC-BY-SA-3.0",
-    ),
-    DataSet(
-        "aime-2024",
-        "HuggingFaceH4/aime_2024",
-        files="data/train-*.parquet",
-        config="default",
-        split="train",
-        fields=("problem",),
-        ask=_field("problem"),
-        max_new_tokens=1024,
-        licence="none stated; problems of the Mathematical Association of America",
-    ),
-    DataSet(
-        "math-500",
-        "HuggingFaceH4/MATH-500",
-        files="test.jsonl",
-        config="default",
-        split="test",
-        fields=("problem",),
-        ask=_field("problem"),
-        max_new_tokens=1024,
-        id="unique_id",
-        licence="none stated; MATH, of which it is a part, is MIT",
-    ),
-    DataSet(
-        "gpqa-diamond",
-        "Idavidrein/gpqa",
-        files="gpqa_diamond.csv",
-        config="gpqa_diamond",
-        split="train",
-        fields=("Question", *_ANSWERS),
-        ask=_choices,
-        max_new_tokens=1024,
-        licence="CC-BY-4.0",
-    ),
-    DataSet(
-        "livecodebench",
-        "livecodebench/code_generation_lite",
-        files="test5.jsonl",
-        config="release_v5",
-        split="test",
-        fields=("question_content", "starter_code"),
-        ask=_program,
-        max_new_tokens=1024,
-        id="question_id",
-        licence="cc, without saying which",
-    ),
-    DataSet(
-        "ultrachat",
-        "HuggingFaceH4/ultrachat_200k",
-        files="data/test_sft-*.parquet",
-        config="default",
-        split="test_sft",
-        fields=("prompt",),
-        ask=_field("prompt"),
-        max_new_tokens=512,
-        licence="MIT",
-    ),
+    DataSet("gsm8k", "openai/gsm8k", "main/test-*.parquet", ("question",), 256, "MIT", config="main"),
+    DataSet("xsum", "EdinburghNLP/xsum", "data/test-*.parquet", ("document",), 128,
+            "unknown, says its page; articles of the BBC", ask=_ARTICLE, cut=512),
+    DataSet("cnn-dailymail", "abisee/cnn_dailymail", "3.0.0/test-*.parquet", ("article",), 128, "Apache-2.0",
+            config="3.0.0", ask=_ARTICLE, cut=512),
+    DataSet("humaneval", "openai/openai_humaneval", "openai_humaneval/test-*.parquet", ("prompt",), 512, "MIT",
+            config="openai_humaneval", chat=False, id="task_id"),
+    DataSet("mbpp", "google-research-datasets/mbpp", "sanitized/test-*.parquet", ("prompt",), 128, "CC-BY-4.0",
+            config="sanitized", chat=False, id="task_id"),
+    DataSet("mt-bench", "HuggingFaceH4/mt_bench_prompts", "data/train-*.parquet", ("prompt",), 512, "Apache-2.0",
+            split="train", ask=_talk, category="category"),
+    DataSet("alpaca", "tatsu-lab/alpaca", "data/train-*.parquet", ("instruction", "input"), 512, "CC-BY-NC-4.0",
+            split="train", ask=_alpaca),
+    DataSet("hagrid", "miracl/hagrid", "hagrid-v1.0-en/train.jsonl", ("query",), 128, "Apache-2.0",
+            split="train", chat=False),
+    DataSet("natural-questions", "google-research-datasets/nq_open", "nq_open/validation-*.parquet", ("question",), 512,
+            "CC-BY-SA-3.0", config="nq_open", split="validation"),
+    DataSet("aime-2024", "HuggingFaceH4/aime_2024", "data/train-*.parquet", ("problem",), 1024,
+            "none stated; problems of the Mathematical Association of America", split="train"),
+    DataSet("math-500", "HuggingFaceH4/MATH-500", "test.jsonl", ("problem",), 1024,
+            "none stated; MATH, of which it is a part, is MIT", id="unique_id"),
+    DataSet("gpqa-diamond", "Idavidrein/gpqa", "gpqa_diamond.csv", ("Question", *_ANSWERS), 1024, "CC-BY-4.0",
+            config="gpqa_diamond", split="train", ask=_choices),
+    DataSet("livecodebench", "livecodebench/code_generation_lite", "test5.jsonl", ("question_content", "starter_code"),
+            1024, "cc, without saying which", config="release_v5", ask=_program, id="question_id"),
+    DataSet("ultrachat", "HuggingFaceH4/ultrachat_200k", "data/test_sft-*.parquet", ("prompt",), 512, "MIT",
+            split="test_sft"),
 )
+# fmt: on
 DATA_SETS = {data_set.name: data_set for data_set in _ROWS}

@@ -74,16 +74,9 @@ def decode(
     from foretoken.bench.report import lines
     from foretoken.bench.samples import journal_of
 
+    temperatures = temperature or [0.0]
     asked = bench.Asked(
-        model,
-        draft or _DRAFTS,
-        prompts,
-        num_prompts,
-        max_new_tokens,
-        temperature or [0.0],
-        repeats,
-        ignore_eos,
-        loading,
+        model, draft or _DRAFTS, prompts, num_prompts, max_new_tokens, repeats, loading, temperatures, ignore_eos
     )
     if json_file is not None:
         kept = journal_of(json_file)

@@ -128,17 +128,17 @@ def run(
         folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foretoken-peers-")))
         asked = measuring.Asked(
             model,
-            draft if draft is not None else _DRAFTS,
-            ready,
-            folder,
+            _DRAFTS if draft is None else draft,
             prompts,
             num_prompts,
-            max_new_tokens,
-            repeats,
-            peer_draft,
-            mode,
-            timeout,
-            loading,
+            max_new_tokens=max_new_tokens,
+            repeats=repeats,
+            peers=ready,
+            work=folder,
+            peer_draft=peer_draft,
+            modes=mode,
+            timeout=timeout,
+            loading=loading,
         )
         record = measuring.measure(asked, progress=_Lines(), keep=keep)
     print(table(record), end="")
