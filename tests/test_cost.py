@@ -13,6 +13,7 @@ from foretoken.api.model import Model
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.drafters.fractal import FractalDrafter, Guesses
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.table import DRAFTERS
 from foretoken.protocol.telemetry import Cost
 from foretoken.results.stats import Stats, together
@@ -95,12 +96,16 @@ def test_weights_are_those_of_the_passes(draft: str, sampling: dict[str, Any]) -
 
 @pytest.mark.parametrize("cached", [True, False], ids=["cached", "no cache"])
 @pytest.mark.parametrize("spec", ["fractal:layers=1:w=3", "fractal:n=2:w=1"])
-def test_a_fractal_draft_is_a_pass_of_the_model_and_one_of_the_copy_at_each_layer(spec: str, cached: bool) -> None:
+def test_a_fractal_draft_is_a_pass_of_the_model_and_one_of_the_copy_at_each_layer(
+    spec: str, cached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plainly = plain() if cached else foretoken.load("stdlib-1m", draft="none", threads=1, cache=False)
     drafting, watched = with_draft(plainly, f"{spec}:slots=fixed"), list[Guesses]()
     drafter = drafting.drafter
     assert isinstance(drafter, FractalDrafter)
-    drafter.patient, drafter.watch = True, watched
+    drafter.watch = watched
+    monkeypatch.setattr(FractalDrafter, "_has_settled", PublishedFractalDrafter._has_settled)
+    monkeypatch.setattr(FractalDrafter, "_known", PublishedFractalDrafter._known)
     done = drafting.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
     target, copy = drafting.target.weights, drafting.decoders["fractal"].weights
     level, rounds = done.stats.levels[0], done.stats.passes

@@ -15,7 +15,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.chain import ModelDrafter
-from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.loop.engine import Engine
 from foretoken.protocol.roles import Drafter
@@ -58,7 +58,7 @@ class Liar(Sampler):
 
 BUDGETS = {
     ModelDrafter: Budget(2, 2),
-    FractalDrafter: Budget(5, 5),
+    PublishedFractalDrafter: Budget(5, 5),
     TreeDrafter: Budget(5, 2, 2),  # so that the second child has one child less than the first
 }
 
@@ -70,7 +70,7 @@ def model_chain(sampler: type[Sampler] = Sampler) -> Drafter:
 
 def fractal() -> Drafter:
     """Its guesses throw the dice that its draft throws, which must not show."""
-    return FractalDrafter(
+    return PublishedFractalDrafter(
         POOR,
         partial(Sampler, stream=DRAFT_DICE),
         name="f",
@@ -78,7 +78,6 @@ def fractal() -> Drafter:
         target=TARGET,
         layers=(0,),
         window=2,
-        patient=True,
         independent=True,
         views=Caches(),
     )

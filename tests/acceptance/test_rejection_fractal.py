@@ -14,6 +14,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.protocol.types import Distribution, Request, SamplingParams, Turn
 from foretoken.sampling.sampler import Sampler
 from foretoken.verification.local import LocalVerifier
@@ -58,7 +59,7 @@ class Throwing(Sampler):
         return self._enumerated.throw(probs.tolist())  # type: ignore[attr-defined]
 
 
-class Liar(FractalDrafter):
+class Liar(PublishedFractalDrafter):
     """Says that its tokens were drawn from other probabilities than they were."""
 
     def drawn_from(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
@@ -69,7 +70,7 @@ class Liar(FractalDrafter):
 
 
 def distribution(
-    layers: tuple[int, ...], slots: str, events: Counter[str], drafters: type[FractalDrafter] = FractalDrafter
+    layers: tuple[int, ...], slots: str, events: Counter[str], drafters: type[FractalDrafter] = PublishedFractalDrafter
 ) -> dict[Text, float]:
     """Of all texts of four tokens after the prompt, by rounds of the drafter and the rule: exactly."""
 
@@ -88,7 +89,6 @@ def distribution(
             layers=layers,
             window=1,
             slots=slots,
-            patient=True,
             independent=True,
             views=caches,
         )

@@ -17,7 +17,7 @@ from foretoken.bench.tuning.fractal import best_of_kinds
 from foretoken.bench.tuning.report import identity, tables, verdict
 from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, spread, unfinished
 from foretoken.bench.tuning.trials import COPY, TARGET, Ran, Trace
-from foretoken.drafters.fractal import embedded
+from foretoken.drafters.fractal_recipe import embedded
 from foretoken.drafters.ladder import name_levels
 from foretoken.errors import SettingError
 from foretoken.prices.price import PassPrice, Price

@@ -11,6 +11,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.ladder import make_ladder, name_levels
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
@@ -140,7 +141,7 @@ def _fractal(
     """A copy of the target, embedded in it before some of its three layers."""
 
     def make(stage: Stage) -> Drafter:
-        return FractalDrafter(
+        return (PublishedFractalDrafter if patient else FractalDrafter)(
             copy_of(stage.world.target, format, inputs),
             Sampler,
             name="fractal",
@@ -149,7 +150,6 @@ def _fractal(
             layers=layers,
             window=window,
             slots=slots,
-            patient=patient,
             views=stage.caches,
         )
 

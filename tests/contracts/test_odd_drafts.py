@@ -15,9 +15,11 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.chain import ModelDrafter
-from foretoken.drafters.fractal import SLOTS, FractalDrafter
+from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.slots import SLOTS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import format_of
 from foretoken.kernels import native
@@ -191,7 +193,8 @@ def some_fractal(dice: random.Random, caches: Caches, poison: bool) -> Leveled:
     """A copy of the target, low-bit or with noise in it, embedded in it before some of its layers, or any."""
     noisy = draft_model(dice.choice([0.0, 0.1]), TOKENS, 64, None, dice.randrange(60) if poison else None)
     low_bit = low_bit_copy(dice.choice(["mxfp4", "int8", "int3", "int2"]), dice.choice(["int8", "bf16"]))
-    drafter = FractalDrafter(
+    kind = PublishedFractalDrafter if dice.random() < 0.3 else FractalDrafter
+    drafter = kind(
         noisy if poison or dice.random() < 0.3 else low_bit,
         Sampler,
         name="fractal",
@@ -199,8 +202,7 @@ def some_fractal(dice: random.Random, caches: Caches, poison: bool) -> Leveled:
         target=target(),
         layers=tuple(sorted(dice.sample(range(_LAYERS), dice.randint(1, _LAYERS)))),
         window=dice.choice([1, 2, 4, 9, 70]),
-        slots=dice.choice(SLOTS),
-        patient=dice.random() < 0.3,
+        slots=dice.choice(list(SLOTS)),
         views=caches,
     )
     return drafter, [Budget(most, most) for most in [dice.randint(1, 20)]]

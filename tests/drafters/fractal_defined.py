@@ -16,6 +16,7 @@ from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import chain
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.formats import format_of
 from foretoken.kernels import native
@@ -67,8 +68,20 @@ class Noted(FractalDrafter):
         return drafts
 
 
-def fractal(caches: Caches, layers: Sequence[int], window: int, model: str | Decoder = "int8", **more: Any) -> Noted:
-    return Noted(
+class NotedPublished(Noted, PublishedFractalDrafter):
+    """The same, patiently."""
+
+
+def fractal(
+    caches: Caches,
+    layers: Sequence[int],
+    window: int,
+    model: str | Decoder = "int8",
+    *,
+    patient: bool = True,
+    **more: Any,
+) -> Noted:
+    return (NotedPublished if patient else Noted)(
         copy_in(model) if isinstance(model, str) else model,
         Sampler,
         name="fractal",
@@ -77,7 +90,7 @@ def fractal(caches: Caches, layers: Sequence[int], window: int, model: str | Dec
         layers=tuple(layers),
         window=window,
         views=caches,
-        **{"slots": "fixed", "patient": True, **more},
+        **{"slots": "fixed", **more},
     )
 
 
@@ -103,7 +116,8 @@ def run(
     )
     assert done.sequences[0].tokens == plain(prompt)
     assert not drafter._readings
-    assert not drafter._left, "nothing is kept of a sequence that ended"
+    left = getattr(drafter._slots, "_left", {})
+    assert not left, "nothing is kept of a sequence that ended"
     return drafter
 
 

@@ -19,7 +19,7 @@ import foretoken
 from foretoken.api.build import with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
-from foretoken.drafters.fractal import SLOTS
+from foretoken.drafters.slots import SLOTS
 from foretoken.kernels import native
 from tests.tiny import needs_native
 

@@ -10,6 +10,7 @@ import pytest
 from foretoken.decoder.caches import Caches
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.loop.engine import Engine
@@ -94,7 +95,7 @@ def drafters(
             sharpness=1.0,
             independent=independent,
         ),
-        "fractal": FractalDrafter(
+        "fractal": (PublishedFractalDrafter if independent else FractalDrafter)(
             poor,
             samplers,
             name="fractal",
@@ -102,7 +103,6 @@ def drafters(
             target=make_world().target,
             layers=(0, 2),
             window=9,
-            patient=independent,
             independent=independent,
             views=Caches() if caches is None else caches,
         ),

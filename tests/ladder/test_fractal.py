@@ -10,9 +10,12 @@ import pytest
 import foretoken
 from foretoken.api.build import with_draft
 from foretoken.api.model import Model
-from foretoken.drafters.fractal import SLOTS, FractalDrafter, embedded
+from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
+from foretoken.drafters.fractal_recipe import embedded
 from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.recipe import Level
+from foretoken.drafters.slots import SLOTS
 from foretoken.drafters.table import FRACTAL
 from foretoken.errors import DraftSpecError
 from foretoken.formats import FORMATS
@@ -73,7 +76,7 @@ def test_a_fractal_level_is_a_copy_of_the_model_in_int8_or_as_it_says() -> None:
     found = level("fractal:format=int4:group=128").format
     assert found is not None
     assert found.label == "int4-g128"
-    assert FRACTAL.options["slots"] == SLOTS
+    assert FRACTAL.options["slots"] == tuple(SLOTS)
 
 
 @pytest.mark.parametrize(("asked", "tokens"), [(None, 7), (1, 1), (3, 3), (7, 7), (9, 7), (MOST_DRAFT_TOKENS, 7)])
@@ -156,7 +159,8 @@ def drafter_of(spec: str, model: Model | None = None) -> FractalDrafter:
 
 def test_the_options_reach_the_drafter() -> None:
     drafter = drafter_of("fractal:layers=0+1:w=4:slots=fixed:format=int2")
-    assert (drafter.layers, drafter.window, drafter.slots, drafter.patient) == ((0, 1), 4, "fixed", False)
+    assert (drafter.layers, drafter.window, drafter.slots) == ((0, 1), 4, "fixed")
+    assert not isinstance(drafter, PublishedFractalDrafter)
     assert drafter.target is plain().target
     assert drafter.model is not drafter.target
     assert drafter.model.weights.nbytes < drafter_of("fractal:format=int8").model.weights.nbytes
@@ -166,10 +170,10 @@ def test_the_options_reach_the_drafter() -> None:
 
 def test_without_a_cache_and_for_the_rejection_rule_it_is_patient() -> None:
     uncached = foretoken.load("stdlib-1m", draft="none", threads=1, cache=False)
-    assert drafter_of("fractal", uncached).patient, "as it was published"
+    assert isinstance(drafter_of("fractal", uncached), PublishedFractalDrafter)
     judged = foretoken.load("stdlib-1m", draft="fractal", threads=1, rule="rejection")
     assert isinstance(judged.drafter, FractalDrafter)
-    assert judged.drafter.patient
+    assert isinstance(judged.drafter, PublishedFractalDrafter)
     assert judged.drafter.independent
 
 

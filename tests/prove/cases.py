@@ -13,9 +13,11 @@ import torch
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.chain import ModelDrafter
-from foretoken.drafters.fractal import SLOTS, FractalDrafter
+from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
+from foretoken.drafters.slots import SLOTS
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.kernels import native
@@ -127,7 +129,8 @@ def _fractal(stage: Stage) -> Drafter:
     """The target's copy in a format, embedded before some of its layers."""
     model = _low_bit(stage, stage.dice.choice(list(FORMATS)))
     count = model.config.num_layers
-    return FractalDrafter(
+    kind = PublishedFractalDrafter if stage.dice.random() < 0.5 else FractalDrafter
+    return kind(
         model,
         sampler,
         name="fractal",
@@ -135,8 +138,7 @@ def _fractal(stage: Stage) -> Drafter:
         target=stage.target,
         layers=tuple(sorted(stage.dice.sample(range(count), stage.dice.randint(1, count)))),
         window=stage.dice.choice([1, 2, 4, 12]),
-        slots=stage.dice.choice(SLOTS),
-        patient=stage.dice.random() < 0.5,
+        slots=stage.dice.choice(list(SLOTS)),
         views=stage.caches,
     )
 

@@ -36,7 +36,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
         {"min_match": int, "tokens": int},
     ),
     "fractal": DrafterEntry(
-        "foretoken.drafters.fractal",
+        "foretoken.drafters.fractal_recipe",
         "a low-bit copy, embedded before `n` layers of the model or before `layers` (counted from 0), guesses `w` "
         "tokens at once, and one more at each; `slots` says what the first guess is",
         {

@@ -1,0 +1,91 @@
+"""How a fractal draft is read from its options, and made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foretoken.decoder.config import read_config
+from foretoken.drafters.decoders import DecoderRecipe, format_asked
+from foretoken.drafters.fractal import FractalDrafter
+from foretoken.drafters.fractal_published import PublishedFractalDrafter
+from foretoken.drafters.recipe import Context, Level
+from foretoken.drafters.table import DrafterEntry
+from foretoken.errors import DraftSpecError
+from foretoken.settings.load import MOST_DRAFT_TOKENS
+
+
+class FractalRecipe(DecoderRecipe):
+    """In the model's own layers, so nothing speeds it up, and it drafts for the model alone."""
+
+    def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
+        """The level that these options ask for."""
+        format = format_asked(name, {"format": "int8", **options})
+        return Level(name, entry, options, MOST_DRAFT_TOKENS, format, is_copy=True)
+
+    def found(self, level: Level, folder: Path) -> Level:
+        """The level with what the number of the model's layers decides."""
+        return embedded(level, read_config(folder).num_layers)
+
+    def make(self, level: Level, context: Context) -> FractalDrafter:
+        """The drafter."""
+        loaded, common = self.loaded(level, context)
+        kind = PublishedFractalDrafter if context.faithful or context.independent else FractalDrafter
+        return kind(
+            loaded.decoder,
+            context.guessing,
+            target=context.target,
+            layers=level.options["layers"],
+            window=level.options["w"],
+            slots=level.options.get("slots", "lookup"),
+            **common,
+        )
+
+    def expect_below(self, level: Level, above: Level, spec: str) -> None:
+        """Refused."""
+        raise DraftSpecError(
+            f"draft {spec!r}: 'fractal' runs in the model's own layers, so it drafts for the model alone; leave "
+            f"{above.name!r} out"
+        )
+
+    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
+        """Refused."""
+        advice = "; slots=lookup starts from what lookup finds" if below.name == "lookup" else ""
+        raise DraftSpecError(
+            f"draft {spec!r}: 'fractal' guesses all its tokens at once and cannot be sped up by {below.name!r}{advice}"
+        )
+
+
+def embedded(level: Level, num_layers: int) -> Level:
+    """A fractal level with what it leaves open: before a quarter of the layers, evenly spaced, and as many tokens in
+    the window (FractalLLM, appendix D)."""
+    n, layers = level.options.get("n"), level.options.get("layers")
+    called = f"draft {level.name!r}"
+    if layers is None:
+        n = max(1, num_layers // 4) if n is None else n
+        if n > num_layers:
+            raise DraftSpecError(
+                f"{called}: n is {n}, and the model has {num_layers} layers; give at most {num_layers}"
+            )
+        layers = tuple(num_layers * at // n - 1 for at in range(1, n + 1))
+    elif list(layers) != sorted({at for at in layers if at < num_layers}):
+        raise DraftSpecError(
+            f"{called}: layers is {'+'.join(map(str, layers))}, expected numbers from 0 to {num_layers - 1}, ascending"
+        )
+    elif n not in (None, len(layers)):
+        raise DraftSpecError(f"{called}: n is {n}, and layers names {len(layers)}; leave one of them out")
+    window = level.options.get("w", len(layers))
+    most = window + len(layers) + 1
+    if most > MOST_DRAFT_TOKENS:
+        raise DraftSpecError(
+            f"{called} is to draft {most} tokens a round, expected at most {MOST_DRAFT_TOKENS}; give a smaller w"
+        )
+    return replace(
+        level,
+        options={**level.options, "n": len(layers), "layers": layers, "w": window},
+        tokens=min(level.tokens, most),
+    )
+
+
+RECIPE = FractalRecipe()
