@@ -164,9 +164,9 @@ def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatc
         ran[name(self)] += len(rows) * ((count if hi is None else hi) - lo) / count
         return layers(self, hidden, rows, lo, hi)
 
-    def with_head(self: Decoder, hidden: torch.Tensor) -> torch.Tensor:
+    def with_head(self: Decoder, hidden: torch.Tensor, rows: Any = None) -> torch.Tensor:
         ran[name(self)] += 100 * len(hidden)
-        return head(self, hidden)
+        return head(self, hidden, rows)
 
     monkeypatch.setattr(Decoder, "layers", counting)
     monkeypatch.setattr(Decoder, "head", with_head)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.decoder import Decoder, Drafted
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
 from foretoken.drafters.chain import ModelDrafter
@@ -83,7 +83,7 @@ class Counted:
             self.of(decoder).append(len(rows))
             return run(decoder, rows)
 
-        def counted_chain(decoder: Decoder, cache: Cache, token: int, count: int, **options: Any) -> list[int]:
+        def counted_chain(decoder: Decoder, cache: Cache, token: int, count: int, **options: Any) -> Drafted:
             self.of(decoder).extend([1] * count)
             return chain(decoder, cache, token, count, **options)
 

@@ -191,21 +191,21 @@ def test_a_chain_costs_what_its_steps_do(arithmetic: str) -> None:
         decoder.run(chain(cache, [token]))
     steps = spent(decoder, before)
     cache, before = read(decoder, 6)
-    assert len(decoder.draft_chain(cache, 1, 5)) == 5
+    assert len(decoder.draft_chain(cache, 1, 5).tokens) == 5
     assert spent(decoder, before) == steps
     before = decoder.cost
-    assert decoder.draft_chain(cache, 1, 0) == []
+    assert decoder.draft_chain(cache, 1, 0).tokens == []
     assert decoder.cost == before
 
 
 def test_a_chain_that_ends_at_a_nan_costs_the_steps_that_were_made(arithmetic: str) -> None:
     decoder = tiny_decoder(arithmetic=arithmetic)
-    first, second = decoder.draft_chain(decoder.new_cache(), 1, 2)
+    first, second = decoder.draft_chain(decoder.new_cache(), 1, 2).tokens
     assert second != 1
     assert first not in (1, second)
     decoder.weights.embedding[second] = torch.nan  # the third step meets it
     before = decoder.cost
-    assert decoder.draft_chain(decoder.new_cache(), 1, 9) == [first, second]
+    assert decoder.draft_chain(decoder.new_cache(), 1, 9).tokens == [first, second]
     flops = 2 * 3 * (3 * LAYER + HEAD) + 3 * PRODUCTS * (1 + 2 + 3)
     assert spent(decoder, before) == (flops, 3 * (3 * LAYER_BYTES + HEAD_BYTES + ROW), 3 * KEY * 3)
 
@@ -221,7 +221,7 @@ def test_what_is_refused_costs_nothing(arithmetic: str) -> None:
         lambda: decoder.layers(torch.zeros(1, 32), rows),
         lambda: decoder.embed([97]),
         lambda: decoder.head(torch.zeros(1, 31)),
-        lambda: decoder.draft_chain(cache, -1, 3),
+        lambda: decoder.draft_chain(cache, -1, 3).tokens,
     ):
         with pytest.raises(ContractError):
             call()

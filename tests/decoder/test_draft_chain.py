@@ -49,7 +49,7 @@ def test_a_chain_is_single_steps(make: Make, shape: str, dtype: torch.dtype) -> 
     decoder, prefix = make(shape, dtype), random_tokens(20, seed=1, vocab=97)
     for count in (1, 2, 17):
         one, other = after(decoder, prefix), after(decoder, prefix)
-        tokens = decoder.draft_chain(one, 42, count)
+        tokens = decoder.draft_chain(one, 42, count).tokens
         assert tokens == single_steps(decoder, other, 42, count)
         assert len(tokens) == count
         assert (one.length, one.scratch) == (20, count)
@@ -61,7 +61,7 @@ def test_a_chain_of_nothing_leaves_the_cache_alone(make: Make) -> None:
     decoder = make("plain")
     cache = after(decoder, [1, 2, 3])
     for count in (0, -1):
-        assert decoder.draft_chain(cache, 4, count) == []
+        assert decoder.draft_chain(cache, 4, count).tokens == []
     assert (cache.length, cache.scratch) == (3, 0)
 
 
@@ -70,21 +70,21 @@ def test_a_chain_can_be_committed_as_its_rows(make: Make, dtype: torch.dtype) ->
     decoder, prefix = make("plain", dtype), random_tokens(20, seed=1, vocab=97)
     one, other = after(decoder, prefix), after(decoder, prefix)
     writer = new_writer()
-    tokens = decoder.draft_chain(one, 42, 6, writer=writer)
+    tokens = decoder.draft_chain(one, 42, 6, writer=writer).tokens
     one.commit(range(4), writer)
     for token in [42, *tokens[:3]]:
         rows = chain(other, [token])
         decoder.forward(rows)
         other.commit([0], rows.writer)
     assert one.digest() == other.digest()
-    assert decoder.draft_chain(one, tokens[3], 5) == single_steps(decoder, other, tokens[3], 5)
+    assert decoder.draft_chain(one, tokens[3], 5).tokens == single_steps(decoder, other, tokens[3], 5)
 
 
 def test_two_passes_of_one_writer_are_committed_as_one(make: Make) -> None:
     decoder, prefix = make("plain"), random_tokens(20, seed=1, vocab=97)
     one, other, writer = after(decoder, prefix), after(decoder, prefix), new_writer()
     decoder.forward(chain(one, [5, 6], writer=writer))
-    tokens = decoder.draft_chain(one, 42, 3, writer=writer)
+    tokens = decoder.draft_chain(one, 42, 3, writer=writer).tokens
     one.commit(range(5), writer)
     read_committed(decoder, [5, 6, 42, *tokens[:2]], [5], other)
     assert one.digest() == other.digest()
@@ -109,7 +109,7 @@ def test_a_chain_goes_on_from_what_lies_in_scratch(make: Make, dtype: torch.dtyp
         one, other = after(decoder, prefix), after(decoder, prefix)
         for cache in (one, other):
             decoder.forward(Rows([(cache, tokens, parents)]))
-        drafted = decoder.draft_chain(one, 42, 5)
+        drafted = decoder.draft_chain(one, 42, 5).tokens
         assert drafted == single_steps(decoder, other, 42, 5)
         count = len(tokens) + 5
         assert equal(scratch(one, count), scratch(other, count))
@@ -130,7 +130,7 @@ def test_a_chain_in_a_view(make: Make, dtype: torch.dtype) -> None:
     view.commit(range(3), rows.writer)
     top = view.view()
     # across the end of attention's first block
-    assert decoder.draft_chain(top, 42, 8) == single_steps(decoder, after(decoder, [*prefix, 5, 6, 7]), 42, 8)
+    assert decoder.draft_chain(top, 42, 8).tokens == single_steps(decoder, after(decoder, [*prefix, 5, 6, 7]), 42, 8)
     assert (cache.digest(), cache.scratch, view.scratch) == (before, 0, 0)
 
 
@@ -138,19 +138,19 @@ def test_a_chain_makes_the_cache_grow(make: Make) -> None:
     decoder, prefix = make("plain"), random_tokens(250, seed=1, vocab=97)
     one, other = after(decoder, prefix), after(decoder, prefix)
     capacity = one._memory.keys.shape[1]
-    assert decoder.draft_chain(one, 42, 20) == single_steps(decoder, other, 42, 20)
+    assert decoder.draft_chain(one, 42, 20).tokens == single_steps(decoder, other, 42, 20)
     assert one._memory.keys.shape[1] > capacity
     assert equal(scratch(one, 20), scratch(other, 20))
 
 
 def test_a_chain_ends_at_a_nan(make: Make) -> None:
     decoder, prefix = make("plain"), random_tokens(20, seed=1, vocab=97)
-    clean = decoder.draft_chain(after(decoder, prefix), 42, 8)
+    clean = decoder.draft_chain(after(decoder, prefix), 42, 8).tokens
     poisoned = next(at for at in range(1, 7) if clean[at] not in (*prefix, 42, *clean[:at]))
     decoder.weights.embedding[clean[poisoned]] = torch.nan
     one, other = after(decoder, prefix), after(decoder, prefix)
     # the token itself is chosen by a row before it; its own row has no choice
-    assert decoder.draft_chain(one, 42, 8) == single_steps(decoder, other, 42, 8) == clean[: poisoned + 1]
+    assert decoder.draft_chain(one, 42, 8).tokens == single_steps(decoder, other, 42, 8) == clean[: poisoned + 1]
     computed = poisoned + 2  # the last of them holds NaN
     assert equal(scratch(one, computed - 1), scratch(other, computed - 1))
     for layer in writers(one):
@@ -167,7 +167,7 @@ def test_a_chain_ends_at_a_nan(make: Make) -> None:
 def test_a_chain_whose_first_row_is_nan_is_empty(make: Make) -> None:
     decoder = make("plain")
     decoder.weights.embedding[42] = torch.nan
-    assert decoder.draft_chain(after(decoder, [1, 2, 3]), 42, 5) == []
+    assert decoder.draft_chain(after(decoder, [1, 2, 3]), 42, 5).tokens == []
 
 
 @pytest.mark.parametrize("token", [-1, 97, 10**9])

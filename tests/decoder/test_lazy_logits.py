@@ -29,9 +29,9 @@ class Heads:
         self.counts: list[int] = []
         head = Decoder.head
 
-        def counted(decoder: Decoder, hidden: torch.Tensor) -> torch.Tensor:
+        def counted(decoder: Decoder, hidden: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
             self.counts.append(len(hidden))
-            return head(decoder, hidden)
+            return head(decoder, hidden, rows)
 
         monkeypatch.setattr(Decoder, "head", counted)
 

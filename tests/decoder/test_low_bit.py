@@ -133,7 +133,7 @@ def test_a_chain_is_single_steps(format: Format, inputs: str, arithmetic: str) -
         steps.commit([0], rows.writer)
         token = chosen
         tokens.append(token)
-    assert decoder.draft_chain(cache, 5, 12) == tokens
+    assert decoder.draft_chain(cache, 5, 12).tokens == tokens
     assert len(set(tokens)) > 3
 
 

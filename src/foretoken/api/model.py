@@ -240,7 +240,6 @@ class Model:
             ),
             prompts,
             at_once,
-            self._costs,
         )
         return self._trusted(events, len(prompts))
 
@@ -264,9 +263,6 @@ class Model:
         """What is wrong where a file that weights are mapped from has changed since it was loaded."""
         return next((error for files in self._mapped if (error := files.changed()) is not None), None)
 
-    def _costs(self) -> dict[str, Cost]:
-        return {name: decoder.cost for name, decoder in self.decoders.items()}
-
     def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
         """Raises what it ended with, and what an audit ends with."""
         if ended.error is not None:
@@ -278,6 +274,9 @@ class Model:
         assert output.finish_reason is not None
         tokens = tuple(piece.token for piece in output.pieces)
         sampled = request.sampling.temperature > 0
+        stats = summarise(records, request.sequence, self.levels)
+        if stats.cost:  # a decoder that had nothing to do is told, too
+            stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
         # it shares nothing with the first; of a prompt that was another's it reads all
         again = replace(request, sequence=self._requests.number(), conversation=None, prompt_of=None)
         audited = audit(self._verifier, again, tokens) if settings.audit else None
@@ -291,7 +290,7 @@ class Model:
             # the rejection rule keeps the distribution, which is no promise about tokens
             promise="algorithmic" if sampled and self.settings.rule == "rejection" else self.promise,
             draft=self.draft,
-            stats=summarise(records, request.sequence, self.levels),
+            stats=stats,
             arithmetic=self.target.arithmetic,
             threads=self.target.threads,
             seed=request.sampling.seed if sampled else None,

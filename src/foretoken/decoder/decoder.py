@@ -7,6 +7,7 @@ Mixture of Attentions runs the last few. Hidden states between them are float32 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -28,14 +29,21 @@ _AT_ONCE = 64  # rows of logits that are computed before somebody asks: of a voc
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
 
 
+class Drafted(NamedTuple):
+    """A chain that was drafted in one call."""
+
+    tokens: list[int]
+    cost: Cost
+
+
 class Decoder:
     """A decoder-only transformer with its weights: a target, or a drafter's model. Holds no state of any sequence.
 
     It runs natively where it can (`because` says why not, else it is None). `arithmetic` may ask for "pytorch", or for
     "native ISA": an instruction set other than the best, which changes no bit.
     With promise "algorithmic" PyTorch may sum in an order that depends on the number of rows; native passes never do.
-    `cost` is what all its calls so far have cost, whoever made them: that of some of them is a difference. Of calls
-    that two threads make at once, some may be missed.
+    What a call costs is added to its pass (`Rows.cost`). `cost` is what all calls so far have cost, whoever made them;
+    of calls that two threads make at once, some may be missed there.
     """
 
     def __init__(
@@ -88,11 +96,13 @@ class Decoder:
         layers = range(c.num_layers) if layers is None else layers
         return Cache(layers, c.num_kv_heads, c.head_dim, self._pass.cache_dtype, self.device)
 
-    def embed(self, tokens: list[int]) -> torch.Tensor:
-        """The tokens' embeddings: float32 [N, hidden]."""
+    def embed(self, tokens: list[int] | Rows) -> torch.Tensor:
+        """The embeddings of tokens, or of a pass's: float32 [N, hidden]."""
+        rows = tokens if isinstance(tokens, Rows) else None
+        tokens = tokens.tokens if isinstance(tokens, Rows) else tokens
         self._expect_known(tokens)
         hidden = self._pass.embed(tokens)
-        self.cost += self._costs.embed(len(tokens))
+        self._spent(self._costs.embed(len(tokens)), rows)
         return hidden
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
@@ -106,7 +116,7 @@ class Decoder:
                 f"{self.config.num_layers}, and hidden states {list(expected)}"
             )
         hidden = self._pass.layers(hidden, rows, lo, hi)
-        self.cost += self._costs.layers(rows, lo, hi)
+        self._spent(self._costs.layers(rows, lo, hi), rows)
         return hidden
 
     @torch.no_grad()
@@ -115,15 +125,15 @@ class Decoder:
         return self._pass.norm(hidden)
 
     @torch.no_grad()
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final norm and output layer: float32 logits [N, valid_vocab_size]."""
+    def head(self, hidden: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
+        """Final norm and output layer: float32 logits [N, valid_vocab_size]. rows: the pass that it belongs to."""
         if hidden.ndim != 2 or hidden.shape[1] != self.config.hidden_size or hidden.device != self.device:
             raise ContractError(
                 f"hidden states are {list(hidden.shape)} on {hidden.device}; expected [N, {self.config.hidden_size}] "
                 f"on {self.device}"
             )
         logits = self._pass.head(hidden)
-        self.cost += self._costs.head(len(hidden))
+        self._spent(self._costs.head(len(hidden)), rows)
         return logits
 
     @torch.no_grad()
@@ -131,7 +141,7 @@ class Decoder:
         """Hidden states of a whole pass, before the final norm: float32 [N, hidden]."""
         self._expect_known(rows.tokens)
         hidden = self._pass.forward(rows)
-        self.cost += self._costs.forward(rows)
+        self._spent(self._costs.forward(rows), rows)
         return hidden
 
     @torch.no_grad()
@@ -139,8 +149,8 @@ class Decoder:
         """A whole pass: hidden states of all rows, and logits of all of them, computed at once."""
         self._expect_known(rows.tokens)
         hidden, scored = self._pass.run(rows)
-        self.cost += self._costs.forward(rows) + self._costs.head(len(rows))
-        return Outputs(hidden, self._score, self._together(rows), scored=scored)
+        self._spent(self._costs.forward(rows) + self._costs.head(len(rows)), rows)
+        return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
 
     @torch.no_grad()
     def check(self, rows: Rows, wanted: Sequence[range], taps: Sequence[int] = ()) -> Outputs:
@@ -154,14 +164,14 @@ class Decoder:
             return self.run(rows)
         kept: dict[int, torch.Tensor] = {}
         if taps:
-            hidden, lo = self.embed(rows.tokens), 0
+            hidden, lo = self.embed(rows), 0
             for layer in sorted(set(taps)):
                 hidden, lo = self.layers(hidden, rows, lo, layer), layer
                 kept[layer] = hidden
             hidden = self.layers(hidden, rows, lo)
         else:
             hidden = self.forward(rows)
-        outputs = Outputs(hidden, self._score, self._together(rows), taps=kept)
+        outputs = Outputs(hidden, self._score(rows), self._together(rows), taps=kept)
         outputs.prepare(first)
         return outputs
 
@@ -170,14 +180,24 @@ class Decoder:
         """The rest of a pass, from hidden states before layer lo on; logits and choices of row `first` and those after
         it, which is row 0 of what comes out."""
         hidden = self.layers(hidden, rows, lo)[first:]
-        outputs = Outputs(hidden, self._score, lambda row: ())
+        outputs = Outputs(hidden, self._score(rows), lambda row: ())
         outputs.prepare(range(len(hidden)))
         return outputs
 
-    def _score(self, hidden: torch.Tensor) -> Scored:
-        with torch.no_grad():
-            logits = self.head(hidden)
-        return Scored(logits, lambda row: kernels.argmax(logits[row]))
+    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
+        """The output layer, for a pass that may ask for logits later."""
+
+        def score(hidden: torch.Tensor) -> Scored:
+            with torch.no_grad():
+                logits = self.head(hidden, rows)
+            return Scored(logits, lambda row: kernels.argmax(logits[row]))
+
+        return score
+
+    def _spent(self, cost: Cost, rows: Rows | None) -> None:
+        self.cost += cost
+        if rows is not None:
+            rows.cost += cost
 
     def _first(self, rows: Rows, wanted: Sequence[range]) -> list[int]:
         """Which rows' logits to compute before anybody asks: all, if they are few; else of each walk its beginning."""
@@ -190,19 +210,19 @@ class Decoder:
         return lambda row: rows.followers(row, _TOGETHER)
 
     @torch.no_grad()
-    def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> list[int]:
-        """`count` greedy tokens after `token`, each from the one before, in one call.
+    def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> Drafted:
+        """`count` greedy tokens after `token`, each from the one before, in one call, and what they cost.
 
         The rows' keys and values are written to the cache's scratch, after what is there; `writer` (from `new_writer`)
         is what they can be committed by. A NaN ends the chain early.
         """
         self._expect_known([token])
         if count < 1:
-            return []
+            return Drafted([], Cost())
         rows = chain(cache, [token] * count, writer=writer)  # the first is right; the others follow from it
         tokens = self._pass.chain(cache, token, rows)
-        self.cost += self._costs.steps(rows, min(count, len(tokens) + 1))  # the row of a NaN was computed, too
-        return tokens
+        self._spent(self._costs.steps(rows, min(count, len(tokens) + 1)), rows)  # the row of a NaN was computed, too
+        return Drafted(tokens, rows.cost)
 
     def nan_error(self) -> NumericsError:
         """The error for a NaN among the logits, with its cause if the weights hold one."""

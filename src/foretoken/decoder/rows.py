@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.errors import ContractError
+from foretoken.protocol.telemetry import Cost
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Segment:
 
 
 class Rows:
-    """N rows, placed in the scratch of their caches. One object a pass: its `writer` tags what the pass writes."""
+    """N rows, placed in the scratch of their caches. One object a pass: its `writer` tags what the pass writes, its
+    `cost` is what the decoder's calls for it have cost so far."""
 
     def __init__(
         self, parts: Iterable[tuple[Cache, Sequence[int], Sequence[int]]], *, writer: int | None = None
@@ -34,6 +36,7 @@ class Rows:
         writer: a tag from `new_writer`, where several passes write what is to be committed as one; else a new one.
         """
         self.writer = new_writer() if writer is None else writer
+        self.cost = Cost()
         self.tokens: list[int] = []
         self.positions: list[int] = []
         self.segments: list[Segment] = []
@@ -61,6 +64,7 @@ class Rows:
         if len(tokens) != stop - first or not 0 <= first < stop <= len(self):
             raise ContractError(f"{len(tokens)} tokens came for rows {first} to {stop} of {len(self)}")
         one = copy(self)
+        one.cost = Cost()
         one.tokens, one.positions, one.paths = list(tokens), self.positions[first:stop], self.paths[first:stop]
         one.segments = [Segment(segment.cache, segment.slots[first:stop], slice(0, stop - first), segment.turn)]
         return one

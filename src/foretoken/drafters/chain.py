@@ -21,12 +21,13 @@ from foretoken.acceptance.walk import NOTHING, agreeing
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.checking import Check, Part, run_check
+from foretoken.decoder.decoder import Drafted
 from foretoken.decoder.outputs import Outputs
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, choose
 from foretoken.drafters.recipe import Context, Level
 from foretoken.protocol.roles import Drafter
-from foretoken.protocol.telemetry import Work
+from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
 from foretoken.trees.tree import for_turns
 
@@ -40,7 +41,6 @@ class _Chain(Open):
 
     tokens: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     ended: bool = False
 
@@ -90,9 +90,9 @@ class ModelDrafter(DecoderDrafter):
         without = [turn.chain((), self.name) for turn, opened in zip(own, found, strict=True) if opened is None]
         return [*(chain.draft() for chain in chains), *without, *self._left_out([t for t in turns if not t.rows])]
 
-    def observe(self, verdicts: Sequence[Verdict]) -> None:
+    def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep of the chains what was right, and tell the level below what was not."""
-        self.read_along(verdicts)
+        work = self.read_along(verdicts)
         news = []
         for verdict in verdicts:
             if verdict.prompt_left:
@@ -109,7 +109,8 @@ class ModelDrafter(DecoderDrafter):
                 if right < len(verdict.tokens):
                     news.append(self._rest(verdict, right))
         if self.inner is not None and news:
-            self.inner.observe(news)
+            work += self.inner.observe(news) or ()
+        return work
 
     def rewind(self, sequence: int, position: int) -> None:
         """Forget tokens that were a guess, and were wrong."""
@@ -129,7 +130,7 @@ class ModelDrafter(DecoderDrafter):
 
     def _grow_alone(self, chains: Sequence[_Chain]) -> None:
         """A pass for each token, over all chains that have not ended."""
-        began, passes = time.perf_counter(), 0
+        began, passes, cost = time.perf_counter(), 0, Cost()
         rows = {chain.turn.sequence: 0 for chain in chains}
         texts = {chain.turn.sequence: chain.text for chain in chains}
         growing = list(chains)
@@ -143,30 +144,34 @@ class ModelDrafter(DecoderDrafter):
                 token = self._next(chain, check.outputs, check.root(at))
                 chain.ended = token is None
                 texts[chain.turn.sequence] = [] if token is None else [token]
+            cost += check.rows.cost
             growing = [chain for chain in growing if not chain.done]
             if len(growing) == 1 and self._in_one_call(growing[0]):
                 (chain,) = growing
                 followed = self._follow(chain)
-                rows[chain.turn.sequence] += followed
-                passes += followed
+                rows[chain.turn.sequence] += len(followed.tokens)
+                passes += len(followed.tokens)
+                cost += followed.cost
                 growing = []
-        seconds = time.perf_counter() - began
+        seconds, shared = time.perf_counter() - began, {self.name: cost}
         for chain in chains:
             chain.origins += [self.name] * len(chain.tokens)
             computed, drafted = rows[chain.turn.sequence], len(chain.tokens)
-            chain.work.append(Work(self.name, computed, began, seconds, draft_tokens=drafted, passes=passes))
+            chain.work.append(
+                Work(self.name, computed, began, seconds, draft_tokens=drafted, passes=passes, cost=shared)
+            )
 
     def _in_one_call(self, chain: _Chain) -> bool:
         """Whether the rest of a chain is simply the largest logits."""
         return chain.reading.sampler.plain and self.model.config.valid_vocab_size <= self.vocab_size
 
-    def _follow(self, chain: _Chain) -> int:
-        """The rest of a chain in one call; fewer tokens at a NaN, which ends it. How many steps that took."""
+    def _follow(self, chain: _Chain) -> Drafted:
+        """The rest of a chain in one call; fewer tokens at a NaN, which ends it."""
         writer, count = new_writer(), chain.count - len(chain.tokens)
-        tokens = self.model.draft_chain(chain.cache, chain.tokens[-1], count, writer=writer)
-        chain.cache.commit(range(len(tokens)), writer)
-        chain.tokens += tokens
-        return len(tokens)
+        drafted = self.model.draft_chain(chain.cache, chain.tokens[-1], count, writer=writer)
+        chain.cache.commit(range(len(drafted.tokens)), writer)
+        chain.tokens += drafted.tokens
+        return drafted
 
     # -- with one -----------------------------------------------------------------------------------------------------
 
@@ -195,11 +200,13 @@ class ModelDrafter(DecoderDrafter):
             ]
             check = run_check(self.model, parts)
             verdicts = [self._walk(check, at, growing[at], draft) for at, draft in enumerate(drafts)]
-            seconds = time.perf_counter() - began
+            seconds, cost = time.perf_counter() - began, {self.name: check.rows.cost}
             for part, chain, draft, verdict in zip(parts, growing, drafts, verdicts, strict=True):
                 gained, accepted = len(verdict.tokens), len(verdict.accepted)
                 chain.work += draft.work
-                chain.work.append(Work(self.name, part.rows, began, seconds, gained, len(draft), accepted, passes=1))
+                chain.work.append(
+                    Work(self.name, part.rows, began, seconds, gained, len(draft), accepted, passes=1, cost=cost)
+                )
             told = [verdict for verdict in verdicts if verdict.tokens]
             if told:
                 inner.observe(told)
@@ -214,9 +221,9 @@ class ModelDrafter(DecoderDrafter):
         check = run_check(self.model, [Part(chain.cache, chain.text[:-1], wanted=False) for chain in chains])
         for at, chain in enumerate(chains):
             check.commit(at, range(len(chain.text) - 1))
-        seconds = time.perf_counter() - began
+        seconds, cost = time.perf_counter() - began, {self.name: check.rows.cost}
         for chain in chains:
-            chain.work.append(Work(self.name, len(chain.text) - 1, began, seconds, passes=1))
+            chain.work.append(Work(self.name, len(chain.text) - 1, began, seconds, passes=1, cost=cost))
             chain.text = chain.text[-1:]
 
     def _below(self, inner: Drafter, chains: Sequence[_Chain]) -> list[Draft]:

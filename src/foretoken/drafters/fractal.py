@@ -42,8 +42,8 @@ from foretoken.decoder.outputs import Outputs, joined
 from foretoken.decoder.rows import Rows, chain
 from foretoken.drafters.reading import DecoderDrafter, Reading, choose
 from foretoken.drafters.slots import FIXED, SLOTS, Slots
-from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Distribution, Draft, Request, Turn, Verdict
+from foretoken.protocol.telemetry import Cost, Work
+from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class FractalPass:
     guesses: list[tuple[int, ...]] = field(default_factory=list)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     computed: int = 0  # rows
+    cost: dict[str, Cost] = field(default_factory=dict)
 
     @property
     def root(self) -> int:
@@ -83,6 +84,10 @@ class FractalPass:
         """The rows of text and tokens, from one on."""
         tokens = [*self.text, *self.tokens][first:]
         return self.placed.part(first, first + len(tokens), tokens)
+
+    def spent(self, level: str, rows: Rows) -> None:
+        """Add what rows have cost a level's decoder."""
+        self.cost[level] = self.cost.get(level, Cost()) + rows.cost
 
 
 @dataclass(eq=False, kw_only=True)
@@ -152,7 +157,8 @@ class FractalDrafter(DecoderDrafter):
             )
         seconds = time.perf_counter() - began
         passes = min(len(made.guesses), len(self.layers))
-        work = Work(self.name, made.computed, began, seconds, draft_tokens=len(made.tokens), passes=passes)
+        drafted = len(made.tokens)
+        work = Work(self.name, made.computed, began, seconds, draft_tokens=drafted, passes=passes, cost=made.cost)
         return turn.chain(made.tokens, self.name, (work,), made.distributions or None)
 
     def _start(self, turn: Turn, reading: Reading, most: int) -> FractalPass:
@@ -175,10 +181,11 @@ class FractalDrafter(DecoderDrafter):
     def _run(self, made: FractalPass, reading: Reading, most: int) -> None:
         """The target's pass, with the copy before each fractal layer."""
         rows = made.rows()
-        hidden = self.target.embed(rows.tokens)
+        hidden = self.target.embed(rows)
         lo = 0
         for passed, layer in enumerate(self.layers, 1):
             hidden = self.target.layers(hidden, rows, lo, layer)
+            made.spent(TARGET, rows)
             lo = layer
             before = made.tokens
             self._choose(made, reading, self._finish(made, hidden, lo), most)
@@ -194,7 +201,9 @@ class FractalDrafter(DecoderDrafter):
             rows = made.rows()
             hidden = self._embed(made, hidden, lo)
         made.known, made.computed = 0, made.computed + len(rows)
-        self._choose(made, reading, self.target.finish(hidden, rows, lo, first=made.root), most)
+        outputs = self.target.finish(hidden, rows, lo, first=made.root)
+        made.spent(TARGET, rows)
+        self._choose(made, reading, outputs, most)
 
     def _finish(self, made: FractalPass, hidden: torch.Tensor, lo: int) -> Outputs:
         """What the copy's upper layers make of the rows behind which nothing is known yet. The keys and values of those
@@ -202,7 +211,9 @@ class FractalDrafter(DecoderDrafter):
         first = made.root + made.known if made.known or not made.root else 0
         rows = made.rows(first)
         made.computed += len(rows)
-        return self.model.finish(hidden[first:], rows, lo, first=made.root + made.known - first)
+        outputs = self.model.finish(hidden[first:], rows, lo, first=made.root + made.known - first)
+        made.spent(self.name, rows)
+        return outputs
 
     def _embed(self, made: FractalPass, hidden: torch.Tensor, hi: int) -> torch.Tensor:
         """The hidden states of the pass before a layer, with those of tokens that changed brought there by the copy.
@@ -210,7 +221,8 @@ class FractalDrafter(DecoderDrafter):
         kept = made.root + max(1, made.known)
         first = kept if made.known or not made.root else 0
         rows = made.rows(first)
-        guessed = self.model.layers(self.model.embed(rows.tokens), rows, 0, hi)
+        guessed = self.model.layers(self.model.embed(rows), rows, 0, hi)
+        made.spent(self.name, rows)
         return joined((hidden[:kept], guessed[kept - first :]))
 
     def _choose(self, made: FractalPass, reading: Reading, outputs: Outputs, most: int) -> None:

@@ -8,6 +8,7 @@ has not; or, where the drafter is a copy of the target, on a view of the target'
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -17,8 +18,9 @@ from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
-from foretoken.decoder.rows import chain
+from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.views import Views
+from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Distribution, Needs, Request, Turn, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 
@@ -39,12 +41,14 @@ class Reading:
         self._own = model.new_cache() if views is None else None
         self._extend(request.prompt)
 
-    def read(self, stop: int, twin: Reading | None = None) -> None:
+    def read(self, stop: int, twin: Reading | None = None) -> list[Rows]:
         """Compute the keys and values of the text's first `stop` tokens, but never of its last, in a cache of one's
-        own; or copy them from a `twin` that has read the same ones. Not where no room is left for a draft."""
+        own; or copy them from a `twin` that has read the same ones. Not where no room is left for a draft. Returns the
+        passes that were made."""
+        made: list[Rows] = []
         stop = min(stop, len(self.text) - 1)
         if self._own is None or self._own.length >= stop or not self.room():
-            return
+            return made
         if twin is not None and twin._own is not None and not self._own.length:
             common = min(twin._own.length, agreeing(twin.text[:stop], self.text[:stop]))
             self._own = twin._own.copy(common)
@@ -52,6 +56,8 @@ class Reading:
             rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
             self._model.forward(rows)
             self._own.commit(range(len(rows)), rows.writer)
+            made.append(rows)
+        return made
 
     def open(self) -> Cache:
         """A cache in which some of the text is committed, and nothing else; what is `pending` must be run first."""
@@ -130,11 +136,14 @@ class DecoderDrafter:
         self._readings.pop(sequence, None)
         self._twins.pop(sequence, None)
 
-    def read_along(self, verdicts: Sequence[Verdict]) -> None:
+    def read_along(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Read as much of the prompts as the target has."""
-        for verdict in verdicts:
-            if verdict.prompt_left:
-                self._read(verdict.sequence, verdict.position - verdict.prompt_left)
+        return [
+            work
+            for verdict in verdicts
+            if verdict.prompt_left
+            for work in self._read(verdict.sequence, verdict.position - verdict.prompt_left)
+        ]
 
     def opened(self, turn: Turn, count: int) -> Open | None:
         """A sequence ready for a draft of `count` tokens at most: all but the end of its text is read, or None."""
@@ -143,14 +152,20 @@ class DecoderDrafter:
         if count < 1:
             return None
         cache = reading.open()
+        work: list[Work] = []
         if len(reading.text) - cache.length > _CHUNK:
-            self._read(turn.sequence, len(reading.text) - 1)
+            work = self._read(turn.sequence, len(reading.text) - 1)
             cache = reading.open()
-        return Open(turn, reading, cache, reading.pending(cache), count)
+        return Open(turn, reading, cache, reading.pending(cache), count, work)
 
-    def _read(self, sequence: int, stop: int) -> None:
-        twin = self._twins[sequence]
-        self._readings[sequence].read(stop, None if twin is None else self._readings.get(twin))
+    def _read(self, sequence: int, stop: int) -> list[Work]:
+        began, twin = time.perf_counter(), self._twins[sequence]
+        made = self._readings[sequence].read(stop, None if twin is None else self._readings.get(twin))
+        if not made:
+            return []
+        cost = {self.name: sum((rows.cost for rows in made), Cost())}
+        seconds = time.perf_counter() - began
+        return [Work(self.name, sum(map(len, made)), began, seconds, passes=len(made), cost=cost)]
 
     def drawn_from(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
         """What a token is drawn from, at a row of the model's logits, float32 [V] without a NaN: float64, cut to the
@@ -164,13 +179,15 @@ class DecoderDrafter:
 
 @dataclass
 class Open:
-    """One sequence while it is drafted for. text: the end of what it holds, of which the cache has nothing yet."""
+    """One sequence while it is drafted for. text: the end of what it holds, of which the cache has nothing yet. work:
+    what has been done for it."""
 
     turn: Turn
     reading: Reading
     cache: Cache
     text: list[int]
     count: int
+    work: list[Work] = field(default_factory=list)
 
 
 def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int | None:

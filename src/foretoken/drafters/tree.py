@@ -27,7 +27,7 @@ from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
 from foretoken.drafters.recipe import Context, Level
 from foretoken.drafters.table import TREE, DrafterEntry
 from foretoken.errors import DraftSpecError
-from foretoken.protocol.telemetry import Work
+from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Budget, Distribution, Draft, Turn, Verdict
 from foretoken.settings.load import MOST_DRAFT_TOKENS
 from foretoken.trees.grow import Growth
@@ -77,25 +77,27 @@ class TreeDrafter(DecoderDrafter):
         steps = [(tree, tree.reading.sampler.step) for tree in trees]
         writer = new_writer()
         try:
-            passes = self._grow(trees, writer) if trees else 0
+            passes, cost = self._grow(trees, writer) if trees else (0, Cost())
         finally:
             for tree, step in steps:
                 tree.reading.sampler.rewind(step)
         seconds = time.perf_counter() - began
-        work = [Work(self.name, tree.rows, began, seconds, passes=passes) for tree in trees]
+        shared = {self.name: cost}
+        work = [Work(self.name, tree.rows, began, seconds, passes=passes, cost=shared) for tree in trees]
         sent = [self._sent(tree, writer, its) for tree, its in zip(trees, work, strict=True)]
         nothing = [turn.chain((), self.name) for turn, opened in zip(turns, found, strict=True) if opened is None]
         return [*sent, *nothing]
 
-    def observe(self, verdicts: Sequence[Verdict]) -> None:
+    def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the keys and values of the branch that was right."""
-        self.read_along(verdicts)
+        work = self.read_along(verdicts)
         for verdict in verdicts:
             reading = self._readings[verdict.sequence]
             grown = self._grown.pop(verdict.sequence, None)
             if grown is not None:
                 reading.keep_branch(_branch(grown, verdict.tokens), grown.writer)
             reading.gain(verdict.tokens)
+        return work
 
     def rewind(self, sequence: int, position: int) -> None:
         """Forget tokens that were a guess, and were wrong."""
@@ -111,14 +113,14 @@ class TreeDrafter(DecoderDrafter):
         turn = opened.turn
         return _Tree(**vars(opened), growth=Growth(self.shape, turn.width, opened.count, turn.rows))
 
-    def _grow(self, trees: Sequence[_Tree], writer: int) -> int:
-        """Grow all trees, a step of each in every pass; how many passes that took."""
+    def _grow(self, trees: Sequence[_Tree], writer: int) -> tuple[int, Cost]:
+        """Grow all trees, a step of each in every pass; how many passes that took, and what they cost."""
         check = run_check(self.model, [Part(tree.cache, tree.text) for tree in trees])
         for at, tree in enumerate(trees):
             check.commit(at, range(len(tree.text)))
             tree.rows += len(tree.text)
             self._expand(tree, -1, check.outputs.logits(check.root(at)))
-        passes = 1
+        passes, cost = 1, check.rows.cost
         while growing := [(tree, nodes) for tree in trees if (nodes := tree.growth.frontier())]:
             rows = Rows((tree.parts(nodes) for tree, nodes in growing), writer=writer)
             outputs = self.model.run(rows)
@@ -128,7 +130,8 @@ class TreeDrafter(DecoderDrafter):
                 tree.slots.update(zip(nodes, segment.slots, strict=True))
                 for at, node in enumerate(nodes, segment.span.start):
                     self._expand(tree, node, outputs.logits(at))
-        return passes
+            cost += rows.cost
+        return passes, cost
 
     def _sent(self, tree: _Tree, writer: int, work: Work) -> Draft:
         """What of a tree is sent, and where its rows are until the verdict comes."""
@@ -139,7 +142,9 @@ class TreeDrafter(DecoderDrafter):
         slots = tuple(tree.slots.get(i) for i in sent)
         self._grown[tree.turn.sequence] = _Grown(tokens, above, slots, writer)
         probs = {place[node]: drawn for node, drawn in tree.distributions.items() if node in place}
-        return tree.turn.tree(tokens, above, self.name, (replace(work, draft_tokens=len(sent)),), probs or None)
+        return tree.turn.tree(
+            tokens, above, self.name, (*tree.work, replace(work, draft_tokens=len(sent))), probs or None
+        )
 
     def _expand(self, tree: _Tree, node: int, logits: torch.Tensor) -> None:
         """Give a node its children, from its row of logits; none at a NaN."""

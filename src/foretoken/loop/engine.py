@@ -21,7 +21,7 @@ from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
 from foretoken.loop.schedule import Live, Schedule
 from foretoken.protocol.roles import Drafter, Verifier
-from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.telemetry import Cost, RoundRecord, Work, together
 from foretoken.protocol.types import TARGET, Budget, Draft, Needs, Request, Verdict
 from foretoken.trees.tree import for_turns, longest_path, only
 
@@ -151,8 +151,8 @@ class Engine:
             raise
         finally:
             self._sent.popleft()
-        verdicts = self._settle(sent, found)
-        self._record(sent, verdicts, waited)
+        verdicts, work = self._settle(sent, found)
+        self._record(sent, verdicts, work, waited)
         return verdicts
 
     def _break_off(self, sent: _Sent) -> None:
@@ -201,8 +201,9 @@ class Engine:
 
     # -- what comes out of it ---------------------------------------------------------------------------------------
 
-    def _settle(self, sent: _Sent, verdicts: Sequence[Verdict]) -> list[Verdict]:
-        """Note where the sequences stand, tell the drafter, and drop those that have ended."""
+    def _settle(self, sent: _Sent, verdicts: Sequence[Verdict]) -> tuple[list[Verdict], Sequence[Work]]:
+        """Note where the sequences stand, tell the drafter, and drop those that have ended. With what the drafter did
+        when it was told."""
         # of a cancelled sequence, a verdict may still come
         settled = [verdict for verdict in verdicts if verdict.sequence in self._live]
         if not self._schedule.ahead and len(verdicts) < len(sent.drafts):
@@ -214,8 +215,8 @@ class Engine:
             if verdict.last:
                 self._ended.append(verdict.sequence)
                 del self._live[verdict.sequence]
-        self._drafter.observe([verdict for verdict in news if verdict is not None])
-        return settled
+        work = self._drafter.observe([verdict for verdict in news if verdict is not None])
+        return settled, work or ()
 
     def _heard(self, s: Live, verdict: Verdict) -> Verdict | None:
         """What of a verdict is new to the drafter. If it was told a guess that was wrong, it takes that back first."""
@@ -235,7 +236,7 @@ class Engine:
             return None
         return verdict.behind(right)
 
-    def _record(self, sent: _Sent, verdicts: Sequence[Verdict], waited: float) -> None:
+    def _record(self, sent: _Sent, verdicts: Sequence[Verdict], told: Sequence[Work], waited: float) -> None:
         judged = {verdict.sequence: verdict for verdict in verdicts if verdict.error is None}
         late = sum(draft.sequence not in judged for draft in sent.drafts)
         self._recorder(
@@ -250,6 +251,14 @@ class Engine:
                 work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
                 began=sent.began,
                 read={s: verdict.read for s, verdict in judged.items() if verdict.read},
+                cost=_cost(verdicts, [*told, *(work for draft in sent.drafts for work in draft.work)]),
             )
         )
         self._rounds += 1
+
+
+def _cost(verdicts: Sequence[Verdict], work: Sequence[Work]) -> dict[str, Cost]:
+    """What a round has cost, by level. Of what sequences have shared each tells the whole, in one object."""
+    passes = [verdict.cost for verdict in verdicts if verdict.cost is not None]
+    told = {id(its.cost): its.cost for its in work if its.cost}
+    return together([*({TARGET: cost} for cost in passes[:1]), *told.values()])

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from foretoken.errors import ForetokenError
 from foretoken.loop.engine import Engine
 from foretoken.loop.output import Output, Piece
-from foretoken.protocol.telemetry import Cost, RoundRecord
-from foretoken.protocol.types import Request, Verdict
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Request
 
-Costs = Callable[[], dict[str, Cost]]  # what each decoder has cost so far
 # a request, made when there is room for it; raises what is wrong with it
 Prepare = Callable[[], tuple[Request, Output]]
 
@@ -31,12 +30,11 @@ Event: TypeAlias = tuple[int, Piece | Ended]  # with the index of the prompt tha
 
 
 class _Counter:
-    """Records of the rounds of one loop. Costs are counted while a round runs: between them, others' may."""
+    """Records of the rounds of one loop."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self) -> None:
         self.records: list[RoundRecord] = []
         self._dropped = 0  # how many there were before the first of them
-        self._costs = costs
 
     @property
     def count(self) -> int:
@@ -52,27 +50,18 @@ class _Counter:
         del self.records[: before - self._dropped]
         self._dropped = before
 
-    def step(self, engine: Engine) -> list[Verdict]:
-        before, known = self._costs(), len(self.records)
-        verdicts = engine.step()
-        spent = {name: cost - before[name] for name, cost in self._costs().items()}
-        if len(self.records) > known:
-            self.records[-1] = replace(self.records[-1], cost=spent)
-        return verdicts
-
 
 def generating(
     make_engine: Callable[[Callable[[RoundRecord], None]], Engine],
     prompts: Iterable[Prepare],
     at_once: int,
-    costs: Costs,
 ) -> Generator[Event]:
     """Drive a loop over prompts, `at_once` of them side by side; as one ends, the next joins.
 
     make_engine: with what it is to tell of its rounds. What is wrong with one prompt, or fails for it, is its outcome;
     the others go on. Closing the iterator cancels what is left.
     """
-    counter = _Counter(costs)
+    counter = _Counter()
     waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
     live: dict[int, tuple[int, Request, Output, int]] = {}  # by sequence; the last: how many rounds had been before
     engine = make_engine(counter.records.append)
@@ -89,7 +78,7 @@ def generating(
                     live[request.sequence] = (index, request, output, counter.count)
             if not live:
                 return
-            for verdict in counter.step(engine):
+            for verdict in engine.step():
                 index, request, output, first = live[verdict.sequence]
                 if verdict.last:
                     del live[verdict.sequence]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, Verdict
 
 
@@ -22,8 +23,9 @@ class Drafter(Protocol):
         """Drafts for this round, in any order. No draft for a turn means: nothing to propose."""
         ...
 
-    def observe(self, verdicts: Sequence[Verdict]) -> None:
+    def observe(self, verdicts: Sequence[Verdict]) -> Sequence[Work] | None:
         """What became of the drafts. Those of round 0 are of the prompt, and the last of them brings the first token.
+        Returns what it did with them, if that was any work: such as reading along.
 
         A verdict may be a guess, made while the true one is on its way; `rewind` takes it back if it was wrong.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -41,7 +41,9 @@ class Work:
 
     It computed `rows` in some `passes` of its model, from `began` on (`time.perf_counter`) for some `seconds`, and
     gained `draft_tokens`. Where it checked what the level below it had drafted, once, `checked_tokens` of those
-    `accepted_tokens` were right. The work of different levels does not overlap in time.
+    `accepted_tokens` were right. The work of different levels does not overlap in time. `cost` is what that took, by
+    the name of the level whose decoder did it, or `target`; where sequences shared passes, it is that of all of them,
+    as the seconds are, and one object.
     """
 
     level: str
@@ -52,6 +54,7 @@ class Work:
     checked_tokens: int = 0
     accepted_tokens: int = 0
     passes: int = 0
+    cost: Mapping[str, Cost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,7 @@ class RoundRecord:
     is what went into its draft. `read[s]` counts tokens of its prompt that were read: a round that has it is one of the
     prompt's, also the last of them, which brings the first token. `dropped` counts drafts that were late, repeated or
     for an unknown sequence. The round began at `began` (`time.perf_counter`), with drafting; checking followed. `cost`
-    is what decoders computed and read in it, for all its sequences, by the name of their level; the engine knows no
-    decoder, so who records adds it.
+    is what decoders computed and read in it, for all its sequences, by the name of their level.
     """
 
     round: int
@@ -77,3 +79,12 @@ class RoundRecord:
     began: float = 0.0
     cost: Mapping[str, Cost] = field(default_factory=dict)
     read: Mapping[int, int] = field(default_factory=dict)
+
+
+def together(costs: Iterable[Mapping[str, Cost]]) -> dict[str, Cost]:
+    """Costs by level, added up."""
+    total: dict[str, Cost] = {}
+    for each in costs:
+        for name, cost in each.items():
+            total[name] = total[name] + cost if name in total else cost
+    return total

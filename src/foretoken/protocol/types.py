@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from foretoken.errors import ContractError, ForetokenError
-from foretoken.protocol.telemetry import Work
+from foretoken.protocol.telemetry import Cost, Work
 
 if TYPE_CHECKING:
     import numpy as np
@@ -237,7 +237,7 @@ class Verdict:
 
     Round 0 is the reading of the prompt, of which this pass has `read` so many tokens. As long as `prompt_left` of them
     are still to be read there is no token, only the features of what has been read. An `error` ends this sequence, and
-    no other: it comes without tokens.
+    no other: it comes without tokens. `cost` is what the whole pass has cost the target, with all its sequences.
     """
 
     sequence: int
@@ -253,6 +253,7 @@ class Verdict:
     read: int = 0
     prompt_left: int = 0
     error: ForetokenError | None = None
+    cost: Cost | None = None
 
     def behind(self, n: int) -> Verdict:
         """What it says behind its first n tokens, for a drafter that has heard of those."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from foretoken.protocol.telemetry import Cost, RoundRecord, Work
+from foretoken.protocol.telemetry import Cost, RoundRecord, Work, together
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +95,6 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
         levels=_levels(levels, checks, [work for r in rounds for work in r.work.get(sequence, ())], decode_seconds),
         cost=together(r.cost for r in rounds),
     )
-
-
-def together(costs: Iterable[Mapping[str, Cost]]) -> dict[str, Cost]:
-    """Costs by level, added up."""
-    total: dict[str, Cost] = {}
-    for each in costs:
-        for name, cost in each.items():
-            total[name] = total[name] + cost if name in total else cost
-    return total
 
 
 def _levels(

@@ -244,6 +244,7 @@ class LocalVerifier:
             cached_tokens=state.cached if gain.tokens and reading else 0,
             read=rows if reading else 0,
             prompt_left=0 if gain.tokens or not reading else len(state.request.prompt) - cache.length,
+            cost=check.rows.cost,
         )
         if state.request.needs != Needs():
             verdict = replace(verdict, features=self._features_of(state, check, gain, held, rows))
