@@ -213,7 +213,7 @@ def _expect_repackable(weight: torch.Tensor, isa: str) -> None:
     if not can_repack(weight, isa):
         raise ContractError(
             f"a weight of {weight.dtype} {list(weight.shape)} has no layout of its own for {isa}; expected bf16 "
-            "from a multiple of 64 bytes on, outputs a multiple of 16, inputs of 32, and instructions that have one"
+            "from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, and instructions that have one"
         )
 
 
