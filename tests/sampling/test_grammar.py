@@ -19,7 +19,8 @@ from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.grammar import GrammarConstraint, Grammars
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.generate import GenerateSettings
-from foretoken.text.tokenizer import TextStream, Tokenizer
+from foretoken.text.stream import TextStream
+from foretoken.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
 
