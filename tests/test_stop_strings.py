@@ -22,7 +22,8 @@ from foretoken.protocol.types import Budget
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
-from foretoken.text.tokenizer import TextStream, Tokenizer, watch_for_stops
+from foretoken.text.stream import TextStream, watch_for_stops
+from foretoken.text.tokenizer import Tokenizer
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted
 from tests.world import LONGEST, make_world

@@ -16,7 +16,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import CheckpointError
-from foretoken.text.tokenizer import StreamDecoder, Tokenizer
+from foretoken.text.stream import StreamDecoder
+from foretoken.text.tokenizer import Tokenizer
 
 
 def _save(tokenizer: tokenizers.Tokenizer, folder: Path, **special: str) -> Tokenizer:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.decoder import cache as memory
+from foretoken.decoder import memory
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.rows import Rows

@@ -20,6 +20,7 @@ from tests.world import World, chain_of, decode, make_world
 FILES = (
     "decoder/cache.py",
     "decoder/caches.py",
+    "decoder/memory.py",
     "verification/local.py",
     "loop/engine.py",
     "decoder/rows.py",
@@ -47,7 +48,7 @@ def talk(world: World) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @both
 def test_a_cache_is_whole_wherever_its_growing_is_interrupted(arithmetic: str) -> None:
-    interrupts = Interrupts("decoder/cache.py")
+    interrupts = Interrupts("decoder/cache.py", "decoder/memory.py")
     target = make_world(arithmetic).target
 
     def full() -> Cache:

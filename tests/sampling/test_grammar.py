@@ -19,7 +19,8 @@ from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.grammar import GrammarConstraint, Grammars
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.generate import GenerateSettings
-from foretoken.text.tokenizer import TextStream, Tokenizer
+from foretoken.text.stream import TextStream
+from foretoken.text.tokenizer import Tokenizer
 
 pytest.importorskip("llguidance", reason="the extra 'grammar' is not installed")
 
@@ -359,15 +360,16 @@ def test_nothing_is_imported_before_a_grammar_is_asked_for(monkeypatch: pytest.M
 
 
 def test_a_grammar_is_compiled_once_and_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    from foretoken.sampling import compiled as compiling
     from foretoken.sampling import grammar
 
     compiled: list[tuple[str, str]] = []
 
-    def counting(kind: str, text: str, tokens: Any, compile: Callable[..., Any] = grammar._compile) -> Any:
+    def counting(kind: str, text: str, tokens: Any, compile: Callable[..., Any] = compiling._compile) -> Any:
         compiled.append((kind, text))
         return compile(kind, text, tokens)
 
-    monkeypatch.setattr(grammar, "_compile", counting)
+    monkeypatch.setattr(compiling, "_compile", counting)
     monkeypatch.setattr(grammar, "_COMPILED", 2)
     grammars = Grammars(TOKENIZER)
     for text in "aabacab":

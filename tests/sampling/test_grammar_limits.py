@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import foretoken
-import foretoken.sampling.grammar as grammar_module
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import GrammarError, SettingError
 from foretoken.protocol.types import Request, SamplingParams
+from foretoken.sampling import compiled
 from foretoken.sampling.grammar import GrammarConstraint, Grammars
 from foretoken.sampling.sampler import Sampler
 from foretoken.settings.generate import GenerateSettings
@@ -157,7 +157,7 @@ def test_what_others_and_forgotten_tokens_used_up_is_not_held_against_a_sequence
             constraint.advance(token)
         return told(constraint)
 
-    monkeypatch.setitem(grammar_module._LIMITS, limit, value)
+    monkeypatch.setitem(compiled._LIMITS, limit, value)
     shared = Grammars(TOKENIZER)
     wanderers = [(constraint_of(shared, grammar), list[int]()) for _ in range(3)]
     gave_up = went_on = 0

@@ -12,8 +12,8 @@ import pytest
 from foretoken.common.pictures import expect_drawable
 from foretoken.errors import InputError, SettingError
 from foretoken.results.completion import Completion
-from foretoken.timeline import draw as drawing
 from foretoken.timeline.draw import draw
+from foretoken.timeline.page import LEVELS
 from tests.timeline.rounds import PROMPT, completion, rounds
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -129,6 +129,6 @@ def test_nothing_half_written_is_left(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_more_levels_than_colours(tmp_path: Path) -> None:
-    levels = [f"level-{i}" for i in range(len(drawing._LEVELS) + 2)]
+    levels = [f"level-{i}" for i in range(len(LEVELS) + 2)]
     draw(tmp_path / "many.png", completion(rounds(2), levels=levels), "large")
     assert (tmp_path / "many.png").exists()

@@ -25,7 +25,7 @@ from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.kernels import forked
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
-from foretoken.text.tokenizer import watch_for_stops
+from foretoken.text.stream import watch_for_stops
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.uncached import UncachedVerifier
 

@@ -16,67 +16,19 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from foretoken.decoder.memory import UNWRITTEN, Memory, Places
 from foretoken.errors import ContractError
 
-_UNWRITTEN = 0
 _writers = itertools.count(1)
-_FIRST_CAPACITY = 256  # positions
 
 
 def new_writer() -> int:
     """A tag that no pass had before: what a pass wrote can be told from everything else that lies in scratch."""
     return next(_writers)
-
-
-class _Memory(NamedTuple):
-    """What a cache lies in: keys and values [layers, capacity, kv_heads, head_dim], tags [layers, capacity].
-
-    A cache replaces the three at once, in one assignment. An interruption while it grows thus leaves the old memory
-    whole, never keys of one size beside values of another, into which native code would write past the end.
-    """
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    tags: npt.NDArray[np.int64]
-
-    def grown(self, capacity: int) -> _Memory:
-        """The same contents, in room for `capacity` positions."""
-        tags = np.full((len(self.tags), capacity), _UNWRITTEN)
-        tags[:, : self.tags.shape[1]] = self.tags
-        return _Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags)
-
-    def address(self, row: int, first_layer: int) -> tuple[int, int, int, int]:
-        """Of a row: its key and its value in the first layer, bytes from one layer to the next, that first layer."""
-        keys = self.keys
-        offset = row * keys.stride(1) * keys.itemsize
-        return keys.data_ptr() + offset, self.values.data_ptr() + offset, keys.stride(0) * keys.itemsize, first_layer
-
-    def expect_room(self, rows: int) -> None:
-        """What is handed over by address is written to without another look at its size."""
-        capacity = self.keys.shape[1]
-        if self.values.shape != self.keys.shape or self.tags.shape != self.keys.shape[:2] or rows > capacity:
-            raise ContractError(
-                f"a cache has room for {capacity} keys, {self.values.shape[1]} values and {self.tags.shape[1]} tags, "
-                f"expected the same for each, and {rows} at least; end its sequence"
-            )
-
-
-class Places(NamedTuple):
-    """Where keys and values lie, for native code: good until a row is placed, and as long as `memory` is kept.
-
-    own: of the first slot, its key and its value in the first layer of this cache, bytes from one layer to the next,
-    that first layer. prefix, in stretches: first position, the one behind the last, and the same of the first position.
-    """
-
-    own: tuple[int, int, int, int]
-    prefix: list[tuple[int, int, int, int, int, int]]
-    memory: list[_Memory]
 
 
 class Cache:
@@ -97,16 +49,14 @@ class Cache:
         self.parent = parent
         self.base = base
         self.length: int = self.base  # committed positions, the parent's included
-        self._epoch = 0  # counts truncations, which pull the ground from under views
-        self._parent_epoch = 0 if parent is None else parent._epoch
-        self.turn = 0  # counts how often scratch was given up: rows that were placed before belong nowhere
+        self._truncations = 0  # which pull the ground from under views
+        self._parent_truncations = 0 if parent is None else parent._truncations
+        self.epoch = 0  # counts how often scratch was given up: rows that were placed before belong nowhere
         self.writers = 0  # passes that write to this memory by address
         self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
-        shape = (len(layers), 0, kv_heads, head_dim)
-        keys, values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
-        self._memory = _Memory(keys, values, np.empty((len(layers), 0), dtype=np.int64))
+        self._memory = Memory.empty(len(layers), kv_heads, head_dim, dtype, device)
         self.device = device
 
     # -- scratch ----------------------------------------------------------------------------------------------------
@@ -129,7 +79,7 @@ class Cache:
             self._parents.append(parent)
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
         start = self.length - self.base
-        self._memory.tags[:, start + first : start + self.scratch] = _UNWRITTEN
+        self._memory.tags[:, start + first : start + self.scratch] = UNWRITTEN
         return range(first, self.scratch)
 
     def position(self, slot: int) -> int:
@@ -199,7 +149,7 @@ class Cache:
 
     def discard(self) -> None:
         """Forget all scratch."""
-        self.turn += 1
+        self.epoch += 1
         self.linear = True
         self._parents.clear()
         self._depths.clear()
@@ -221,8 +171,8 @@ class Cache:
         start = self.length - self.base
         in_order = list(path) == list(range(len(path)))
         where = slice(start, start + len(path)) if in_order else np.asarray(path) + start
-        keys, values, tags = self._memory
-        right = tags[:, where] == writer
+        memory = self._memory
+        right = memory.tags[:, where] == writer
         if not right.all():
             layer, row = np.argwhere(~right)[0].tolist()
             raise ContractError(
@@ -230,9 +180,8 @@ class Cache:
             )
         if not in_order:
             # a commit that is broken off between the moves must not be tried again: these slots are nobody's now
-            tags[:, start : start + self.scratch] = _UNWRITTEN
-            for tensor in (keys, values):
-                _move(tensor, path, start)
+            memory.tags[:, start : start + self.scratch] = UNWRITTEN
+            memory.move(path, start)
         self.discard()
         self.length += len(path)
 
@@ -242,7 +191,7 @@ class Cache:
             raise ContractError(f"cannot truncate to {length}; expected {self.base} to {self.length}")
         self.discard()
         if length < self.length:
-            self._epoch += 1
+            self._truncations += 1
         self.length = length
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -274,8 +223,7 @@ class Cache:
         self._expect_root("copy", length)
         other = self._like(self.layers)
         other._reserve(length)
-        for ours, theirs in zip(self._memory[:2], other._memory[:2], strict=True):
-            _copy(theirs, ours, length)
+        self._memory.copy_to(other._memory, length)
         other.length = length
         return other
 
@@ -305,7 +253,7 @@ class Cache:
         return digest.hexdigest()
 
     def _expect_ground(self) -> None:
-        if self.parent is not None and self.parent._epoch != self._parent_epoch:
+        if self.parent is not None and self.parent._truncations != self._parent_truncations:
             raise ContractError("the cache under this view was truncated; make a new view each round")
 
     def _layer(self, layer: int) -> int:
@@ -319,46 +267,8 @@ class Cache:
         return self.length - self.base + self.scratch
 
     def _reserve(self, rows: int) -> None:
-        capacity = self._memory.keys.shape[1]
-        if rows <= capacity:
+        if rows <= self._memory.capacity:
             return
         if self.writers:
             raise ContractError("a cache cannot grow while another thread's pass writes to it; wait for the pass")
-        capacity = max(_FIRST_CAPACITY, capacity)
-        while capacity < rows:
-            capacity *= 2
-        self._memory = self._memory.grown(capacity)
-
-
-# Keys and values in the CPU's memory are moved by numpy, in one call and on one thread: PyTorch would wake its own
-# threads, which then spin on the cores that the next pass wants, and which a forked process does not have.
-
-
-def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """The same memory, as bytes: numpy knows no bfloat16."""
-    array: npt.NDArray[np.uint8] = tensor.view(torch.uint8).numpy()
-    return array
-
-
-def _copy(to: torch.Tensor, tensor: torch.Tensor, length: int) -> None:
-    """The first `length` positions, into another tensor."""
-    if tensor.device.type == "cpu":
-        _bytes(to)[:, :length] = _bytes(tensor)[:, :length]
-    else:
-        to[:, :length] = tensor[:, :length]
-
-
-def _grown(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
-    grown = tensor.new_empty((tensor.shape[0], capacity, *tensor.shape[2:]))
-    _copy(grown, tensor, tensor.shape[1])
-    return grown
-
-
-def _move(tensor: torch.Tensor, path: Sequence[int], start: int) -> None:
-    """The rows of a path of slots, to the first slots: [layers, capacity, ...], slot 0 at `start`. They are gathered
-    before the first one is written over."""
-    to, where = slice(start, start + len(path)), [start + slot for slot in path]
-    if tensor.device.type == "cpu":
-        _bytes(tensor)[:, to] = _bytes(tensor)[:, where]
-    else:
-        tensor[:, to] = tensor[:, where]
+        self._memory = self._memory.grown(rows)  # keys, values and tags at once: see `Memory`

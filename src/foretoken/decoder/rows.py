@@ -21,7 +21,7 @@ class Segment:
     cache: Cache
     slots: range
     span: slice
-    turn: int  # the cache's, when the rows were placed
+    epoch: int  # the cache's, when the rows were placed
 
 
 class Rows:
@@ -49,7 +49,7 @@ class Rows:
             first = len(self.tokens)
             self.tokens.extend(tokens)
             self.positions.extend(cache.position(slot) for slot in slots)
-            self.segments.append(Segment(cache, slots, slice(first, len(self.tokens)), cache.turn))
+            self.segments.append(Segment(cache, slots, slice(first, len(self.tokens)), cache.epoch))
         if not self.segments:
             raise ContractError("a pass came without rows; expected some")
         # of each row: the slots of its ancestors and itself; empty where those are simply all slots up to its own
@@ -66,14 +66,14 @@ class Rows:
         one = copy(self)
         one.cost = Cost()
         one.tokens, one.positions, one.paths = list(tokens), self.positions[first:stop], self.paths[first:stop]
-        one.segments = [Segment(segment.cache, segment.slots[first:stop], slice(0, stop - first), segment.turn)]
+        one.segments = [Segment(segment.cache, segment.slots[first:stop], slice(0, stop - first), segment.epoch)]
         return one
 
     def expect_placed(self) -> None:
         """Refuse rows whose slots have been discarded, committed or truncated away since they were placed."""
         for segment in self.segments:
             cache, slots, position = segment.cache, segment.slots, self.positions[segment.span.start]
-            if segment.turn != cache.turn:
+            if segment.epoch != cache.epoch:
                 raise ContractError(
                     f"rows were placed in slots {slots.start} to {slots.stop - 1} from position {position} on, which "
                     f"their cache has since given up (it has {cache.scratch} slots from {cache.length} on)"

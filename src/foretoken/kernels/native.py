@@ -1,6 +1,6 @@
 """The native module: whether it is there, which instruction sets it may use, and thin checked calls into it.
 
-A call here checks what it is given and says in words what is wrong; the kernels themselves take addresses and sizes.
+A call here first has what it is given looked at (`foretoken.kernels.refusals`): the kernels take addresses and sizes.
 A whole pass goes through a plan (`foretoken.decoder.native_pass`), not through these single operations.
 """
 
@@ -13,7 +13,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from foretoken.errors import ContractError, NativeError, nearest
-from foretoken.kernels.choosing import Floats, Noise, Warp, expect
+from foretoken.kernels import refusals
+from foretoken.kernels.choosing import Floats, Noise, Warp
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx
 # avxvnni by AVX-512's form of its instruction
 EMULATED, TWIN = "amx-emulated", "avxvnni-twin"
 _NUMBERS = {name: number for number, name in enumerate((*ISAS, EMULATED, TWIN))}
-FORMATS = {"torch.bfloat16": 0, "torch.float16": 1, "torch.float32": 2}  # by the name of a type
+FORMATS = {name: number for number, name in enumerate(refusals.FLOATS)}  # by the name of a type
 CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
 INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # what rows are rounded to before they meet low-bit weights
 
@@ -116,21 +117,14 @@ def explain() -> str:
 
 def argmax(logits: torch.Tensor, isa: str) -> int | None:
     """See `foretoken.kernels.argmax`. logits: float32 [V], on the CPU."""
-    _expect("logits", logits, ("V",), float32=True)
-    if len(logits) == 0:
-        raise ContractError("argmax got no logits; expected float32 [V], V > 0")
+    refusals.expect_logits(logits)
     index = int(_present().argmax(_NUMBERS[isa], logits.data_ptr(), len(logits)))
     return None if index < 0 else index
 
 
 def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int, isa: str) -> tuple[list[int], list[float]] | None:
     """See `foretoken.kernels.choosing.rank`: the same bits. logits: float32 [V], contiguous."""
-    expect(logits, noise, count)
-    if not (logits.flags.c_contiguous and logits.flags.aligned):
-        raise ContractError(
-            f"logits has strides {logits.strides}, or begins within a number; expected contiguous memory: call "
-            f"numpy.require(logits, requirements='CA')"
-        )
+    refusals.expect_ranking(logits, noise, count)
     if len(logits) == 0:
         return None
     dice = (0, 0, 0, 0) if noise is None else (noise.seed, noise.completion, noise.step, noise.stream)
@@ -169,19 +163,8 @@ def linear(
     """
     import torch
 
-    if threads < 1:
-        raise ContractError(f"{threads} threads were asked for; expected 1 or more")
-    _expect("x", x, ("N", "K"), float32=True)
-    if isinstance(weight, torch.Tensor):
-        _expect("weight", weight, ("M", "K"))
-    outputs, size = weight.shape
-    if size != x.shape[1]:
-        raise ContractError(f"x has {x.shape[1]} inputs and the weight {size}; expected as many")
-    if bias is not None:
-        _expect("bias", bias, ("M",), float32=True)
-        if len(bias) != outputs:
-            raise ContractError(f"the bias has {len(bias)} numbers for {outputs} outputs; expected as many")
-    out = torch.empty((len(x), outputs), dtype=torch.float32)
+    refusals.expect_linear(x, weight, bias, threads)
+    out = torch.empty((len(x), weight.shape[0]), dtype=torch.float32)
     if repacked:
         assert isinstance(weight, torch.Tensor)
         _expect_repackable(weight, isa)
@@ -202,14 +185,9 @@ def numbers(
 
     if isinstance(weight, torch.Tensor):
         return [weight.data_ptr(), *weight.shape, bias, FORMATS[str(weight.dtype)], int(repacked), 0, 0, 0]
-    name = weight.format.name
-    if inputs not in INPUTS or (inputs == "fp32" and name != "mxfp4"):
-        raise ContractError(f"{name} with inputs {inputs!r}; expected bf16 or int8, or with mxfp4 fp32")
-    parts = (weight.codes, weight.scales)
-    if any(part.device.type != "cpu" or not part.is_contiguous() for part in parts):
-        raise ContractError(f"a {name} weight on {weight.codes.device} has gaps, or is not on the CPU; copy it there")
-    codes, scales = (part.data_ptr() for part in parts)
-    return [codes, *weight.shape, bias, CODED[name], 0, INPUTS[inputs], scales, weight.format.group]
+    refusals.expect_low_bit(weight, inputs)
+    kind, codes, scales = CODED[weight.format.name], weight.codes.data_ptr(), weight.scales.data_ptr()
+    return [codes, *weight.shape, bias, kind, 0, INPUTS[inputs], scales, weight.format.group]
 
 
 def repacks(isa: str) -> bool:
@@ -226,7 +204,7 @@ def can_repack(weight: torch.Tensor, isa: str) -> bool:
 
 def repack(weight: torch.Tensor, isa: str, threads: int = 1) -> None:
     """Put a bf16 weight [M, K] into the instruction set's own layout, in place."""
-    _expect("weight", weight, ("M", "K"))
+    refusals.expect_floats("weight", weight, ("M", "K"))
     _expect_repackable(weight, isa)
     _present().repack(_NUMBERS[isa], threads, weight.data_ptr(), *weight.shape)
 
@@ -235,7 +213,7 @@ def _expect_repackable(weight: torch.Tensor, isa: str) -> None:
     if not can_repack(weight, isa):
         raise ContractError(
             f"a weight of {weight.dtype} {list(weight.shape)} has no layout of its own for {isa}; expected bf16 "
-            "from a multiple of 64 bytes on, outputs a multiple of 16, inputs of 32, and instructions that have one"
+            "from a multiple of 64 bytes on, outputs a multiple of 16 and inputs of 32, and instructions that have one"
         )
 
 
@@ -243,10 +221,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, isa: str) -> tor
     """x: float32 [N, width]; weight: float32 [width]."""
     import torch
 
-    _expect("x", x, ("N", "width"), float32=True)
-    _expect("weight", weight, ("width",), float32=True)
-    if len(weight) != x.shape[1]:
-        raise ContractError(f"the weight has {len(weight)} numbers for a width of {x.shape[1]}; expected as many")
+    refusals.expect_norm(x, weight)
     out = torch.empty_like(x)
     _present().norm(_NUMBERS[isa], x.data_ptr(), weight.data_ptr(), eps, *x.shape, out.data_ptr())
     return out
@@ -256,10 +231,7 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor, isa: str) -> torch.Tensor:
     """silu(gate) * up, float32 [n]."""
     import torch
 
-    _expect("gate", gate, ("n",), float32=True)
-    _expect("up", up, ("n",), float32=True)
-    if len(gate) != len(up):
-        raise ContractError(f"gate has {len(gate)} numbers and up {len(up)}; expected as many")
+    refusals.expect_gate(gate, up)
     out = torch.empty_like(gate)
     _present().silu_mul(_NUMBERS[isa], gate.data_ptr(), up.data_ptr(), len(gate), out.data_ptr())
     return out
@@ -267,15 +239,7 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor, isa: str) -> torch.Tensor:
 
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, isa: str) -> torch.Tensor:
     """heads: float32 [N, head_dim]; cos, sin: float32 [N, head_dim / 2]."""
-    _expect("heads", heads, ("N", "head_dim"), float32=True)
-    rows, head_dim = heads.shape
-    if head_dim % 2:
-        raise ContractError(f"heads of {list(heads.shape)} have no halves; expected an even head_dim")
-    for name, tensor in (("cos", cos), ("sin", sin)):
-        _expect(name, tensor, ("N", "head_dim / 2"), float32=True)
-        half = [rows, head_dim // 2]
-        if list(tensor.shape) != half:
-            raise ContractError(f"{name} is {list(tensor.shape)} for heads of {list(heads.shape)}; expected {half}")
+    refusals.expect_halves(heads, cos, sin)
     out = heads.clone()
     _present().rotate(_NUMBERS[isa], out.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(heads), cos.shape[1])
     return out
@@ -285,10 +249,7 @@ def round_to(x: torch.Tensor, dtype: torch.dtype, isa: str) -> torch.Tensor:
     """float32 [n] in another type, to the nearest, ties to even: as a cache stores it."""
     import torch
 
-    _expect("x", x, ("n",), float32=True)
-    if str(dtype) not in FORMATS:
-        name = str(dtype).removeprefix("torch.")
-        raise ContractError(f"cannot round to {name}; expected bfloat16, float16 or float32")
+    refusals.expect_rounding(x, dtype)
     out = torch.empty(len(x), dtype=dtype)
     _present().store(_NUMBERS[isa], FORMATS[str(dtype)], x.data_ptr(), len(x), out.data_ptr())
     return out
@@ -298,7 +259,7 @@ def widen(x: torch.Tensor, isa: str) -> torch.Tensor:
     """[n] of any format as float32: as an embedding is read."""
     import torch
 
-    _expect("x", x, ("n",))
+    refusals.expect_floats("x", x, ("n",))
     out = torch.empty(len(x), dtype=torch.float32)
     _present().load(_NUMBERS[isa], FORMATS[str(x.dtype)], x.data_ptr(), len(x), out.data_ptr())
     return out
@@ -306,26 +267,9 @@ def widen(x: torch.Tensor, isa: str) -> torch.Tensor:
 
 def read_seconds(memory: torch.Tensor, threads: int, streams: int, isa: str) -> float:
     """Seconds that it takes to read all of a tensor once, each thread in 1, 2, 4, 8 or 16 streams."""
-    if memory.data_ptr() % 64 or not memory.is_contiguous():
-        raise ContractError("the memory to read does not begin at a multiple of 64 bytes, or has gaps")
-    if streams not in (1, 2, 4, 8, 16):
-        raise ContractError(f"{streams} streams were asked for; expected 1, 2, 4, 8 or 16")
+    refusals.expect_streams(memory, streams)
     size = memory.numel() * memory.element_size()
     return float(_present().read(isa_number(isa), threads, streams, memory.data_ptr(), size))
-
-
-def _expect(name: str, tensor: torch.Tensor, shape: tuple[str, ...], *, float32: bool = False) -> None:
-    """What came, what was expected: a kernel that is given an address cannot ask."""
-    wanted = "float32" if float32 else "bfloat16, float16 or float32"
-    dtype = str(tensor.dtype)
-    right = dtype == "torch.float32" if float32 else dtype in FORMATS
-    if not right or tensor.ndim != len(shape) or tensor.device.type != "cpu":
-        raise ContractError(
-            f"{name} is {dtype.removeprefix('torch.')} {list(tensor.shape)} on {tensor.device}; expected {wanted} "
-            f"[{', '.join(shape)}] on the CPU"
-        )
-    if not tensor.is_contiguous():
-        raise ContractError(f"{name} has strides {tensor.stride()}; expected contiguous memory: call .contiguous()")
 
 
 def _present() -> ModuleType:

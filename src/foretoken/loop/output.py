@@ -14,7 +14,8 @@ from foretoken.errors import InputError
 from foretoken.protocol.types import FinishReason, Request, Verdict
 from foretoken.results.completion import Completion, TokenLogprobs
 from foretoken.settings.generate import GenerateSettings
-from foretoken.text.tokenizer import TextStream, Tokenizer
+from foretoken.text.stream import TextStream
+from foretoken.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

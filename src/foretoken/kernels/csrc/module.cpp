@@ -1,4 +1,4 @@
-// The bindings, and nothing else. Python checks types and shapes (kernels/native.py); kernels take pointers and sizes.
+// The bindings, and nothing else. Python checks types and shapes (kernels/refusals.py); kernels take pointers and sizes.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
