@@ -13,6 +13,7 @@ from foretoken.api.audit import audit
 from foretoken.api.chat import Chat
 from foretoken.api.checkpoint import Checkpoint
 from foretoken.api.requests import Requests
+from foretoken.api.trusted import changed, trusted
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.errors import BatchError, ForetokenError, SettingError, quoted, without_frames
@@ -241,27 +242,7 @@ class Model:
             prompts,
             at_once,
         )
-        return self._trusted(events, len(prompts))
-
-    def _trusted(self, events: Generator[Event], count: int) -> Generator[Event]:
-        """Events of a loop over so many prompts, while the files that weights are mapped from are what they were. They
-        are looked at before a pass reads them, and again before what came of it is passed on."""
-        left = set(range(count))
-        with closing(events):
-            while (error := self._changed()) is None:
-                event = next(events, None)
-                if event is None:
-                    return
-                if (error := self._changed()) is not None:
-                    break
-                if isinstance(event[1], Ended):
-                    left.discard(event[0])
-                yield event
-        yield from ((index, Ended(error=error)) for index in sorted(left))
-
-    def _changed(self) -> ForetokenError | None:
-        """What is wrong where a file that weights are mapped from has changed since it was loaded."""
-        return next((error for files in self._mapped if (error := files.changed()) is not None), None)
+        return trusted(events, len(prompts), self._mapped)
 
     def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
         """Raises what it ended with, and what an audit ends with."""
@@ -280,7 +261,7 @@ class Model:
         # it shares nothing with the first; of a prompt that was another's it reads all
         again = replace(request, sequence=self._requests.number(), conversation=None, prompt_of=None)
         audited = audit(self._verifier, again, tokens) if settings.audit else None
-        if audited is not None and (error := self._changed()) is not None:
+        if audited is not None and (error := changed(self._mapped)) is not None:
             raise error
         return Completion(
             tokens=tokens,
