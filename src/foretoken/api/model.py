@@ -19,7 +19,7 @@ from foretoken.decoder.outputs import joined
 from foretoken.errors import BatchError, ForetokenError, SettingError, quoted, without_frames
 from foretoken.loop.engine import Engine
 from foretoken.loop.generating import Ended, Event, Prepare, generating
-from foretoken.loop.output import Generation, Output, Piece, Stream
+from foretoken.loop.output import Generation, Output, Piece, Stream, exhausted
 from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Cost
@@ -97,7 +97,7 @@ class Model:
         """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
         chosen = GenerateSettings.chosen(chosen, settings)
         run = self._run(self._requests.of(prompt, chosen), chosen)
-        return _exhausted(run)
+        return exhausted(run)
 
     @overload
     def generate_many(
@@ -294,11 +294,3 @@ class Model:
     def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
         """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
         return self._requests.tokens_of(prompt)
-
-
-def _exhausted(run: Generation) -> list[Completion]:
-    while True:
-        try:
-            next(run)
-        except StopIteration as end:
-            return list(end.value)

@@ -92,13 +92,13 @@ class NativePass:
         """Layers lo to hi over hidden states, which are left as they are."""
         out = torch.empty(hidden.shape)
         np.copyto(out.numpy(), hidden.detach().float().numpy())
-        self._run(rows, False, lo, hi, out, None, None)
+        self._run(rows, range(lo, hi), out, embed=False)
         return out
 
     def forward(self, rows: Rows) -> torch.Tensor:
         """Embedding and all layers: float32 [N, hidden]."""
         hidden = torch.empty((len(rows), self._config.hidden_size))
-        self._run(rows, True, 0, self._config.num_layers, hidden, None, None)
+        self._run(rows, range(self._config.num_layers), hidden)
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -119,7 +119,7 @@ class NativePass:
         hidden = torch.empty((len(rows), self._config.hidden_size))
         logits = torch.empty((len(rows), self._config.valid_vocab_size))
         best = torch.empty(len(rows), dtype=torch.int64)
-        self._run(rows, True, 0, self._config.num_layers, hidden, logits, best)
+        self._run(rows, range(self._config.num_layers), hidden, scores=(logits, best))
         choices = best.tolist()
         return hidden, Scored(logits, lambda row: None if choices[row] < 0 else choices[row])
 
@@ -145,17 +145,19 @@ class NativePass:
     def _run(
         self,
         rows: Rows,
-        embed: bool,
-        lo: int,
-        hi: int,
+        layers: range,
         hidden: torch.Tensor,
-        logits: torch.Tensor | None,
-        best: torch.Tensor | None,
+        *,
+        embed: bool = True,
+        scores: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        self._expect_fit(rows, range(lo, hi))
+        """Run layers over hidden states, which are overwritten. embed: they begin as the rows' embeddings. scores:
+        where logits and choices go, behind the last layer."""
+        self._expect_fit(rows, layers)
+        logits, best = (0, 0) if scores is None else (tensor.data_ptr() for tensor in scores)
         with _placed(rows) as places:
-            for layers, home in stretches(self._weights.homes, lo, hi):
-                ends = layers.stop == hi
+            for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):
+                ends = stretch.stop == layers.stop
                 with acquired(home):
                     self._plan.run(
                         rows.tokens,
@@ -163,15 +165,15 @@ class NativePass:
                         *self._rope.addresses(rows.positions),
                         places,
                         rows.paths,
-                        embed and layers.start == lo,
-                        layers.start,
-                        layers.stop,
+                        embed and stretch.start == layers.start,
+                        stretch.start,
+                        stretch.stop,
                         hidden.data_ptr(),
-                        0 if logits is None or not ends else logits.data_ptr(),
-                        0 if best is None or not ends else best.data_ptr(),
+                        logits if ends else 0,
+                        best if ends else 0,
                     )
         for segment in rows.segments:
-            segment.cache.tag(range(lo, hi), segment.slots, rows.writer)
+            segment.cache.tag(layers, segment.slots, rows.writer)
 
     def _expect_fit(self, rows: Rows, layers: range) -> None:
         """What is written by address must lie where it is thought to lie."""

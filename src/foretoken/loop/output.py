@@ -114,3 +114,12 @@ def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogpro
     return TokenLogprobs(
         token, float(row[token] - total), tuple((int(other), float(row[other] - total)) for other in best)
     )
+
+
+def exhausted(run: Generation) -> list[Completion]:
+    """The completions at the end of a generation whose pieces nobody wants."""
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            return list(end.value)
