@@ -63,6 +63,17 @@ def test_it_is_what_generate_gives_with_the_same_draft() -> None:
             assert torch.equal(done.logits, alone.logits)
 
 
+def test_by_the_rejection_rule_too_each_is_what_it_is_by_itself() -> None:
+    """There the text depends on the draft, which must not depend on how many others share its passes."""
+    judged = foretoken.load("stdlib-7m", draft="stdlib-1m:tokens=6", rule="rejection", threads=1)
+    how: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "seed": 3, "ignore_eos": True}
+    texts = ["def add(", LOOP, "import os\nimport", "class Stack:"]
+    alone = [judged.generate(text, **how) for text in texts]
+    together = judged.generate_many(texts, **how)
+    assert [done.tokens for done in together] == [done.tokens for done in alone]
+    assert max(len(done.stats.accepted_per_position) for done in together) > 3, "four of them drafted as one does"
+
+
 def test_settings_may_come_ready_made_and_an_audit_finds_nothing() -> None:
     ready = foretoken.GenerateSettings(max_new_tokens=6, audit=True, hash_logits=True)
     for done in model("mxfp4,lookup").generate_many(PROMPTS, ready, at_once=3):

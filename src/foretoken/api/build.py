@@ -71,7 +71,8 @@ def with_draft(
     cache = model.settings.cache if cache is None else cache
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
     levels = find_levels(name_levels(chosen), model.folder)
-    return _drafting(levels, model.checkpoint, chosen, samplers, loaded)
+    checkpoint = replace(model.checkpoint, tokenizer=model.tokenizer, end_tokens=model.end_tokens)
+    return _drafting(levels, checkpoint, chosen, samplers, loaded)
 
 
 def _drafting(

@@ -230,7 +230,9 @@ class Model:
     def _generating(self, prompts: Sequence[Prepare], at_once: int) -> Generator[Event]:
         """A loop of this call's own."""
         s = self.settings
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, s.shared_rows)
+        # by the rejection rule the text depends on the draft, which must not depend on who else is there
+        shared = None if s.rule == "rejection" else s.shared_rows
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared)
         events = generating(
             lambda recorder: Engine(
                 self._verifier,
@@ -259,7 +261,7 @@ class Model:
         if stats.cost:  # a decoder that had nothing to do is told, too
             stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
         # it shares nothing with the first; of a prompt that was another's it reads all
-        again = replace(request, sequence=self._requests.number(), conversation=None, prompt_of=None)
+        again = replace(request, sequence=self._requests.new_sequence(), conversation=None, prompt_of=None)
         audited = audit(self._verifier, again, tokens) if settings.audit else None
         if audited is not None and (error := changed(self._mapped)) is not None:
             raise error

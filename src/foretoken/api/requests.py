@@ -14,7 +14,7 @@ from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
 
 
-class Speaks(Protocol):
+class HasTokens(Protocol):
     """What a model knows of its tokens. A caller may replace either, so both are asked for each time."""
 
     tokenizer: Tokenizer | None
@@ -24,13 +24,13 @@ class Speaks(Protocol):
 class Requests:
     """Makes the requests for one model. rule: by which its drafts are judged."""
 
-    def __init__(self, model: Speaks, verifier: Verifier, rule: str) -> None:
+    def __init__(self, model: HasTokens, verifier: Verifier, rule: str) -> None:
         self._model = model
         self._verifier = verifier
         self._rule = rule
         self._numbers = itertools.count()
 
-    def number(self) -> int:
+    def new_sequence(self) -> int:
         """A number that no sequence has had."""
         return next(self._numbers)
 
@@ -40,10 +40,10 @@ class Requests:
         """One request a completion."""
         self.expect_usable(settings)
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
-        first = self.number()
+        first = self.new_sequence()
         return [
             Request(
-                sequence=self.number() if completion else first,
+                sequence=self.new_sequence() if completion else first,
                 prompt=tokens,
                 max_new_tokens=settings.max_new_tokens,
                 end_tokens=frozenset() if settings.ignore_eos else self._model.end_tokens,

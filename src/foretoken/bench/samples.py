@@ -25,8 +25,8 @@ class Sample:
     """One prompt, generated once with one draft. `tokens` are those of each turn; seconds and counts are of all turns
     together; `decoded` tokens came in `decode_seconds`, the first of each turn belongs to the prompt's pass.
     `levels`: passes, seconds, drafted and accepted tokens by the level's name. `cost`: what decoding cost, without the
-    prompts' reading, by the name of the level whose decoder ran, `target` among them (`decoder.cost.Cost`). `answer`: a
-    line of Spec-Bench's, if asked for."""
+    prompts' reading, by the name of the level whose decoder ran, `target` among them
+    (`protocol.telemetry.Cost`). `answer`: a line of Spec-Bench's, if asked for."""
 
     draft: str
     temperature: float

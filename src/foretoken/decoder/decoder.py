@@ -102,7 +102,7 @@ class Decoder:
         tokens = tokens.tokens if isinstance(tokens, Rows) else tokens
         self._expect_known(tokens)
         hidden = self._pass.embed(tokens)
-        self._spent(self._costs.embed(len(tokens)), rows)
+        self._add_cost(self._costs.embed(len(tokens)), rows)
         return hidden
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
@@ -116,7 +116,7 @@ class Decoder:
                 f"{self.config.num_layers}, and hidden states {list(expected)}"
             )
         hidden = self._pass.layers(hidden, rows, lo, hi)
-        self._spent(self._costs.layers(rows, lo, hi), rows)
+        self._add_cost(self._costs.layers(rows, lo, hi), rows)
         return hidden
 
     @torch.no_grad()
@@ -133,7 +133,7 @@ class Decoder:
                 f"on {self.device}"
             )
         logits = self._pass.head(hidden)
-        self._spent(self._costs.head(len(hidden)), rows)
+        self._add_cost(self._costs.head(len(hidden)), rows)
         return logits
 
     @torch.no_grad()
@@ -141,7 +141,7 @@ class Decoder:
         """Hidden states of a whole pass, before the final norm: float32 [N, hidden]."""
         self._expect_known(rows.tokens)
         hidden = self._pass.forward(rows)
-        self._spent(self._costs.forward(rows), rows)
+        self._add_cost(self._costs.forward(rows), rows)
         return hidden
 
     @torch.no_grad()
@@ -149,7 +149,7 @@ class Decoder:
         """A whole pass: hidden states of all rows, and logits of all of them, computed at once."""
         self._expect_known(rows.tokens)
         hidden, scored = self._pass.run(rows)
-        self._spent(self._costs.forward(rows) + self._costs.head(len(rows)), rows)
+        self._add_cost(self._costs.forward(rows) + self._costs.head(len(rows)), rows)
         return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
 
     @torch.no_grad()
@@ -194,7 +194,7 @@ class Decoder:
 
         return score
 
-    def _spent(self, cost: Cost, rows: Rows | None) -> None:
+    def _add_cost(self, cost: Cost, rows: Rows | None) -> None:
         self.cost += cost
         if rows is not None:
             rows.cost += cost
@@ -221,7 +221,7 @@ class Decoder:
             return Drafted([], Cost())
         rows = chain(cache, [token] * count, writer=writer)  # the first is right; the others follow from it
         tokens = self._pass.chain(cache, token, rows)
-        self._spent(self._costs.steps(rows, min(count, len(tokens) + 1)), rows)  # the row of a NaN was computed, too
+        self._add_cost(self._costs.steps(rows, min(count, len(tokens) + 1)), rows)  # the row of a NaN was computed, too
         return Drafted(tokens, rows.cost)
 
     def nan_error(self) -> NumericsError:

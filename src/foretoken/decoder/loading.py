@@ -122,7 +122,7 @@ def copied_codes(
     folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
 ) -> dict[str, QuantisedWeight]:
     """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own. instead:
-    what to do where there is no memory for them; without: layers whose are not read."""
+    what to do where there is no memory for them; without: layers whose weights are not read."""
     found = mapped_tensors(folder, config)
     assert config.low_bit is not None
     wanted = _coded_parts(config.low_bit, linear_shapes(config, without=without))

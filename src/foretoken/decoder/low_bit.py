@@ -15,6 +15,7 @@ import torch
 from foretoken.common.progress import progress
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.huge_pages import Kind, size_of, together
+from foretoken.decoder.homes.layers import acquired
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.shapes import HEAD, linear_shapes, stored_as
 from foretoken.decoder.weights import LINEARS, Weights
@@ -40,8 +41,8 @@ def quantised(
 ) -> Weights:
     """A copy with all linear layers in a format, the output layer too, in one allocation.
 
-    What is in no format is `share`'s, or without it the weights' own: so are all of the layers `own`. The weights must
-    lie in rows: what an instruction
+    What is in no format is `share`'s, or without it the weights' own, and so is everything of the layers in `own`. The
+    weights must lie in rows: what an instruction
     set's own layout holds, only its kernels know. Raises CheckpointError, with the tensor's name, where a weight holds
     a NaN or an infinity.
     """
@@ -84,8 +85,10 @@ def quantised_linears(
     linears = {name: linear for name, linear in named.items() if name in chosen}
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
         for name, linear in linears.items():
-            values, stored = _plain(linear, None, threads).values.cpu(), stored_as(name, config)
-            yield name, quantise(values, format, name=stored, quantiser=quantiser, threads=threads)
+            with acquired(weights.home_of(name)):
+                values, stored = _plain(linear, None, threads).values.cpu(), stored_as(name, config)
+                made = quantise(values, format, name=stored, quantiser=quantiser, threads=threads)
+            yield name, made
             done(linear.nbytes)
 
 
@@ -109,7 +112,9 @@ def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedW
         layers.append(replace(layer, **changed))
     replaced = {f"{name}.weight" for name in coded}
     tensors = {name: tensor for name, tensor in weights.tensors.items() if name not in replaced}
-    return replace(weights, layers=tuple(layers), head=linears[HEAD], tensors=tensors)
+    its = [f"model.layers.{at}.mlp.down_proj" for at in range(len(layers))]
+    homes = tuple(None if name in coded else home for name, home in zip(its, weights.homes, strict=False))
+    return replace(weights, layers=tuple(layers), head=linears[HEAD], tensors=tensors, homes=homes)
 
 
 def with_inputs(weights: Weights, inputs: str) -> Weights:

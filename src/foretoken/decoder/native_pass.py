@@ -23,7 +23,7 @@ from foretoken.decoder.linear import Linear
 from foretoken.decoder.outputs import Scored, step_by_step
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows
-from foretoken.decoder.weights import LayerWeights, Weights
+from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError
 from foretoken.kernels import native
 
@@ -67,7 +67,7 @@ class NativePass:
         self._plan = module.Plan(
             [*shape, *formats],
             c.norm_eps,
-            [self._layer(w, window) for w, window in zip(weights.layers, c.windows, strict=True)],
+            [self._layer(at, window) for at, window in enumerate(c.windows)],
             weights.embedding.data_ptr(),
             self._floats(weights.norm),
             self._linear(weights.head),
@@ -125,7 +125,7 @@ class NativePass:
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
         """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
-        if any(self._weights.homes):
+        if any(home is not None for home in self._weights.homes):
             return step_by_step(self.run, token, rows)
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
@@ -189,13 +189,9 @@ class NativePass:
                     f"a cache holds {segment.cache.kind}; expected {expected}: one that this decoder made"
                 )
 
-    def _layer(self, w: LayerWeights, window: int | None) -> list[int]:
-        norms = [
-            self._floats(w.input_norm),
-            self._floats(w.post_norm),
-            self._floats(w.query_norm),
-            self._floats(w.key_norm),
-        ]
+    def _layer(self, at: int, window: int | None) -> list[int]:
+        w = self._weights.layers[at]
+        norms = [self._floats(norm) for norm in (w.input_norm, w.post_norm, w.query_norm, w.key_norm)]
         linears = (w.query, w.key, w.value, w.output, w.gate, w.up, w.down)
         return [*norms, window or 0, *(number for linear in linears for number in self._linear(linear))]
 

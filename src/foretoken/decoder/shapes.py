@@ -11,7 +11,7 @@ EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 
 def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> dict[str, tuple[int, int]]:
     """The linear layers of a model, [outputs, inputs] by name; the output layer last, tied or not. without: layers
-    whose are left out."""
+    whose linear layers are left out."""
     c = config
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     shapes: dict[str, tuple[int, int]] = {}

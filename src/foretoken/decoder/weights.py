@@ -43,8 +43,9 @@ class LayerWeights:
 class Weights:
     """All weights of a decoder. `tensors` holds those that are not in a low-bit format once more by their names in the
     checkpoint: the same memory, so that the bytes of a linear layer with a layout of its own are in that layout there,
-    too. `mapped` are the files in which any of them lie; None of weights in memory of their own. `homes` are those of
-    layers that are not always in memory; what is no layer's always is."""
+    too. `mapped` are the files in which any of them lie; None of weights in memory of their own. `homes` has one
+    for each layer's matrices, None where they are always in memory; empty: all are. Everything else always is.
+    """
 
     embedding: torch.Tensor  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
@@ -89,14 +90,14 @@ class Weights:
     def first_not_finite(self) -> str | None:
         """The name of the first tensor that holds a NaN or an infinity, and how many."""
         for name, tensor in self.tensors.items():
-            with acquired(self._home_of(name)):
+            with acquired(self.home_of(name)):
                 bad = sum(map(_not_finite, torch.split(tensor.flatten(), _AT_ONCE)))
             if bad:
                 return f"{bad} of {tensor.numel()} numbers in {name}"
         return None
 
-    def _home_of(self, name: str) -> LayerHome | None:
-        """Of the layer that a tensor belongs to, if it belongs to one."""
+    def home_of(self, name: str) -> LayerHome | None:
+        """The home of the layer that a tensor, or a linear layer, belongs to; None where it is always in memory."""
         layer = re.match(r"model\.layers\.(\d+)\.", name)
         return self.homes[int(layer[1])] if layer and self.homes else None
 

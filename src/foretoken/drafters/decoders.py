@@ -42,7 +42,7 @@ class DecoderRecipe(Recipe):
             )
         is_copy = about is not None and about.is_of(folder, read_config(folder))
         if not is_copy:
-            for option, why in _OF_COPIES.items():
+            for option, why in _WHY_NOT.items():
                 if option in level.options:
                     raise DraftSpecError(f"draft {level.name!r} is no copy of the model, {why}; leave {option!r} out")
         level = replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
@@ -62,7 +62,7 @@ class DecoderRecipe(Recipe):
         }
 
 
-_OF_COPIES = {
+_WHY_NOT = {
     "own-cache": "and has a cache of its own anyhow",
     "own-layers": "so no layer can stay the model's own",
 }

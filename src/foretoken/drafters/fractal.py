@@ -85,7 +85,7 @@ class FractalPass:
         tokens = [*self.text, *self.tokens][first:]
         return self.placed.part(first, first + len(tokens), tokens)
 
-    def spent(self, level: str, rows: Rows) -> None:
+    def add_cost(self, level: str, rows: Rows) -> None:
         """Add what rows have cost a level's decoder."""
         self.cost[level] = self.cost.get(level, Cost()) + rows.cost
 
@@ -185,7 +185,7 @@ class FractalDrafter(DecoderDrafter):
         lo = 0
         for passed, layer in enumerate(self.layers, 1):
             hidden = self.target.layers(hidden, rows, lo, layer)
-            made.spent(TARGET, rows)
+            made.add_cost(TARGET, rows)
             lo = layer
             before = made.tokens
             self._choose(made, reading, self._finish(made, hidden, lo), most)
@@ -202,7 +202,7 @@ class FractalDrafter(DecoderDrafter):
             hidden = self._embed(made, hidden, lo)
         made.known, made.computed = 0, made.computed + len(rows)
         outputs = self.target.finish(hidden, rows, lo, first=made.root)
-        made.spent(TARGET, rows)
+        made.add_cost(TARGET, rows)
         self._choose(made, reading, outputs, most)
 
     def _finish(self, made: FractalPass, hidden: torch.Tensor, lo: int) -> Outputs:
@@ -212,7 +212,7 @@ class FractalDrafter(DecoderDrafter):
         rows = made.rows(first)
         made.computed += len(rows)
         outputs = self.model.finish(hidden[first:], rows, lo, first=made.root + made.known - first)
-        made.spent(self.name, rows)
+        made.add_cost(self.name, rows)
         return outputs
 
     def _embed(self, made: FractalPass, hidden: torch.Tensor, hi: int) -> torch.Tensor:
@@ -222,7 +222,7 @@ class FractalDrafter(DecoderDrafter):
         first = kept if made.known or not made.root else 0
         rows = made.rows(first)
         guessed = self.model.layers(self.model.embed(rows), rows, 0, hi)
-        made.spent(self.name, rows)
+        made.add_cost(self.name, rows)
         return joined((hidden[:kept], guessed[kept - first :]))
 
     def _choose(self, made: FractalPass, reading: Reading, outputs: Outputs, most: int) -> None:

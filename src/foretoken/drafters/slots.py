@@ -16,7 +16,7 @@ FIXED = 0  # the token in slots that nothing is known of
 
 
 class Slots:
-    """Of all sequences: those that hold one token, all the same. Others know more."""
+    """Slots that hold one token, all the same (`fixed`). The other kinds know more of each sequence."""
 
     def begin(self, requests: Sequence[Request]) -> None:
         """New sequences."""
@@ -35,7 +35,8 @@ class Slots:
         return [FIXED] * count
 
     def changed(self, sequence: int, position: int, tokens: list[int], known: int, count: int) -> list[int]:
-        """A guess whose first `known` tokens are no guess any more, or the first that has changed; at most `count`."""
+        """What a guess goes on as, when the first token in it that has changed is number `known`: at most `count`
+        tokens."""
         return tokens
 
     def drafted(self, sequence: int, position: int, tokens: Sequence[int]) -> None:

@@ -106,14 +106,16 @@ class Engine:
                 self.cancel(sequence)
             except BaseException as error:
                 failed = error
-        self._drop_what_is_nobodys()
-        if failed is not None:
-            raise failed
+        try:
+            self._drop_what_is_nobodys()
+        finally:
+            if failed is not None:
+                raise failed
 
     def _drop_what_is_nobodys(self) -> None:
         """Passes that were started behind the end of the last sequence: the verifier must not keep their results."""
         while self._sent and not self._live:
-            with suppress(ContractError):  # it was taken in a round that was broken off before anybody noted it
+            with suppress(Exception):  # nobody waits for it; or it was taken, in a round that was broken off
                 self._verifier.result(self._sent[0].ticket)
             self._sent.popleft()
 
@@ -258,7 +260,7 @@ class Engine:
 
 
 def _cost(verdicts: Sequence[Verdict], work: Sequence[Work]) -> dict[str, Cost]:
-    """What a round has cost, by level. Of what sequences have shared each tells the whole, in one object."""
+    """What a round has cost, by level. Work that sequences shared comes once for each, and began at one time."""
     passes = [verdict.cost for verdict in verdicts if verdict.cost is not None]
-    told = {id(its.cost): its.cost for its in work if its.cost}
+    told = {(its.level, its.began): its.cost for its in work if its.cost}
     return together([*({TARGET: cost} for cost in passes[:1]), *told.values()])

@@ -32,10 +32,13 @@ class Live:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How much one pass may hold. rows: of drafts and prompts together, where that leaves each sequence one;
-    prompt_rows: of prompts. shared_rows: where drafts of several sequences share a pass, how many rows it may have with
-    their roots; None: as `rows` says. ahead: how many rounds may be drafted on guesses while a check is under way:
-    worth it where the verifier works elsewhere."""
+    """How much one pass may hold.
+
+    rows: of drafts and prompts together, where that leaves each sequence one. prompt_rows: of prompts. shared_rows:
+    where drafts of several sequences share a pass, how many rows it may have with their roots, so that with as many
+    sequences nobody drafts; None: as `rows` says. ahead: how many rounds may be drafted on guesses while a check is
+    under way: worth it where the verifier works elsewhere.
+    """
 
     rows: int = 8192
     prompt_rows: int = 256
@@ -59,7 +62,7 @@ class Schedule:
             left = limit(s.request, context_length) - (position - len(s.request.prompt))
             if left > 0:  # else what was guessed ends it
                 # the last token of the rest is always a bonus, so the draft need not reach it
-                own = [(b if b.rows <= most else replace(b, rows=most)).within(left - 1) for b in budgets]
+                own = [_cut(b, most).within(left - 1) for b in budgets]
                 turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, own))
         return turns
 
@@ -83,3 +86,8 @@ class Schedule:
                 room -= rows
                 chunks.append(PromptChunk(s.request.sequence, rows))
         return chunks
+
+
+def _cut(budget: Budget, most: int) -> Budget:
+    """A budget of at most so many tokens. No path of them is longer, so that nothing is computed that is not sent."""
+    return budget if budget.rows <= most else replace(budget, rows=most, depth=min(budget.depth, most))

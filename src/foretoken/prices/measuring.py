@@ -7,6 +7,8 @@ from functools import partial
 from statistics import median
 from time import perf_counter
 
+import torch
+
 from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
@@ -27,7 +29,8 @@ def measure(
     rounds: int = 5,
 ) -> dict[str, PassPrice]:
     """The price of each decoder's passes, by its name, behind a text of `prefix` tokens: medians over rounds, after one
-    round that is not counted. cached: whether the text's keys and values are there; else each pass computes them."""
+    round that is not counted. cached: whether the text's keys and values are there; else each pass computes them, and
+    no step is measured."""
     runs: dict[str, Callable[[], object]] = {}
     for name, decoder in decoders.items():
         for part, run in _runs(decoder, prefix, rows, cached):
@@ -37,7 +40,7 @@ def measure(
         name: PassPrice(
             Price.measured({count: seconds[f"{name} layers {count}"] for count in rows}),
             Price.measured({count: seconds[f"{name} head {count}"] for count in rows}),
-            seconds[f"{name} steps"] / _STEPS,
+            seconds.get(f"{name} steps", 0.0) / _STEPS,
         )
         for name in decoders
     }
@@ -70,8 +73,9 @@ def _runs(
     cache = read_prompt(decoder, prefix) if cached else decoder.new_cache()
     for count in rows:
         yield f"layers {count}", partial(_layers, decoder, cache, count if cached else prefix + count)
-        yield f"head {count}", partial(_head, decoder, count)
-    yield "steps", partial(_steps, decoder, cache)
+        yield f"head {count}", partial(_head, decoder, decoder.embed([_TOKEN] * count))
+    if cached:
+        yield "steps", partial(_steps, decoder, cache)
 
 
 def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
@@ -79,8 +83,8 @@ def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
     cache.discard()
 
 
-def _head(decoder: Decoder, count: int) -> None:
-    for logits in decoder.head(decoder.embed([_TOKEN] * count)):
+def _head(decoder: Decoder, hidden: torch.Tensor) -> None:
+    for logits in decoder.head(hidden):
         kernels.argmax(logits)
 
 

@@ -14,7 +14,7 @@ _MOST = 160  # passes that a line is drawn through: with all pairs of them, an i
 @dataclass(frozen=True)
 class Price:
     """seconds: by the numbers of rows that are known, one or more of them. Between two of them the price lies on a
-    line, and beyond the last on the line through the last two."""
+    line, beyond the last on the line through the last two; fewer rows than the first cost what that one does."""
 
     seconds: Mapping[int, float]
 
@@ -48,7 +48,7 @@ class Price:
         if rows in self.seconds:
             return self.seconds[rows]
         known = sorted(self.seconds)
-        if len(known) == 1:
+        if len(known) == 1 or rows < known[0]:
             return self.seconds[known[0]]
         high = min(max(bisect.bisect(known, rows), 1), len(known) - 1)
         one, other = known[high - 1], known[high]

@@ -43,7 +43,7 @@ class Work:
     gained `draft_tokens`. Where it checked what the level below it had drafted, once, `checked_tokens` of those
     `accepted_tokens` were right. The work of different levels does not overlap in time. `cost` is what that took, by
     the name of the level whose decoder did it, or `target`; where sequences shared passes, it is that of all of them,
-    as the seconds are, and one object.
+    as the seconds are.
     """
 
     level: str

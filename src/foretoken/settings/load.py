@@ -28,7 +28,7 @@ class LoadSettings(Settings):
     threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
     prefill_chunk: int = 256  # rows of prompts read in one pass
     rows_per_pass: int = 8192  # of prompts and drafts together, where that leaves each sequence one
-    shared_rows: int = 16  # of drafts of several sequences in one pass, with their roots: more take longer
+    shared_rows: int = 16  # of drafts of several sequences in one pass, a root each: with 16 sequences none drafts
 
     def __post_init__(self) -> None:
         super().__post_init__()

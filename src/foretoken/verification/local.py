@@ -165,7 +165,7 @@ class LocalVerifier:
                         self._judged(check, at, drafts[at]) if at < len(drafts) else self._read(check, at, sequence)
                     )
                 except ForetokenError as error:
-                    gains.append(self._failed(sequence, error))
+                    gains.append(self._failed(sequence, error, check))
         except BaseException:
             for part in parts:
                 part.cache.discard()
@@ -202,11 +202,12 @@ class LocalVerifier:
         room = limit(request, self.context_length) - len(before)
         return stop_in(gained, room, request, state.watch.at(before), complete=state.sampler.complete)
 
-    def _failed(self, sequence: int, error: ForetokenError) -> Verdict:
+    def _failed(self, sequence: int, error: ForetokenError, check: Check) -> Verdict:
         state = self._sequences[sequence]
         self.caches[sequence].discard()
         self._sequences[sequence] = replace(state, ended=True)
-        return Verdict(sequence, state.round, state.known, (), (), (), error=without_frames(error))
+        error = without_frames(error)
+        return Verdict(sequence, state.round, state.known, (), (), (), error=error, cost=check.rows.cost)
 
     # -- what comes out of it ---------------------------------------------------------------------------------------
 
@@ -215,7 +216,7 @@ class LocalVerifier:
         try:
             return self._committed(check, gain)
         except ForetokenError as error:
-            return self._failed(gain.sequence, error)
+            return self._failed(gain.sequence, error, check)
 
     def _committed(self, check: Check, gain: Gain) -> Verdict:
         """Commit a part of the pass, and say what came of it. Nothing that can fail runs before the record is new."""

@@ -13,7 +13,8 @@ from typing import Protocol
 
 
 class LayerHome(Protocol):
-    """Of the weights of one layer. `name` says where they lie when nobody needs them."""
+    """Brings the seven matrices of one layer; its norms and biases are always in memory. `name` says where the matrices
+    lie meanwhile."""
 
     name: str
 
