@@ -131,7 +131,10 @@ def run_all(name: str, cases: Iterable[Mapping[str, Any]]) -> Counter[str]:
         run_one(name, case, events)
         events["cases"] += 1
     for event in TABLE[name].shows:
-        assert events[event] > 0, f"{name}: vacuous, nothing was {event} in {events['cases']} cases: {dict(events)}"
+        assert events[event] > 0, (
+            f"{name}: vacuous, nothing was {event} in {events['cases']} cases: {dict(events)}; "
+            "what a drafter cannot show is said in SHOWS, in tests/contracts/table.py"
+        )
     if name in ("delayed", "liar"):
         assert events["dropped"] > 0, f"{name}: no draft came late or twice"
     if name == "ladder":

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 import foretoken
-from foretoken.api import build
+from foretoken.api import checkpoint
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import dequantised, quantised
@@ -103,7 +103,7 @@ def test_what_a_low_bit_checkpoint_cannot_be_is_refused_before_weights_are_loade
         raise AssertionError("weights were loaded")
 
     low = write(tmp_path / "low", low_bit("int4"), "int4-g64")
-    monkeypatch.setattr(build, "load_weights", never)
+    monkeypatch.setattr(checkpoint, "load_weights", never)
     for draft, message in (
         (
             f"{low}:format=int2",

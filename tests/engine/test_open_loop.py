@@ -12,12 +12,12 @@ from foretoken.loop.schedule import Schedule
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request
 from foretoken.verification.worker import WorkerVerifier
+from tests.contracts.table import shipped
 from tests.engine.open_loop import COUNT, LONG, Loop, seven
 from tests.fakes import FarVerifier
 
 DRAFTERS = (
-    "none",
-    "lookup",
+    *shipped(),
     "fractal, int8, last layer",
     "fractal, int2, outer layers, lookup, patient",
     "model",

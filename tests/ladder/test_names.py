@@ -35,7 +35,6 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
 
 def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
     known = f"(known: {', '.join(sorted([*DRAFTERS, *FORMATS, *EMBEDDED]))})"
-    assert known.startswith("(known: fractal, int2")
     known += "; a checkpoint is named by its folder or hub id"
     with pytest.raises(DraftSpecError) as error:
         levels("lokup")

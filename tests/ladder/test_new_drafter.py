@@ -11,7 +11,8 @@ import pytest
 import foretoken
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import DraftSpecError
-from tests.contracts.table import Stage, shipped
+from tests.contracts.table import TABLE, Stage, shipped
+from tests.contracts.test_lossless import run_all, sample
 from tests.engine.open_loop import COUNT, Loop, seven
 from tests.ladder import toy
 from tests.world import chain_of
@@ -64,10 +65,11 @@ def test_it_is_in_help_and_in_the_documents() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "| `toy` | says the last token again, `times` times | `times`" in done.stdout
-    assert re.search(r"none,\s*(│\s*)*lookup,\s*(│\s*)*fractal,\s*(│\s*)*toy", done.stdout), done.stdout
+    listed = r",\s*(│\s*)*".join(map(re.escape, DRAFTERS))
+    assert re.search(listed, done.stdout), done.stdout
 
 
-def test_it_is_in_the_contracts() -> None:
+def test_it_is_in_the_contracts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "toy" in shipped()
     loop = Loop(shipped()["toy"].make(Stage(seven(), Loop().caches, "chain")), budgets=chain_of(3))
     for sequence in (0, 1):
@@ -76,3 +78,6 @@ def test_it_is_in_the_contracts() -> None:
     for sequence in (0, 1):
         loop.expect_as_alone(sequence)
     assert sum(sum(record.drafted.values()) for record in loop.records) > COUNT
+    monkeypatch.setitem(TABLE, "toy", shipped()["toy"])
+    events = run_all("toy", [{**case, "drafter": "toy"} for case in sample() if case["drafter"] == "lookup"])
+    assert events["cases"] > 20

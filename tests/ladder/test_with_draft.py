@@ -131,6 +131,8 @@ def test_a_wrong_draft_is_refused_before_anything_is_loaded(
         ("stdlib-1m,stdlib-1m:own-cache", None, DraftSpecError, "draft 'stdlib-1m' is no copy of the model"),
         ("stdlib-1m:own-layers=0", None, DraftSpecError, "draft 'stdlib-1m' is no copy of the model"),
         ("int4:own-layers=1+0", None, DraftSpecError, "draft 'int4': own-layers is 1+0, expected numbers from 0 to "),
+        ("int4:own-layers=0,1", None, DraftSpecError, "there is no draft '1' (known: "),
+        ("int4:own-layers=0+1+2+3", None, DraftSpecError, "draft 'int4': own-layers names all 4 layers of the model"),
         ("int4:own-layers=99", None, DraftSpecError, "draft 'int4': own-layers is 99, expected numbers from 0 to "),
         ("lookup", 0, SettingError, "num_speculative_tokens is 0, expected"),
     ):

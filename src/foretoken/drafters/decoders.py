@@ -62,6 +62,11 @@ class DecoderRecipe(Recipe):
         }
 
 
+def _hint(name: str) -> str:
+    """What to say of a name that looks as if commas had been meant for a list."""
+    return "a list has + between its numbers, such as own-layers=0+1; " if re.fullmatch(r"[0-9]+", name) else ""
+
+
 _WHY_NOT = {
     "own-cache": "and has a cache of its own anyhow",
     "own-layers": "so no layer can stay the model's own",
@@ -78,6 +83,11 @@ def _expect_layers(level: Level, folder: Path) -> None:
             f"draft {level.name!r}: own-layers is {'+'.join(map(str, layers))}, expected numbers from 0 to "
             f"{count - 1}, ascending"
         )
+    if len(layers) == count:
+        raise DraftSpecError(
+            f"draft {level.name!r}: own-layers names all {count} layers of the model, so that it would draft no faster "
+            "than the model decodes; leave some out"
+        )
 
 
 def decoder_level(level: DraftLevel) -> Level:
@@ -87,8 +97,8 @@ def decoder_level(level: DraftLevel) -> Level:
     if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
         known = [*DRAFTERS, *FORMATS, *EMBEDDED]
         raise DraftSpecError(
-            f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; a checkpoint is named by its "
-            "folder or hub id"
+            f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; {_hint(level.name)}a "
+            "checkpoint is named by its folder or hub id"
         )
     more = COPY_OPTIONS if is_copy else CHECKPOINT_OPTIONS
     options = level.values({**more, **CHAIN.options, **TREE.options})  # whichever it is, a message names them all

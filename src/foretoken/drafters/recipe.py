@@ -78,10 +78,10 @@ class Context:
     """What a drafter can be made of.
 
     target: the model that it drafts for, and its tokenizer. samplers: of that model's requests. rule: by which drafts
-    are judged. load: gives what stands behind a level that has a decoder. faithful: a published method does what was
-    published, for comparison, where we would do less. caches: of the target, or of the copy of it that stands above,
-    for drafting on views of them. inner: the drafter that speeds this one up, if any does; lent: where that one looks
-    for the caches that this one checks on.
+    are judged. load: gives what stands behind a level that has a decoder (`api/levels.py`). faithful: a published
+    method does what was published, for comparison, where we would do less. caches: of the target, or of the copy of it
+    that stands above, for drafting on views of them. inner: the drafter that speeds this one up, if any does; lent:
+    where that one looks for the caches that this one checks on.
     """
 
     target: Decoder

@@ -17,7 +17,12 @@ def kernels(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
     isa: Annotated[
         str | None,
-        typer.Option("--isa", "--level", help="An instruction set.", show_default="the one in use: see doctor"),
+        typer.Option(
+            "--isa",
+            "--level",
+            help="An instruction set: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16 or amx.",
+            show_default="the one in use: see doctor",
+        ),
     ] = None,
     format: Annotated[
         list[str] | None,
