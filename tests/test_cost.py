@@ -18,6 +18,8 @@ from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.table import DRAFTERS
 from foretoken.protocol.telemetry import Cost, together
 from foretoken.results.stats import Stats
+from tests.costs import cost_of
+from tests.costs import counting as counting
 from tests.tiny import needs_native
 from tests.tiny import one_thread as one_thread
 
@@ -65,13 +67,13 @@ def test_every_decoder_of_a_draft_is_counted(draft: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_a_generation_costs_what_its_rounds_do(draft: str) -> None:
     drafting = model(draft)
-    before = {name: decoder.cost for name, decoder in drafting.decoders.items()}
+    before = {name: cost_of(decoder) for name, decoder in drafting.decoders.items()}
     done = generate(draft)
     assert done.rounds is not None
     assert set(done.stats.cost) == set(drafting.decoders)
     assert done.stats.cost == together(r.cost for r in done.rounds[1:])
     whole = together(r.cost for r in done.rounds)
-    assert whole == {name: decoder.cost - before[name] for name, decoder in drafting.decoders.items()}
+    assert whole == {name: cost_of(decoder) - before[name] for name, decoder in drafting.decoders.items()}
     # the prompt is read in the first round, which is no decoding
     prompt = drafting.target.weights.nbytes + embedded(drafting, "target", done.prompt_tokens)
     assert done.rounds[0].cost["target"].weight_bytes == prompt
@@ -200,9 +202,9 @@ def test_completions_that_share_passes_have_the_cost_of_all() -> None:
     # all that both compute, but for what was copied
     whole, its = (together(r.cost for r in rounds)["target"] for rounds in (other.rounds, alone.rounds))
     target = drafting.target
-    before = target.cost
+    before = cost_of(target)
     target.forward(chain(target.new_cache(), drafting.tokens_of(PROMPT)[:-1]))
-    assert whole.flops == 2 * its.flops - (target.cost - before).flops
+    assert whole.flops == 2 * its.flops - (cost_of(target) - before).flops
     # the weights are read once for both
     rows = prompt + 1 + sum(1 + drafted for r in other.rounds for drafted in r.drafted.values())
     assert whole.weight_bytes == len(other.rounds) * target.weights.nbytes + embedded(drafting, "target", rows)

@@ -18,6 +18,8 @@ from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
 from foretoken.formats import format_of
 from foretoken.protocol.telemetry import Cost
+from tests.costs import cost_of
+from tests.costs import counting as counting
 from tests.decoder.models import build_reference, family_case, load_decoder, random_tokens
 from tests.tiny import tiny_decoder
 
@@ -32,7 +34,7 @@ PRODUCTS = 4 * 4 * 8  # operations of a row with one key, and with its value, in
 
 def spent(decoder: Decoder, before: Cost) -> tuple[int, int, int]:
     """flops, weight_bytes, cache_bytes since."""
-    cost = decoder.cost - before
+    cost = cost_of(decoder) - before
     return cost.flops, cost.weight_bytes, cost.cache_bytes
 
 
@@ -42,7 +44,7 @@ def read(decoder: Decoder, count: int) -> tuple[Cache, Cost]:
     rows = chain(cache, random_tokens(count, 1, 97))
     decoder.forward(rows)
     cache.commit(range(count), rows.writer)
-    return cache, decoder.cost
+    return cache, cost_of(decoder)
 
 
 @pytest.mark.parametrize(
@@ -74,15 +76,15 @@ def test_operations_are_those_that_pytorch_counts_of_transformers(name: str, ari
         rows = chain(cache, [token])
         decoder.run(rows)
         cache.commit([0], rows.writer)
-    assert decoder.cost.flops == counter.get_total_flops() > 1_000_000
-    whole = decoder.cost.flops
+    assert cost_of(decoder).flops == counter.get_total_flops() > 1_000_000
+    whole = cost_of(decoder).flops
     decoder.run(chain(decoder.new_cache(), tokens))
-    assert decoder.cost.flops == 2 * whole
+    assert cost_of(decoder).flops == 2 * whole
 
 
 def test_a_pass_by_hand(arithmetic: str) -> None:
     decoder = tiny_decoder(arithmetic=arithmetic)
-    assert decoder.cost == Cost()
+    assert cost_of(decoder) == Cost()
     cache, before = read(decoder, 10)
     assert astuple(before) == (  # without the output layer
         2 * 10 * 3 * LAYER + 3 * PRODUCTS * sum(range(1, 11)),
@@ -155,8 +157,8 @@ def test_a_low_bit_copy_reads_its_own_bytes(format: str, layer: int, head: int, 
     copy.run(chain(copy.new_cache(), [1, 2]))
     model.run(chain(model.new_cache(), [1, 2]))
     norms = 4 * (3 * 2 * 32 + 32)
-    assert (copy.cost.flops, copy.cost.cache_bytes) == (model.cost.flops, model.cost.cache_bytes)
-    assert copy.cost.weight_bytes == 3 * layer + head + norms + 2 * ROW
+    assert (cost_of(copy).flops, cost_of(copy).cache_bytes) == (cost_of(model).flops, cost_of(model).cache_bytes)
+    assert cost_of(copy).weight_bytes == 3 * layer + head + norms + 2 * ROW
 
 
 def test_weights_are_those_that_a_pass_reads(arithmetic: str) -> None:
@@ -178,7 +180,7 @@ def test_parts_add_up_to_the_whole(arithmetic: str) -> None:
         hidden = decoder.layers(hidden, rows, lo, hi)
     decoder.head(hidden)
     parts = spent(decoder, before)
-    before = decoder.cost
+    before = cost_of(decoder)
     decoder.run(rows)
     assert spent(decoder, before) == parts
     assert CostModel(decoder.config, decoder.weights).head(0) == Cost()  # the output layer is not read for no row
@@ -193,9 +195,9 @@ def test_a_chain_costs_what_its_steps_do(arithmetic: str) -> None:
     cache, before = read(decoder, 6)
     assert len(decoder.draft_chain(cache, 1, 5).tokens) == 5
     assert spent(decoder, before) == steps
-    before = decoder.cost
+    before = cost_of(decoder)
     assert decoder.draft_chain(cache, 1, 0).tokens == []
-    assert decoder.cost == before
+    assert cost_of(decoder) == before
 
 
 def test_a_chain_that_ends_at_a_nan_costs_the_steps_that_were_made(arithmetic: str) -> None:
@@ -204,7 +206,7 @@ def test_a_chain_that_ends_at_a_nan_costs_the_steps_that_were_made(arithmetic: s
     assert second != 1
     assert first not in (1, second)
     decoder.weights.embedding[second] = torch.nan  # the third step meets it
-    before = decoder.cost
+    before = cost_of(decoder)
     assert decoder.draft_chain(decoder.new_cache(), 1, 9).tokens == [first, second]
     flops = 2 * 3 * (3 * LAYER + HEAD) + 3 * PRODUCTS * (1 + 2 + 3)
     assert spent(decoder, before) == (flops, 3 * (3 * LAYER_BYTES + HEAD_BYTES + ROW), 3 * KEY * 3)
@@ -225,7 +227,7 @@ def test_what_is_refused_costs_nothing(arithmetic: str) -> None:
     ):
         with pytest.raises(ContractError):
             call()
-    assert decoder.cost == before
+    assert cost_of(decoder) == before
 
 
 def test_costs_add_and_subtract() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.layers import LayerHome, stretches
 from foretoken.decoder.low_bit import quantised
@@ -66,8 +67,8 @@ def away(weights: Weights, layers: tuple[int, ...]) -> tuple[Weights, list[str]]
     return replace(weights, homes=tuple(homes)), log
 
 
-def copies(config: object, weights: Weights) -> Weights:
-    return assemble({name: tensor.clone() for name, tensor in weights.tensors.items()}, config)  # type: ignore[arg-type]
+def copies(config: DecoderConfig, weights: Weights) -> Weights:
+    return assemble({name: tensor.clone() for name, tensor in weights.tensors.items()}, config)
 
 
 @pytest.mark.parametrize("way", WAYS)

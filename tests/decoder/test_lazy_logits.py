@@ -14,6 +14,8 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import _AT_ONCE, _TOGETHER, Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
+from tests.costs import cost_of
+from tests.costs import counting as counting
 from tests.decoder.models import random_tokens, random_tree
 from tests.decoder.outcomes import Make, after, dtypes, pieces, run, shapes, together
 from tests.tiny import all_logits, tiny_decoder
@@ -189,13 +191,13 @@ def test_few_rows_are_computed_at_once(make: Make, heads: Heads, count: int) -> 
     decoder = make("plain")
     text = after(decoder, [1, 2, 3]), random_tokens(count, 1, 97), random_tree(count, 2)
     heads.counts.clear()
-    before = decoder.cost
+    before = cost_of(decoder)
     outputs = decoder.check(Rows([text]), [range(count)])
-    spent = decoder.cost - before
+    spent = cost_of(decoder) - before
     text[0].discard()
-    before = decoder.cost
+    before = cost_of(decoder)
     decoder.run(Rows([text]))
-    assert spent == decoder.cost - before, "all of them, in the call that is the pass"
+    assert spent == cost_of(decoder) - before, "all of them, in the call that is the pass"
     assert heads.counts == []
     assert sum(heads.of(outputs, row) for row in range(count)) == 0
     # rows of a text, which nobody looks at
@@ -208,11 +210,11 @@ def test_few_rows_are_computed_at_once(make: Make, heads: Heads, count: int) -> 
 def test_a_pass_that_nobody_looks_at_has_no_logits(make: Make, heads: Heads) -> None:
     decoder = make("plain")
     rows = chain(decoder.new_cache(), random_tokens(80, 1, 97))
-    before = decoder.cost
+    before = cost_of(decoder)
     decoder.check(rows, [])
-    spent, before = decoder.cost - before, decoder.cost
+    spent, before = cost_of(decoder) - before, cost_of(decoder)
     decoder.forward(rows)
-    assert spent == decoder.cost - before
+    assert spent == cost_of(decoder) - before
     assert heads.counts == []
 
 
@@ -228,16 +230,16 @@ def test_of_many_walks_every_beginning_is_computed_at_once(make: Make, heads: He
 def test_logits_that_are_asked_for_are_counted(make: Make) -> None:
     decoder = make("plain")
     c = decoder.config
-    before = decoder.cost
+    before = cost_of(decoder)
     outputs = decoder.check(Rows(parts_of(decoder)), WANTED)
-    begun, before = decoder.cost - before, decoder.cost
+    begun, before = cost_of(decoder) - before, cost_of(decoder)
     for row in ROWS:
         outputs.choice(row)
-    rest = decoder.cost - before
-    before = decoder.cost
+    rest = cost_of(decoder) - before
+    before = cost_of(decoder)
     decoder.run(Rows(parts_of(decoder)))
     texts = 2 * c.hidden_size * c.vocab_size * 4  # four rows whose logits nobody wants
-    assert (begun + rest).flops == (decoder.cost - before).flops - texts
+    assert (begun + rest).flops == (cost_of(decoder) - before).flops - texts
     assert rest.cache_bytes == 0 < rest.weight_bytes
 
 

@@ -11,6 +11,8 @@ from foretoken.decoder.caches import Caches
 from foretoken.errors import ContractError
 from foretoken.protocol.types import PromptChunk, Turn
 from foretoken.verification.local import LocalVerifier
+from tests.costs import cost_of
+from tests.costs import counting as counting
 from tests.engine.common import both, request
 from tests.fakes import Halves
 from tests.world import Run, make_world, read
@@ -47,9 +49,9 @@ def test_a_draft_that_is_not_current_is_passed_over_and_the_one_that_is_is_judge
         Turn(9, 1, position, 3, 3),
     ]
     for turn in elsewhere:
-        cost = world.target.cost
+        cost = cost_of(world.target)
         assert verifier.result(verifier.submit([turn.chain(tokens[1:3], "test")])) == []
-        assert world.target.cost == cost
+        assert cost_of(world.target) == cost
     assert verifier.caches[0].digest() == before
     assert verifier.caches[0].scratch == 0
     now = Turn(0, 1, position, 3, 3).chain(tokens[1:3], "test")

@@ -16,6 +16,8 @@ from foretoken.errors import ContractError, SettingError
 from foretoken.protocol.types import Request
 from foretoken.verification.uncached import UncachedVerifier
 from tests.contracts.table import TABLE, Stage
+from tests.costs import cost_of
+from tests.costs import counting as counting
 from tests.engine.common import both
 from tests.world import Run, make_world
 
@@ -78,11 +80,11 @@ def test_every_drafter_of_the_table_gives_what_plain_decoding_gives(name: str, a
 def test_nothing_is_kept_from_pass_to_pass() -> None:
     passes: dict[bool, list[int]] = {}
     for cached in (True, False):
-        before = model("none", cached).target.cost
+        before = cost_of(model("none", cached).target)
         done = model("none", cached).generate(PROMPT, max_new_tokens=6, ignore_eos=True, keep_rounds=True)
         assert done.rounds is not None
         passes[cached] = [record.cost["target"].flops for record in done.rounds]
-        assert model("none", cached).target.cost != before
+        assert cost_of(model("none", cached).target) != before
     prompt, *rounds = passes[False]
     assert passes[True][0] == prompt
     assert max(passes[True][1:]) < prompt / 2

@@ -20,7 +20,7 @@ from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
 from foretoken.bench.statistics import PLAIN, bandwidths, rounded
 from foretoken.bench.suites import Prompt
-from foretoken.bench.target import Opened, Settings, expect_once
+from foretoken.bench.target import Ready, Settings, expect_once
 from foretoken.common.provenance import provenance
 from foretoken.errors import InputError, SettingError
 from foretoken.results.completion import Completion
@@ -96,7 +96,7 @@ def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, An
 @dataclass
 class _Measurement:
     asked: Asked
-    opened: Opened
+    opened: Ready
     journal: Journal
     answers: bool
     progress: Progress

@@ -1,4 +1,4 @@
-"""What was written as JSON from a dataclass, looked at before it is used again."""
+"""What was written as JSON from a dataclass, looked at before it is used again; and numbers that a caller gives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeGuard
 
-from foretoken.errors import InputError, quoted
+from foretoken.errors import InputError, SettingError, quoted
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -75,3 +75,10 @@ def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     if isinstance(one, dict) and isinstance(other, dict):
         return difference(one, other)
     return f"{name} was {json.dumps(one)[:120]}, and is {json.dumps(other)[:120]}"
+
+
+def expect_count(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Refuse a setting that is no whole number of some size. Raises SettingError."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        expected = f"{least} or more" if most is None else f"{least} to {most}"
+        raise SettingError(f"{name} is {value!r}, expected a whole number, {expected}")

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
+from foretoken.bench.fields import expect_count
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn, open_suite
 from foretoken.common.source import resolve
@@ -41,12 +42,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name, least in self.LEAST.items():
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise SettingError(f"{name} is {value!r}, expected a whole number, {least} or more")
+            if getattr(self, name) is not None:
+                expect_count(name, getattr(self, name), least)
         expect_once("draft", list(map(str.strip, self.drafts)))
 
-    def opened(self, origin: dict[str, Any]) -> Opened:
+    def opened(self, origin: dict[str, Any]) -> Ready:
         """What is measured, loaded once all of it was looked at. origin: of `provenance`. Raises ForetokenError."""
         target = load_target(self.model, self.drafts, self.loading)
         suite = open_suite(self.prompts, target.plain.tokenizer, count=self.count)
@@ -60,11 +60,11 @@ class Settings:
             "repeats": self.repeats,
             "levels": levels,
         }
-        return Opened(suite, prompts, new_tokens, models, told)
+        return Ready(suite, prompts, new_tokens, models, told)
 
 
 @dataclass(frozen=True)
-class Opened:
+class Ready:
     """A measurement that can begin. tokens: of each prompt's first turn, by its id. models: by their drafts, plain
     decoding first. about: as a record has it."""
 

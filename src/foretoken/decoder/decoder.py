@@ -42,8 +42,7 @@ class Decoder:
     It runs natively where it can (`because` says why not, else it is None). `arithmetic` may ask for "pytorch", or for
     "native ISA": an instruction set other than the best, which changes no bit.
     With promise "algorithmic" PyTorch may sum in an order that depends on the number of rows; native passes never do.
-    What a call costs is added to its pass (`Rows.cost`). `cost` is what all calls so far have cost, whoever made them;
-    of calls that two threads make at once, some may be missed there.
+    What a call costs is added to its pass (`Rows.cost`).
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class Decoder:
             lacking = f" (not native here: {self.because})" if kind == "native" else ""
             raise ContractError(f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native ISA{lacking}")
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
-        self.cost = Cost()
         self._bad: str | None = None  # which weight holds NaN or infinities, where that was looked at; "": none
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
@@ -98,8 +96,7 @@ class Decoder:
 
     def embed(self, tokens: list[int] | Rows) -> torch.Tensor:
         """The embeddings of tokens, or of a pass's: float32 [N, hidden]."""
-        rows = tokens if isinstance(tokens, Rows) else None
-        tokens = tokens.tokens if isinstance(tokens, Rows) else tokens
+        rows, tokens = (tokens, tokens.tokens) if isinstance(tokens, Rows) else (None, tokens)
         self._expect_known(tokens)
         hidden = self._pass.embed(tokens)
         self._add_cost(self._costs.embed(len(tokens)), rows)
@@ -195,7 +192,6 @@ class Decoder:
         return score
 
     def _add_cost(self, cost: Cost, rows: Rows | None) -> None:
-        self.cost += cost
         if rows is not None:
             rows.cost += cost
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -17,7 +16,7 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.huge_pages import Kind, size_of, together
 from foretoken.decoder.homes.layers import acquired
 from foretoken.decoder.linear import Linear
-from foretoken.decoder.shapes import HEAD, linear_shapes, stored_as
+from foretoken.decoder.shapes import linear_shapes, stored_as
 from foretoken.decoder.weights import LINEARS, Weights
 from foretoken.errors import ContractError
 from foretoken.formats.quantiser import Quantiser, quantise
@@ -42,9 +41,8 @@ def quantised(
     """A copy with all linear layers in a format, the output layer too, in one allocation.
 
     What is in no format is `share`'s, or without it the weights' own, and so is everything of the layers in `own`. The
-    weights must lie in rows: what an instruction
-    set's own layout holds, only its kernels know. Raises CheckpointError, with the tensor's name, where a weight holds
-    a NaN or an infinity.
+    weights must lie in rows: what an instruction set's own layout holds, only its kernels know. Raises CheckpointError,
+    with the tensor's name, where a weight holds a NaN or an infinity.
     """
     memory = together(_kinds(config, format, own), instead=INSTEAD)
     coded: dict[str, QuantisedWeight] = {}
@@ -101,20 +99,17 @@ def _named(weights: Weights, config: DecoderConfig) -> dict[str, Linear]:
 def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedWeight], *, inputs: str) -> Weights:
     """A model's weights with low-bit linear layers in place of its own, where there are any; the others stay as they
     are, in the layout that they lie in."""
-    linears = {
-        name: Linear(coded[name], linear.bias, inputs=inputs) if name in coded else linear
-        for name, linear in _named(weights, config).items()
-    }
-    in_order = iter(linears.values())
-    layers = []
-    for layer in weights.layers:
-        changed: dict[str, Any] = {name: next(in_order) for name in LINEARS}
-        layers.append(replace(layer, **changed))
+    names = iter(linear_shapes(config))  # in the order in which all are changed
+
+    def changed(linear: Linear) -> Linear:
+        name = next(names)
+        return Linear(coded[name], linear.bias, inputs=inputs) if name in coded else linear
+
     replaced = {f"{name}.weight" for name in coded}
     tensors = {name: tensor for name, tensor in weights.tensors.items() if name not in replaced}
-    its = [f"model.layers.{at}.mlp.down_proj" for at in range(len(layers))]
-    homes = tuple(None if name in coded else home for name, home in zip(its, weights.homes, strict=False))
-    return replace(weights, layers=tuple(layers), head=linears[HEAD], tensors=tensors, homes=homes)
+    own = (f"model.layers.{at}.mlp.down_proj" not in coded for at in range(config.num_layers))
+    homes = tuple(home if stays else None for home, stays in zip(weights.homes, own, strict=False))
+    return replace(weights.with_linears(changed), tensors=tensors, homes=homes)
 
 
 def with_inputs(weights: Weights, inputs: str) -> Weights:

@@ -68,7 +68,7 @@ class Weights:
         return [self.head, *(getattr(layer, name) for layer in self.layers for name in LINEARS)]
 
     def with_linears(self, change: Callable[[Linear], Linear]) -> Weights:
-        """The same with every linear layer changed."""
+        """The same with every linear layer changed, in the order of `shapes.linear_shapes`."""
 
         def layer(weights: LayerWeights) -> LayerWeights:
             changed: dict[str, Any] = {name: change(getattr(weights, name)) for name in LINEARS}
@@ -118,18 +118,13 @@ def assemble(
     tensors: dict[str, torch.Tensor],
     config: DecoderConfig,
     coded: Mapping[str, QuantisedWeight] = MappingProxyType({}),
-    *,
-    inputs: str = "bf16",
 ) -> Weights:
-    """Weights from tensors by their names in a checkpoint, and from low-bit weights by the names of their layers.
-
-    inputs: what rows are rounded to before they meet a low-bit weight (see `Linear`).
-    """
+    """Weights from tensors by their names in a checkpoint, and from low-bit weights by the names of their layers."""
 
     def linear(name: str) -> Linear:
         bias = tensors.get(f"{name}.bias")
         if name in coded:
-            return Linear(coded[name], bias, inputs=inputs)
+            return Linear(coded[name], bias)
         return Linear(tensors[stored_as(name, config)], bias)
 
     def layer(name: str) -> LayerWeights:

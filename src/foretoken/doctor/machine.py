@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil  # type: ignore[import-untyped, unused-ignore]  # some of its versions bring types
+import psutil
 
 from foretoken.common.limits import control_groups, memory_limit, text_of
 from foretoken.common.provenance import processor

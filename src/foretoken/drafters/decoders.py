@@ -29,7 +29,7 @@ class DecoderRecipe(Recipe):
     def found(self, level: Level, folder: Path) -> Level:
         """The level with what its checkpoint's folder says."""
         if level.is_copy or level.folder is not None:
-            _expect_layers(level, folder)
+            _expect_own_layers(level, folder)
             return level
         place = resolve(level.name, accept=read_config)
         about = beside.describe(place)
@@ -46,7 +46,7 @@ class DecoderRecipe(Recipe):
                 if option in level.options:
                     raise DraftSpecError(f"draft {level.name!r} is no copy of the model, {why}; leave {option!r} out")
         level = replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
-        _expect_layers(level, folder)
+        _expect_own_layers(level, folder)
         return level
 
     def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
@@ -73,17 +73,23 @@ _WHY_NOT = {
 }
 
 
-def _expect_layers(level: Level, folder: Path) -> None:
+def expect_layers(level: Level, option: str, count: int) -> None:
+    """Refuse an option that does not name layers of a model of so many, each once and in their order."""
+    layers = level.options[option]
+    if list(layers) != sorted({at for at in layers if at < count}):
+        raise DraftSpecError(
+            f"draft {level.name!r}: {option} is {'+'.join(map(str, layers))}, expected numbers from 0 to {count - 1}, "
+            "ascending"
+        )
+
+
+def _expect_own_layers(level: Level, folder: Path) -> None:
     """Refuse layers that the target does not have to lend. folder: the target's."""
     if not level.own_layers:
         return
-    layers, count = level.own_layers, read_config(folder).num_layers
-    if sorted({layer for layer in layers if layer < count}) != list(layers):
-        raise DraftSpecError(
-            f"draft {level.name!r}: own-layers is {'+'.join(map(str, layers))}, expected numbers from 0 to "
-            f"{count - 1}, ascending"
-        )
-    if len(layers) == count:
+    count = read_config(folder).num_layers
+    expect_layers(level, "own-layers", count)
+    if len(level.own_layers) == count:
         raise DraftSpecError(
             f"draft {level.name!r}: own-layers names all {count} layers of the model, so that it would draft no faster "
             "than the model decodes; leave some out"

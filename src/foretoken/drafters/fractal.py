@@ -168,10 +168,11 @@ class FractalDrafter(DecoderDrafter):
         guess = self._slots.first(turn.sequence, turn.position, min(self.window, most - 1))
         return FractalPass(turn.sequence, turn.position, text, placed, guess)
 
-    def _has_settled(self, made: FractalPass, before: Sequence[int], most: int) -> bool:
-        """Whether a guess came out as it went in: then nothing would change it but the model's last layers."""
+    def _has_settled(self, made: FractalPass, before: Sequence[int], right: int, most: int) -> bool:
+        """Whether a guess, of which so many tokens came out as they went in, did so whole: then nothing would change it
+        but the model's last layers."""
         guessed = len(before) > made.known or len(before) == most - 1 or len(made.tokens) <= len(before)
-        return guessed and agreeing(before, made.tokens) == min(len(before), len(made.tokens))
+        return guessed and right == min(len(before), len(made.tokens))
 
     def _known(self, right: int) -> int:
         """How many tokens are not guessed again, where so many came out as they went in: the next one is known, too."""
@@ -189,9 +190,9 @@ class FractalDrafter(DecoderDrafter):
             lo = layer
             before = made.tokens
             self._choose(made, reading, self._finish(made, hidden, lo), most)
-            if self._has_settled(made, before, most):
-                return
             right = agreeing(before, made.tokens)
+            if self._has_settled(made, before, right, most):
+                return
             window = self.window + passed
             made.tokens = self._slots.changed(made.sequence, made.position, made.tokens, right + 1, window)
             del made.tokens[most - 1 :]

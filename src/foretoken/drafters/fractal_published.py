@@ -16,7 +16,7 @@ from foretoken.drafters.fractal import FractalDrafter, FractalPass
 class PublishedFractalDrafter(FractalDrafter):
     """Patient: it leaves nothing out."""
 
-    def _has_settled(self, made: FractalPass, before: Sequence[int], most: int) -> bool:
+    def _has_settled(self, made: FractalPass, before: Sequence[int], right: int, most: int) -> bool:
         return False
 
     def _known(self, right: int) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.decoder.config import read_config
-from foretoken.drafters.decoders import DecoderRecipe, format_asked
+from foretoken.drafters.decoders import DecoderRecipe, expect_layers, format_asked
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.recipe import Context, Level
@@ -69,12 +69,10 @@ def embedded(level: Level, num_layers: int) -> Level:
                 f"{called}: n is {n}, and the model has {num_layers} layers; give at most {num_layers}"
             )
         layers = tuple(num_layers * at // n - 1 for at in range(1, n + 1))
-    elif list(layers) != sorted({at for at in layers if at < num_layers}):
-        raise DraftSpecError(
-            f"{called}: layers is {'+'.join(map(str, layers))}, expected numbers from 0 to {num_layers - 1}, ascending"
-        )
-    elif n not in (None, len(layers)):
-        raise DraftSpecError(f"{called}: n is {n}, and layers names {len(layers)}; leave one of them out")
+    else:
+        expect_layers(level, "layers", num_layers)
+        if n not in (None, len(layers)):
+            raise DraftSpecError(f"{called}: n is {n}, and layers names {len(layers)}; leave one of them out")
     window = level.options.get("w", len(layers))
     most = window + len(layers) + 1
     if most > MOST_DRAFT_TOKENS:

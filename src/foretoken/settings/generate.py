@@ -29,8 +29,8 @@ class GenerateSettings(Settings):
     presence_penalty: float = 0.0  # taken from the logits of tokens in the output
     frequency_penalty: float = 0.0  # taken from them once for each time that they are there
     logit_bias: Mapping[int, float] | None = None  # added to the logits of single tokens, by id
-    seed: int | None = None  # of the dice; None: drawn, and told in the completion
-    n: int = 1  # how many completions, each with dice of its own: for `completions`
+    seed: int | None = None  # of the random numbers; None: drawn, and told in the completion
+    n: int = 1  # how many completions, each with random numbers of its own: for `completions`
     regex: str | None = None  # the output matches this regular expression, from beginning to end
     json_schema: str | Mapping[str, Any] | None = None  # the output is JSON of this schema: text, or what json reads
     logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from foretoken.bench.fields import expect_count
 from foretoken.errors import SettingError, nearest, quoted
 from foretoken.settings.load import LoadSettings
 
@@ -46,10 +47,3 @@ class Asked:
         for name, least in (("num_prompts", 1), ("max_new_tokens", 2)):  # of one token there is no speed
             if getattr(self, name) is not None:
                 expect_count(name, getattr(self, name), least)
-
-
-def expect_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse a setting that is no whole number of some size. Raises SettingError."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
-        expected = f"{least} or more" if most is None else f"{least} to {most}"
-        raise SettingError(f"{name} is {value!r}, expected a whole number, {expected}")

@@ -21,7 +21,7 @@ from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from foretoken.bench.statistics import bandwidths
-from foretoken.bench.target import Opened, Settings
+from foretoken.bench.target import Ready, Settings
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
 from foretoken.decoder.config import read_config
@@ -95,7 +95,7 @@ def _ours(model: Model) -> Generate:
 
 
 class _Measurement:
-    def __init__(self, asked: Asked, opened: Opened, start: Start, progress: Progress) -> None:
+    def __init__(self, asked: Asked, opened: Ready, start: Start, progress: Progress) -> None:
         self._asked, self._opened, self._start, self._progress = asked, opened, start, progress
         self._ours = [(_our_way(draft, model), _ours(model)) for draft, model in opened.models.items()]
         self._ways: list[Way] = [way for way, _ in self._ours]

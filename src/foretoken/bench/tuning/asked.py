@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretoken.bench.reproduce.asked import expect_count
+from foretoken.bench.fields import expect_count
 from foretoken.drafters.table import FRACTAL
 from foretoken.errors import SettingError, nearest, quoted
 from foretoken.formats import FORMATS
