@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
@@ -24,7 +25,18 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
-from tests.fakes import Delayed, Halves, KeysValues, Ladder, LastLayer, Liar, OverBudget, Scripted, Silent
+from tests.fakes import (
+    Delayed,
+    Halves,
+    KeysValues,
+    Ladder,
+    LastLayer,
+    Liar,
+    OverBudget,
+    Scripted,
+    Silent,
+    without_views,
+)
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
@@ -70,7 +82,7 @@ def _model(stage: Stage, inner: Drafter | None = None, *, model: Decoder = _poor
         Sampler,
         name="model",
         vocab_size=VOCABULARY,
-        inner=inner,
+        below=without_views(inner),
         views=stage.caches if shared else None,
     )
 
@@ -96,19 +108,20 @@ def copy_of(target: Decoder, format: str, inputs: str, own: tuple[int, ...] = ()
 
 def _stacked(stage: Stage, *formats: str) -> Drafter:
     """A ladder of the target's copies, each on views of the one above it, with lookup behind the last."""
-    opened = [Caches() for _ in formats]
-    drafter: Drafter = LookupDrafter()
-    for format, views, its in reversed(list(zip(formats, [stage.caches, *opened], opened, strict=False))):
-        drafter = ModelDrafter(
-            copy_of(stage.world.target, format, "int8"),
+
+    def made(formats: Sequence[str], views: Views) -> Drafter:
+        if not formats:
+            return LookupDrafter()
+        return ModelDrafter(
+            copy_of(stage.world.target, formats[0], "int8"),
             Sampler,
-            name=format,
+            name=formats[0],
             vocab_size=VOCABULARY,
-            inner=drafter,
+            below=partial(made, formats[1:]),
             views=views,
-            lent=its,
         )
-    return drafter
+
+    return made(formats, stage.caches)
 
 
 def _copy(

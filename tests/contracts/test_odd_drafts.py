@@ -13,6 +13,7 @@ import torch
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.views import Views
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
@@ -27,6 +28,7 @@ from foretoken.protocol.roles import Drafter
 from foretoken.protocol.types import Budget, Request, SamplingParams, Turn, Verdict
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
+from tests.fakes import without_views
 from tests.tiny import random_tensors, tiny_config
 from tests.world import Run, chain_of
 
@@ -91,7 +93,7 @@ def some_drafter(dice: random.Random, poison: bool, depth: int = 0) -> Leveled:
     if dice.random() < 0.4:
         return some_tree(dice, model, f"tree {depth}", None)
     inner, below = some_drafter(dice, poison, depth + 1) if depth < 2 and dice.random() < 0.7 else (None, [])
-    drafter = ModelDrafter(model, Sampler, name=f"model {depth}", vocab_size=TOKENS, inner=inner)
+    drafter = ModelDrafter(model, Sampler, name=f"model {depth}", vocab_size=TOKENS, below=without_views(inner))
     return drafter, [some_chain(dice), *below]
 
 
@@ -154,7 +156,7 @@ def low_bit_copy(label: str, inputs: str) -> Decoder:
     return Decoder(target().config, weights, threads=1)
 
 
-def some_copies(dice: random.Random, views: Caches | None, depth: int = 0) -> Leveled:
+def some_copies(dice: random.Random, views: Views | None, depth: int = 0) -> Leveled:
     """A ladder of up to four copies of the target, each on views of what the one above checks with, or on its own."""
     if depth and dice.random() < 0.25:
         return LookupDrafter(1), [some_chain(dice)]
@@ -163,18 +165,23 @@ def some_copies(dice: random.Random, views: Caches | None, depth: int = 0) -> Le
     views = None if dice.random() < 0.25 else views
     if dice.random() < 0.25:
         return some_tree(dice, model, f"{label} {depth}", views)
-    lent = Caches()
-    inner, below = some_copies(dice, lent, depth + 1) if depth < 3 and dice.random() < 0.75 else (None, [])
+    chains: list[Budget] = []  # of the levels below
+
+    def below(views: Views) -> Drafter:
+        inner, budgets = some_copies(dice, views, depth + 1)
+        chains.extend(budgets)
+        return inner
+
+    more = depth < 3 and dice.random() < 0.75
     drafter = ModelDrafter(
         model,
         Sampler,
         name=f"{label} {depth}",
         vocab_size=TOKENS,
-        inner=inner,
+        below=below if more else None,
         views=views,
-        lent=lent if inner is not None else None,
     )
-    return drafter, [some_chain(dice), *below]
+    return drafter, [some_chain(dice), *chains]
 
 
 def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
@@ -238,7 +245,9 @@ def test_a_copy_whose_int8_inputs_are_too_large_drafts_nothing() -> None:
             pytest.skip("in PyTorch inputs are not quantised")
         for inner in (None, LookupDrafter(1)):
             caches = Caches()
-            drafter = ModelDrafter(copy, Sampler, name="copy", vocab_size=TOKENS, views=caches, inner=inner)
+            drafter = ModelDrafter(
+                copy, Sampler, name="copy", vocab_size=TOKENS, views=caches, below=without_views(inner)
+            )
             run = Run(large, drafter, [request], budgets=chain_of(8, 2), caches=caches)
             assert run.sequences[0].tokens == plain.tokens
             assert any(sum(record.drafted.values()) for record in run.records) == drafts

@@ -159,8 +159,7 @@ def test_a_copy_that_is_named_by_its_folder_is_one_as_if_by_its_format(model: Pa
         assert {linear.inputs for linear in first.model.weights.linears} == {inputs}
         assert {linear.inputs for linear in second.model.weights.linears} == {"bf16"}
         assert (first.views is not None) == shares
-        assert second.views is first.lent is not None
-        assert second.lent is None
+        assert second.views is first._checked
         done = loaded.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
         assert done.tokens == plain.tokens
         assert done.stats.accepted_tokens > 0

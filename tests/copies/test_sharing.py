@@ -137,27 +137,26 @@ def test_nothing_of_a_sequence_stays_when_it_has_ended(draft: str) -> None:
     model.completions(PROMPT, n=2, max_new_tokens=5, **SAMPLED)
     for drafter in copies(model):
         assert not drafter._readings
-        lent = getattr(drafter, "lent", None)
-        assert lent is None or not lent._caches
+        checked = getattr(drafter, "_checked", None)
+        assert checked is None or not checked._caches
 
 
-def test_what_a_copy_lends_to_the_one_below_it_takes_back_where_a_round_breaks_off(
+def test_the_views_that_a_copy_hands_down_are_of_nothing_after_a_round_that_breaks_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = load("int4,int2,lookup")
     first, second = copies(model)
     assert isinstance(first, ModelDrafter)
     assert isinstance(second, ModelDrafter)
-    lent, seen = first.lent, []
-    assert lent is not None
-    assert second.lent is None, "nothing below it is a copy"
+    checked, seen = first._checked, []
+    assert second.views is checked
 
     def fail(turns: Any) -> Any:
-        seen.append(len(lent._caches))
+        seen.append(len(checked._caches))
         raise OSError("gone")
 
     monkeypatch.setattr(second, "propose", fail)
     with pytest.raises(OSError, match="gone"):
         generate(model)
     assert seen == [1]
-    assert not lent._caches
+    assert not checked._caches

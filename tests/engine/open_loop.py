@@ -196,7 +196,7 @@ def tables_of(drafter: Any) -> list[tuple[str, Mapping[int, Any]]]:
     for name, value in vars(drafter).items():
         if isinstance(value, dict) and name != "truth":
             found.append((name, value))
-        elif isinstance(value, Caches) and name == "lent":
+        elif isinstance(value, Caches) and name == "_checked":
             found.append((name, value._caches))
         elif name in ("inner", "_lookup") and value is not None:
             found += [(f"{name}.{other}", held) for other, held in tables_of(value)]

@@ -19,7 +19,7 @@ from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget, Request, SamplingParams, Turn, Verdict
 from foretoken.sampling.sampler import DRAFT_DICE, TARGET_DICE, Sampler
 from foretoken.verification.local import LocalVerifier
-from tests.fakes import Scripted
+from tests.fakes import Scripted, without_views
 from tests.world import VOCABULARY, Snapshot, chain_of, make_world, read, weak_decoder
 
 PROMPT = make_world().plains[0].prompt
@@ -77,7 +77,7 @@ def drafters(
             samplers,
             name="model",
             vocab_size=VOCABULARY,
-            inner=inner,
+            below=without_views(inner),
             independent=independent,
         )
 

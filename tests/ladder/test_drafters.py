@@ -115,7 +115,7 @@ def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> N
 def ladder(spec: str, caches: Caches | None) -> list[Any]:
     """The drafters of a ladder, nearest to the target first."""
     target = tiny_decoder()
-    context = Context(target, None, Samplers(None), "walk", lambda level: LoadedLevel(target), caches=caches)
+    context = Context(target, None, Samplers(None), "walk", lambda level: LoadedLevel(target), views=caches)
     drafter: Any = make_ladder(name_levels(LoadSettings(draft=spec)), context)
     levels = []
     while drafter is not None:
@@ -128,15 +128,15 @@ def test_a_copy_drafts_on_views_of_what_checks_it() -> None:
     caches = Caches()
     (chain,) = ladder("mxfp4", caches)
     assert chain.views is caches
-    assert chain.lent is None  # nobody below needs it
+    assert chain.inner is None
     (tree,) = ladder("int2:k=2", caches)
     assert tree.views is caches
     assert isinstance(tree, TreeDrafter)
     first, second, third, lookup = ladder("int8,mxfp4,int2,lookup", caches)
     assert first.views is caches
-    assert second.views is first.lent is not None
-    assert third.views is second.lent is not None
-    assert len({id(caches), id(first.lent), id(second.lent), id(third.lent)}) == 4
+    assert second.views is first._checked
+    assert third.views is second._checked
+    assert len({id(caches), id(first._checked), id(second._checked), id(third._checked)}) == 4
     assert isinstance(lookup, LookupDrafter)
 
 
@@ -146,7 +146,7 @@ def test_with_a_cache_of_its_own_a_copy_has_no_views_and_lends_some() -> None:
     assert chain.views is None
     first, second = ladder("mxfp4:own-cache,int2", caches)
     assert first.views is None
-    assert second.views is first.lent is not None
+    assert second.views is first._checked
     first, second = ladder("mxfp4,int2:own-cache", caches)
     assert first.views is caches
     assert second.views is None
@@ -157,7 +157,6 @@ def test_a_copy_below_another_model_has_a_cache_of_its_own() -> None:
     caches = Caches()
     model, copy, lookup = ladder("stdlib-1m,mxfp4,lookup", caches)
     assert model.views is None
-    assert model.lent is None
     assert copy.views is None
     assert isinstance(lookup, LookupDrafter)
     copy, model, below = ladder("mxfp4,stdlib-1m,int2", caches)

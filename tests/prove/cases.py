@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
@@ -38,6 +40,7 @@ from tests.fakes import (
     RandomTrees,
     Scripted,
     Silent,
+    without_views,
 )
 from tests.prove.models import Subject
 from tests.world import Run
@@ -62,10 +65,9 @@ class Stage:
 def _model(
     stage: Stage,
     noise: float,
-    inner: Drafter | None = None,
-    views: Caches | None = None,
+    inner: Drafter | Callable[[Views], Drafter] | None = None,
+    views: Views | None = None,
     model: Decoder | None = None,
-    lent: Caches | None = None,
 ) -> Drafter:
     model = stage.copy(noise) if model is None else model
     return ModelDrafter(
@@ -73,13 +75,12 @@ def _model(
         sampler,
         name="model",
         vocab_size=model.config.valid_vocab_size,
-        inner=inner,
+        below=inner if callable(inner) else without_views(inner),
         views=views,
-        lent=lent,
     )
 
 
-def _tree(stage: Stage, views: Caches | None = None, model: Decoder | None = None) -> Drafter:
+def _tree(stage: Stage, views: Views | None = None, model: Decoder | None = None) -> Drafter:
     model = stage.copy(0.1) if model is None else model
     return TreeDrafter(
         model,
@@ -113,16 +114,14 @@ def _copy(stage: Stage, name: str) -> Drafter:
 
 def _stacked(stage: Stage) -> Drafter:
     """A ladder of two or three copies, each on views of what the one above it checks with."""
-    views, lent = stage.caches, Caches()
-    levels = []
-    for name in stage.dice.sample(list(FORMATS), stage.dice.choice([2, 3])):
-        levels.append((_low_bit(stage, name), views, lent))
-        views, lent = lent, Caches()
-    drafter: Drafter | None = stage.dice.choice([None, LookupDrafter(min_match=1)])
-    for model, on, its in reversed(levels):
-        drafter = _model(stage, 0, drafter, on, model, its)
-    assert drafter is not None
-    return drafter
+    models = [_low_bit(stage, name) for name in stage.dice.sample(list(FORMATS), stage.dice.choice([2, 3]))]
+    last: Drafter | None = stage.dice.choice([None, LookupDrafter(min_match=1)])
+
+    def made(models: Sequence[Decoder], views: Views) -> Drafter:
+        model, *rest = models
+        return _model(stage, 0, partial(made, rest) if rest else last, views, model)
+
+    return made(models, stage.caches)
 
 
 def _fractal(stage: Stage) -> Drafter:

@@ -98,7 +98,7 @@ def _drafting(
 
     faithful = not settings.cache
     drafter = make_ladder(
-        levels, Context(target, tokenizer, guessing or samplers, settings.rule, load, faithful=faithful, caches=caches)
+        levels, Context(target, tokenizer, guessing or samplers, settings.rule, load, faithful=faithful, views=caches)
     )
     verifier = (LocalVerifier if settings.cache else UncachedVerifier)(
         target,
@@ -112,6 +112,6 @@ def _drafting(
         verifier,
         drafter,
         budgets={level.called: level.budget for level in levels},
-        decoders=dict(reversed(decoders.items())),  # the innermost is loaded first
+        decoders=decoders,
         settings=settings,
     )

@@ -13,9 +13,9 @@ Source: ML-SpecQD (Georganas et al. 2025), sections III-A and III-C; Leviathan e
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from foretoken.acceptance.walk import NOTHING, agreeing
 from foretoken.decoder.cache import new_writer
@@ -23,6 +23,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.checking import Check, Part, run_check
 from foretoken.decoder.decoder import Drafted
 from foretoken.decoder.outputs import Outputs
+from foretoken.decoder.views import Views
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, choose
 from foretoken.drafters.recipe import Context, Level
@@ -56,13 +57,21 @@ class _Chain(Open):
 
 @dataclass(eq=False, kw_only=True)
 class ModelDrafter(DecoderDrafter):
-    """A decoder that drafts a chain. inner: what drafts for it in turn, if anything does. lent: where the caches that
-    it checks on can be found meanwhile, for an `inner` that drafts on views of them."""
+    """A decoder that drafts a chain.
 
-    inner: Drafter | None = None
-    lent: Caches | None = None
+    below: makes what drafts for it in turn, if anything does; that is `inner`. It is handed views of the caches that
+    this level checks on, which are there while it is asked for drafts.
+    """
+
+    below: InitVar[Callable[[Views], Drafter] | None] = None
+    inner: Drafter | None = field(init=False, default=None)
+    _checked: Caches = field(init=False, default_factory=Caches)  # in a round, what this level checks on
     _guessed: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)  # the last draft of each sequence
     _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
+
+    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
+        if below is not None:
+            self.inner = below(self._checked)
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Note the prompts."""
@@ -80,7 +89,7 @@ class ModelDrafter(DecoderDrafter):
             if self.inner is None:
                 self._grow_alone(chains)
             else:
-                with self._lending(chains):
+                with self._open_to_views(chains):
                     self._grow_checking(self.inner, chains)
         finally:
             for chain, step in steps:
@@ -176,16 +185,15 @@ class ModelDrafter(DecoderDrafter):
     # -- with one -----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _lending(self, chains: Sequence[_Chain]) -> Iterator[None]:
-        """While this level checks, the level below may look at what it checks on."""
-        lent = Caches() if self.lent is None else self.lent
+    def _open_to_views(self, chains: Sequence[_Chain]) -> Iterator[None]:
+        """While this level checks, the views that it has handed down are of these chains' caches."""
         try:
             for chain in chains:
-                lent.open(chain.turn.sequence, chain.cache)
+                self._checked.open(chain.turn.sequence, chain.cache)
             yield
         finally:
             for chain in chains:
-                lent.close(chain.turn.sequence)
+                self._checked.close(chain.turn.sequence)
 
     def _grow_checking(self, inner: Drafter, chains: Sequence[_Chain]) -> None:
         """What the level below guesses is checked as the target checks: a pass over all chains, a walk for each."""
@@ -287,7 +295,7 @@ class ChainRecipe(DecoderRecipe):
     def make(self, level: Level, context: Context) -> ModelDrafter:
         """The drafter."""
         loaded, common = self.loaded(level, context)
-        return ModelDrafter(loaded.decoder, context.guessing, inner=context.inner, lent=context.lent, **common)
+        return ModelDrafter(loaded.decoder, context.guessing, below=context.below, **common)
 
     def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
         """It can be, by any draft that can speed up another."""

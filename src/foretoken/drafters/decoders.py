@@ -58,7 +58,7 @@ class DecoderRecipe(Recipe):
             "name": level.called,
             "vocab_size": context.target.config.valid_vocab_size,
             "independent": context.independent,
-            "views": context.caches if level.is_copy and "own-cache" not in level.options else None,
+            "views": context.views if level.is_copy and "own-cache" not in level.options else None,
         }
 
 

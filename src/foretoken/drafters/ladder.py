@@ -10,7 +10,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from foretoken.decoder.caches import Caches
+from foretoken.decoder.views import Views
 from foretoken.drafters.decoders import decoder_level, in_format
 from foretoken.drafters.recipe import Context, Level, recipe_of
 from foretoken.drafters.table import DRAFTERS
@@ -51,11 +51,14 @@ def find_levels(levels: list[Level], folder: Path) -> list[Level]:
 
 
 def make_ladder(levels: list[Level], context: Context) -> Drafter:
-    """The drafter of some levels, of which the innermost is made first."""
-    level, *below = levels
-    lent = Caches() if level.is_copy and below and below[0].is_copy else None
-    inner = make_ladder(below, replace(context, caches=lent)) if below else None
-    return level.recipe.make(level, replace(context, inner=inner, lent=lent))
+    """The drafter of some levels. Each makes the one below it, and hands it views of what it checks on: of a copy's
+    keys and values, since those of another model are of no use to the target's copies."""
+    level, *rest = levels
+
+    def below(views: Views) -> Drafter:
+        return make_ladder(rest, replace(context, views=views if level.is_copy else None))
+
+    return level.recipe.make(level, replace(context, below=below if rest else None))
 
 
 def _name(level: DraftLevel) -> Level:

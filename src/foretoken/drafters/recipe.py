@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretoken.copies.beside import About
-from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.views import Views
 from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
 from foretoken.formats import Format
@@ -79,9 +79,9 @@ class Context:
 
     target: the model that it drafts for, and its tokenizer. samplers: of that model's requests. rule: by which drafts
     are judged. load: gives what stands behind a level that has a decoder (`api/levels.py`). faithful: a published
-    method does what was published, for comparison, where we would do less. caches: of the target, or of the copy of it
-    that stands above, for drafting on views of them. inner: the drafter that speeds this one up, if any does; lent:
-    where that one looks for the caches that this one checks on.
+    method does what was published, for comparison, where we would do less. views: of the target's caches, or of those
+    that the level above checks on. below: makes what speeds this one up, if anything does; it is handed views of what
+    this one checks on.
     """
 
     target: Decoder
@@ -90,9 +90,8 @@ class Context:
     rule: str
     load: Callable[[Level], LoadedLevel]
     faithful: bool = False
-    caches: Caches | None = None
-    inner: Drafter | None = None
-    lent: Caches | None = None
+    views: Views | None = None
+    below: Callable[[Views], Drafter] | None = None
 
     @property
     def independent(self) -> bool:
