@@ -132,21 +132,23 @@ def distribution_of_rejection(
     def one_round(dice: Dice, start: Context, left: int) -> tuple[int, ...]:
         drawn = form(dice, start, left)
 
-        def coin(which: int, probability: float) -> bool:
-            accepted = dice.toss(probability)
-            if events is not None:
-                events["accepted" if accepted else "rejected"] += 1
-            return accepted
+        class Rejecting:
+            def target_probs(self, node: int) -> Distribution:
+                return probs_after(drawn.context(start, node), None, params)
 
-        accepted, bonus = reject(
-            drawn.tokens,
-            drawn.parents,
-            drawn.probs,
-            lambda node: probs_after(drawn.context(start, node), None, params),
-            coin,
-            lambda probs: dice.throw(probs.tolist()),
-            lambda token: None,
-        )
+            def coin(self, n: int, probability: float) -> bool:
+                accepted = dice.toss(probability)
+                if events is not None:
+                    events["accepted" if accepted else "rejected"] += 1
+                return accepted
+
+            def pick(self, probs: Distribution) -> int:
+                return dice.throw(probs.tolist())
+
+            def accept(self, token: int) -> None:
+                pass
+
+        accepted, bonus = reject(drawn.tokens, drawn.parents, drawn.probs, Rejecting())
         if events is not None and drawn.tokens and accepted and accepted[-1] == len(drawn.tokens) - 1:
             events["accepted to the end"] += 1
         return (*(drawn.tokens[i] for i in accepted), bonus)[:left]

@@ -29,26 +29,28 @@ class Judged:
         coins: Sequence[bool] | None = None,
         dice: Dice | None = None,
     ) -> None:
-        script = iter(coins or ())
+        self._script = iter(coins or ())
+        self._target, self._dice = target, dice
         self.tosses: list[tuple[int, float]] = []
         self.asked: list[object] = []
         self.picked_from: list[Distribution] = []
 
-        def target_probs(node: int) -> Distribution:
-            self.asked.append(f"after {node}")
-            return target
+        self.accepted, self.bonus = reject(tokens, parents, draft_probs, self)
 
-        def coin(which: int, probability: float) -> bool:
-            self.tosses.append((which, probability))
-            return next(script) if dice is None else dice.toss(probability)
+    def target_probs(self, node: int) -> Distribution:
+        self.asked.append(f"after {node}")
+        return self._target
 
-        def pick(probs: Distribution) -> int:
-            self.picked_from.append(probs)
-            return int(probs.argmax()) if dice is None else dice.throw(probs.tolist())
+    def coin(self, n: int, probability: float) -> bool:
+        self.tosses.append((n, probability))
+        return next(self._script) if self._dice is None else self._dice.toss(probability)
 
-        self.accepted, self.bonus = reject(
-            tokens, parents, draft_probs, target_probs, coin, pick, lambda token: self.asked.append(token)
-        )
+    def pick(self, probs: Distribution) -> int:
+        self.picked_from.append(probs)
+        return int(probs.argmax()) if self._dice is None else self._dice.throw(probs.tolist())
+
+    def accept(self, token: int) -> None:
+        self.asked.append(token)
 
 
 def test_the_acceptance_is_the_ratio_of_the_probabilities_at_most_one() -> None:

@@ -40,10 +40,10 @@ def casts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(weights: Any, config: Any, format: Any, **how: Any) -> Any:
         made.append(format.label)
-        return quantised(weights, config, format, **how)
+        return cast(weights, config, format, **how)
 
-    quantised = levels.quantised
-    monkeypatch.setattr(levels, "quantised", counted)
+    cast = levels.cast
+    monkeypatch.setattr(levels, "cast", counted)
     return made
 
 

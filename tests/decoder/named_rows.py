@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.memory import Memory
 from foretoken.errors import ContractError
 
 LAYERS, KV_HEADS, HEAD_DIM = 3, 2, 4
 
 
 def new_cache(layers: range = range(LAYERS), dtype: torch.dtype = torch.float32) -> Cache:
-    return Cache(layers, KV_HEADS, HEAD_DIM, dtype, torch.device("cpu"))
+    return Cache(layers, Memory.empty(len(layers), KV_HEADS, HEAD_DIM, dtype, torch.device("cpu")))
 
 
 def rows_of(names: Sequence[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:

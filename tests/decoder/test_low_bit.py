@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears, size_in
+from foretoken.decoder.low_bit import cast, copy_of, dequantised, quantised, quantised_linears, size_in
 from foretoken.decoder.rows import chain
 from foretoken.decoder.shapes import linear_shapes
 from foretoken.decoder.weights import LINEARS, assemble, repacked
@@ -175,7 +175,7 @@ def test_embedding_norms_and_biases_are_the_model_s_own_memory(format: Format, t
 def test_a_copy_shares_with_another_s_weights_what_it_is_told_to() -> None:
     config, mapped = made(tie_word_embeddings=True, attention_bias=True)
     own = assemble({name: tensor.clone() for name, tensor in mapped.tensors.items()}, config)
-    low = quantised(mapped, config, MXFP4, share=own)
+    low = copy_of(own, config, cast(mapped, config, MXFP4), inputs="bf16")
     for name, tensor in low.tensors.items():
         assert tensor.data_ptr() == own.tensors[name].data_ptr() != mapped.tensors[name].data_ptr()
     direct = quantised(mapped, config, MXFP4)
@@ -258,7 +258,7 @@ def test_layers_of_a_copy_may_stay_the_model_s_own(own: tuple[int, ...], tied: b
     for isa in HERE:
         # a target's weights may lie in an instruction set's own layout: what stays its own lies there, too
         model = repacked(assemble({name: t.clone() for name, t in weights.tensors.items()}, config), isa)
-        own_layout = quantised(weights, config, INT4, share=model, own=own)
+        own_layout = copy_of(model, config, cast(weights, config, INT4, own=own), inputs="bf16")
         for one in (mixed, own_layout):
             decoder = Decoder(config, one, threads=2, arithmetic=f"native {isa}")
             got, others = outcomes(decoder, (1, 40))

@@ -10,6 +10,7 @@ import torch
 
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.memory import Memory
 from foretoken.decoder.rows import Rows, chain
 from foretoken.errors import ContractError
 from tests.decoder.models import random_tokens
@@ -153,7 +154,7 @@ def test_a_pass_over_a_cache_of_some_layers_is_refused(make: Make, layers: range
 )
 def test_a_cache_of_another_model_is_refused(kv_heads: int, head_dim: int, dtype: torch.dtype, came: str) -> None:
     decoder = tiny_decoder(threads=1)
-    cache = Cache(range(3), kv_heads, head_dim, dtype, torch.device("cpu"))
+    cache = Cache(range(3), Memory.empty(3, kv_heads, head_dim, dtype, torch.device("cpu")))
     expect_refused(decoder, chain(cache, [1, 2]))
     cache.discard()
     with pytest.raises(ContractError) as error:

@@ -16,7 +16,7 @@ from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied as copies
 from foretoken.decoder.loading import load_weights
-from foretoken.decoder.low_bit import dequantised, quantised, quantised_linears
+from foretoken.decoder.low_bit import cast, copy_of, dequantised, quantised_linears
 from foretoken.decoder.shapes import expected_shapes
 from foretoken.decoder.weights import Weights, assemble, repacked
 from foretoken.formats import Format, format_of
@@ -93,7 +93,7 @@ class Subject:
 
     def low_bit_copy(self, format: Format, inputs: str, target: Decoder) -> Decoder:
         """A copy in a low-bit format, as a draft of a target that is made of this subject."""
-        weights = quantised(self.weights(), self.config, format, inputs=inputs, share=target.weights)
+        weights = copy_of(target.weights, self.config, cast(self.weights(), self.config, format), inputs=inputs)
         return Decoder(self.config, weights, arithmetic=target.arithmetic, threads=target.threads)
 
     def poor_copy(self, noise: float, arithmetic: str) -> Decoder:

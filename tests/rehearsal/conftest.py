@@ -26,7 +26,8 @@ def small(folder: Path, **changes: Any) -> Path:
 
 def rehearse(folder: Path, out: Path, shape: str = ROOM, **how: Any) -> Path:
     """The rehearsal of a checkpoint."""
-    write.write(write.plan(folder, out, shape_of(shape), **how))
+    more = {key: how.pop(key) for key in ("replace", "shard") if key in how}
+    write.write(write.plan(folder, out, write.Asked(shape_of(shape), **how), **more))
     return out
 
 

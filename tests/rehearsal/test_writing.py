@@ -118,7 +118,7 @@ def test_little_of_it_is_in_memory_at_any_time(tmp_path: Path, monkeypatch: pyte
             seen.append(own())
 
     numbers = "hidden=1024,layers=3,heads=16,kv-heads=4,intermediate=4096,vocab=64000,head-dim=64,tied=yes"
-    plan = write.plan(EMBEDDED["stdlib-1m"], tmp_path / "out", shape_of(numbers))
+    plan = write.plan(EMBEDDED["stdlib-1m"], tmp_path / "out", write.Asked(shape_of(numbers)))
     monkeypatch.setattr(write, "TensorFile", Watched)
     before = own()
     write.write(plan)
@@ -257,7 +257,7 @@ def test_what_breaks_off_leaves_nothing(
     where: Any, name: str, after: int, reason: BaseException, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = model.with_name("out")
-    plan = write.plan(model, out, shape_of(ROOM), shard=200_000)
+    plan = write.plan(model, out, write.Asked(shape_of(ROOM)), shard=200_000)
     assert len(plan.shards) > 2
     monkeypatch.setattr(where, name, breaking(getattr(where, name), after, reason))
     with pytest.raises((InputError, KeyboardInterrupt)) as error:

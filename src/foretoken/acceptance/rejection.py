@@ -9,7 +9,8 @@ node, with the residual updated at each; Sequoia (Chen et al. 2024) for candidat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -17,41 +18,53 @@ from foretoken.errors import ContractError
 from foretoken.protocol.types import Distribution
 
 
+class Judging(Protocol):
+    """What the rule asks of the target's side, along the path and in order."""
+
+    def target_probs(self, node: int) -> Distribution:
+        """The target's distribution after a draft token, or for -1 at the root."""
+        ...
+
+    def coin(self, n: int, probability: float) -> bool:
+        """For the nth child of the node at hand: true with this probability."""
+        ...
+
+    def pick(self, probs: Distribution) -> int:
+        """A token drawn from a distribution."""
+        ...
+
+    def accept(self, token: int) -> None:
+        """A token is accepted; the node after it is asked for next."""
+        ...
+
+
 def reject(
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    draft_probs: Mapping[int, Distribution],
-    target_probs: Callable[[int], Distribution],
-    coin: Callable[[int, float], bool],
-    pick: Callable[[Distribution], int],
-    accept: Callable[[int], None],
+    tokens: Sequence[int], parents: Sequence[int], draft_probs: Mapping[int, Distribution], judging: Judging
 ) -> tuple[list[int], int]:
     """(accepted, bonus), as `walk` gives them.
 
-    target_probs(i): the target's distribution after draft token i, -1 for the root; asked along the path, in order.
-    coin(n, p): for the nth child of the node at hand, true with probability p; pick: a token drawn from a distribution.
-    accept(token): told of each accepted token before the next node is asked for. A node without `draft_probs` has
-    children that were certain, one after the other; one whose distribution is shorter than the target's gives the rest
-    no probability. A child that its node's distribution cannot have given is passed over.
+    draft_probs: what the children of a node were drawn from. A node without it has children that were certain, one
+    after the other; one whose distribution is shorter than the target's gives the rest no probability. A child that its
+    node's distribution cannot have given is passed over.
     """
     accepted: list[int] = []
     at = -1
     while True:
-        wanted = target_probs(at)
+        wanted = judging.target_probs(at)
         given = _given(draft_probs, at, len(wanted))
         for n, child in enumerate(i for i, parent in enumerate(parents) if parent == at):
             token = tokens[child]
             drawn_from = _certain(token, len(wanted)) if given is None else given
             if drawn_from[token] <= 0.0:  # a repeated child, say: to take more from what is left would be wrong
                 continue
-            if coin(n, chance(wanted, drawn_from, token)):
+            if judging.coin(n, chance(wanted, drawn_from, token)):
                 break
             wanted = residual(wanted, drawn_from)
             given = None if given is None else without(given, token)
         else:
-            return accepted, pick(wanted)
+            return accepted, judging.pick(wanted)
         accepted.append(child)
-        accept(token)
+        judging.accept(token)
         at = child
 
 

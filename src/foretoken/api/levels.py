@@ -13,7 +13,7 @@ from foretoken.common.progress import size
 from foretoken.copies import beside
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import copy_of, quantised, size_in, with_inputs
+from foretoken.decoder.low_bit import cast, copy_of, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
@@ -107,16 +107,8 @@ def _low_bit(
         rows = weights
         if weights.layouts != {"rows"}:  # of an instruction set's own layout nobody else can make anything
             rows = weights_of(folder, config, replace(settings, weights="mapped"))
-        made = quantised(
-            rows,
-            config,
-            level.format,
-            inputs=_inputs(level),
-            share=weights,
-            own=level.own_layers,
-            threads=settings.threads,
-        )
-        how = "cast"
+        coded = cast(rows, config, level.format, own=level.own_layers, threads=settings.threads)
+        made, how = copy_of(weights, config, coded, inputs=_inputs(level)), "cast"
     _tell(called, made, how, began)
     return made, copy
 

@@ -67,7 +67,7 @@ def rehearse(
     local = model not in EMBEDDED and Path(model).expanduser().is_dir()
     name = folder.resolve().name if local else model
     with stoppable():
-        made = write.plan(folder, out, chosen, name=name, placement=placement, seed=seed, replace=force)
+        made = write.plan(folder, out, write.Asked(chosen, name, placement, seed), replace=force)
         _describe(made)
         seconds = write.write(made)
     say(f"written in {seconds:.1f} s, {made.bytes / seconds / 1e9:.2g} GB/s. What next:")

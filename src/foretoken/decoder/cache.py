@@ -34,17 +34,9 @@ def new_writer() -> int:
 class Cache:
     """Keys and values of one sequence, or (with a parent) a view."""
 
-    def __init__(
-        self,
-        layers: range,
-        kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        parent: Cache | None = None,
-        base: int = 0,
-    ) -> None:
-        """parent, base: of a view, whose first position is `base`."""
+    def __init__(self, layers: range, memory: Memory, parent: Cache | None = None, base: int = 0) -> None:
+        """memory: of so many layers, without any position yet. parent, base: of a view, whose first position is
+        `base`."""
         self.layers = layers
         self.parent = parent
         self.base = base
@@ -56,8 +48,8 @@ class Cache:
         self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
-        self._memory = Memory.empty(len(layers), kv_heads, head_dim, dtype, device)
-        self.device = device
+        self._memory = memory
+        self.device = memory.keys.device
 
     # -- scratch ----------------------------------------------------------------------------------------------------
 
@@ -238,7 +230,8 @@ class Cache:
 
     def _like(self, layers: range, parent: Cache | None = None, base: int = 0) -> Cache:
         _, _, kv_heads, head_dim = self._memory.keys.shape
-        return Cache(layers, kv_heads, head_dim, self._memory.keys.dtype, self.device, parent, base)
+        memory = Memory.empty(len(layers), kv_heads, head_dim, self._memory.keys.dtype, self.device)
+        return Cache(layers, memory, parent, base)
 
     def _expect_root(self, what: str, length: int) -> None:
         if self.parent is not None or not 0 <= length <= self.length:

@@ -15,6 +15,7 @@ from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.cost import CostModel
+from foretoken.decoder.memory import Memory
 from foretoken.decoder.native_pass import NativePass, why_not
 from foretoken.decoder.outputs import Outputs, Scored
 from foretoken.decoder.rope import RopeTable
@@ -92,7 +93,8 @@ class Decoder:
         """An empty cache of all layers or some, in the weights' type."""
         c = self.config
         layers = range(c.num_layers) if layers is None else layers
-        return Cache(layers, c.num_kv_heads, c.head_dim, self._pass.cache_dtype, self.device)
+        memory = Memory.empty(len(layers), c.num_kv_heads, c.head_dim, self._pass.cache_dtype, self.device)
+        return Cache(layers, memory)
 
     def embed(self, tokens: list[int] | Rows) -> torch.Tensor:
         """The embeddings of tokens, or of a pass's: float32 [N, hidden]."""

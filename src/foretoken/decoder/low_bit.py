@@ -34,22 +34,33 @@ def quantised(
     *,
     inputs: str = "bf16",
     quantiser: Quantiser = "direct",
-    share: Weights | None = None,
+    own: Collection[int] = (),
+) -> Weights:
+    """A copy with all linear layers in a format, the output layer too, in one allocation. What is in no format is the
+    weights' own, and so is everything of the layers in `own`. Raises what `cast` does."""
+    return copy_of(weights, config, cast(weights, config, format, quantiser=quantiser, own=own), inputs=inputs)
+
+
+def cast(
+    weights: Weights,
+    config: DecoderConfig,
+    format: Format,
+    *,
+    quantiser: Quantiser = "direct",
     own: Collection[int] = (),
     threads: int | None = None,
-) -> Weights:
-    """A copy with all linear layers in a format, the output layer too, in one allocation.
+) -> dict[str, QuantisedWeight]:
+    """The linear layers in a format by their names, but for those of the layers `own`, in one allocation.
 
-    What is in no format is `share`'s, or without it the weights' own, and so is everything of the layers in `own`. The
-    weights must lie in rows: what an instruction set's own layout holds, only its kernels know. Raises CheckpointError,
-    with the tensor's name, where a weight holds a NaN or an infinity.
+    The weights must lie in rows: what an instruction set's own layout holds, only its kernels know. Raises
+    CheckpointError, with the tensor's name, where a weight holds a NaN or an infinity.
     """
     memory = together(_kinds(config, format, own), instead=INSTEAD)
     coded: dict[str, QuantisedWeight] = {}
     for name, made in quantised_linears(weights, config, format, quantiser=quantiser, own=own, threads=threads):
         kept = {part: memory[name, part].copy_(getattr(made, part)) for part in parts(format, *made.shape)}
         coded[name] = QuantisedWeight(format, made.shape, **kept)
-    return copy_of(share or weights, config, coded, inputs=inputs)
+    return coded
 
 
 def size_in(format: Format, config: DecoderConfig, own: Collection[int] = ()) -> int:

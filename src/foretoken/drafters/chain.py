@@ -13,8 +13,7 @@ Source: ML-SpecQD (Georganas et al. 2025), sections III-A and III-C; Leviathan e
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 from foretoken.acceptance.walk import NOTHING, agreeing
@@ -89,11 +88,11 @@ class ModelDrafter(DecoderDrafter):
             if self.inner is None:
                 self._grow_alone(chains)
             else:
-                with self._open_to_views(chains):
-                    self._grow_checking(self.inner, chains)
+                self._grow_checking(self.inner, chains)
         finally:
             for chain, step in steps:
                 chain.reading.sampler.rewind(step)
+                self._checked.close(chain.turn.sequence)
         self._guessed.update((turn.sequence, ()) for turn in turns)
         self._guessed.update((chain.turn.sequence, tuple(chain.tokens)) for chain in chains)
         without = [turn.chain((), self.name) for turn, opened in zip(own, found, strict=True) if opened is None]
@@ -184,19 +183,10 @@ class ModelDrafter(DecoderDrafter):
 
     # -- with one -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _open_to_views(self, chains: Sequence[_Chain]) -> Iterator[None]:
-        """While this level checks, the views that it has handed down are of these chains' caches."""
-        try:
-            for chain in chains:
-                self._checked.open(chain.turn.sequence, chain.cache)
-            yield
-        finally:
-            for chain in chains:
-                self._checked.close(chain.turn.sequence)
-
     def _grow_checking(self, inner: Drafter, chains: Sequence[_Chain]) -> None:
         """What the level below guesses is checked as the target checks: a pass over all chains, a walk for each."""
+        for chain in chains:
+            self._checked.open(chain.turn.sequence, chain.cache)
         self._catch_up([chain for chain in chains if len(chain.text) > _FEW])
         growing = list(chains)
         while growing:

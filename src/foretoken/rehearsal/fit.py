@@ -16,7 +16,7 @@ import torch
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.shapes import HEAD
 from foretoken.errors import InputError, UnsupportedModelError
-from foretoken.rehearsal.shapes import FAMILIES, Shape
+from foretoken.rehearsal.shapes import SHAPED, Shape
 
 # in a map, instead of a row of the small tensor
 SILENT = -1  # zeros, in every tensor but a norm
@@ -188,9 +188,9 @@ def key_copies(small: DecoderConfig, shape: Shape) -> int:
 
 def expect_kind(small: DecoderConfig, shape: Shape, name: str) -> None:
     """Refuse a model whose function cannot be had in the shape's family. Raises UnsupportedModelError."""
-    if small.model_type not in FAMILIES:
+    if small.model_type not in SHAPED:
         raise UnsupportedModelError(
-            f"{name} is of the family {small.model_type}; a rehearsal can be made of {' and '.join(FAMILIES)}"
+            f"{name} is of the family {small.model_type}; a rehearsal can be made of {' and '.join(SHAPED)}"
         )
     if small.low_bit is not None:
         raise UnsupportedModelError(

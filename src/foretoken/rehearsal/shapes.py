@@ -8,7 +8,7 @@ from typing import Any
 
 from foretoken.errors import SettingError, nearest, quoted
 
-FAMILIES = ("llama", "qwen2")  # what a shape may be of
+SHAPED = ("llama", "qwen2")  # what a shape may be of
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def _tied(value: str, name: str) -> bool:
 
 
 def _family(value: str, name: str) -> str:
-    if value not in FAMILIES:
-        raise SettingError(f"{name} of a shape is {quoted(value, 40)}{nearest(value, FAMILIES)}")
+    if value not in SHAPED:
+        raise SettingError(f"{name} of a shape is {quoted(value, 40)}{nearest(value, SHAPED)}")
     return value
 
 

@@ -96,35 +96,38 @@ def expect_small(folder: Path, shape: Shape, name: str) -> DecoderConfig:
     return config
 
 
-def plan(
-    folder: Path,
-    out: Path,
-    shape: Shape,
-    *,
-    name: str | None = None,
-    placement: str = "spread",
-    seed: int = 0,
-    replace: bool = False,
-    shard: int = SHARD,
-) -> RehearsalPlan:
+@dataclass(frozen=True)
+class Asked:
+    """What of a rehearsal is chosen. name: what the small model is called, None: as its folder; placement: which layers
+    of the shape are its (`PLACEMENTS`); seed: of the numbers that nothing depends on. Raises SettingError."""
+
+    shape: Shape
+    name: str | None = None
+    placement: str = "spread"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            raise SettingError(f"the placement {self.placement!r} is not known{nearest(self.placement, PLACEMENTS)}")
+        if not 0 <= self.seed < 1 << 63:
+            raise SettingError(f"seed is {self.seed}, expected a whole number, 0 or more")
+
+
+def plan(folder: Path, out: Path, asked: Asked, *, replace: bool = False, shard: int = SHARD) -> RehearsalPlan:
     """Look at everything that could be wrong before minutes of work: model, shape, place and disk.
 
-    name: what the small model is called. replace: a rehearsal that lies at `out` may be replaced. Raises an InputError
-    or a ModelError.
+    folder: of the small model. replace: a rehearsal that lies at `out` may be replaced. shard: bytes of a file. Raises
+    an InputError or a ModelError.
     """
-    name = name or folder.resolve().name
-    if placement not in PLACEMENTS:
-        raise SettingError(f"the placement {placement!r} is not known{nearest(placement, PLACEMENTS)}")
-    if not 0 <= seed < 1 << 63:
-        raise SettingError(f"seed is {seed}, expected a whole number, 0 or more")
+    shape, name = asked.shape, asked.name or folder.resolve().name
     small = expect_small(folder, shape, name)
     tidy(out)
     expect_place(out, replace=replace, ours=FILES, kind=REHEARSAL)
     tensors = mapped_tensors(folder, small)
     raw = read_json(folder / "config.json")
     # an output layer of its own cannot be tied; a pass reads as much either way
-    fit = Fit(small, shape, shape.tied and small.tied, _padding_token(folder, raw, small), placement)
-    about = About(shape.name, name, fingerprint(folder, small), placement, fit.layers, seed)
+    fit = Fit(small, shape, shape.tied and small.tied, _padding_token(folder, raw, small), asked.placement)
+    about = About(shape.name, name, fingerprint(folder, small), asked.placement, fit.layers, asked.seed)
     dtype = tensors["model.embed_tokens.weight"].dtype
     made = _configuration(raw, fit, about, dtype)
     config = parse_config(made)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.telemetry import RoundRecord
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,7 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
         if record.read:
             continue
         check = now + record.propose_seconds
-        passes: list[Pass] = []
-        for sequence, work in record.work.items():
-            drafted, accepted = record.drafted.get(sequence, 0), record.accepted.get(sequence, 0)
-            passes += _passes(work, levels, drafted, accepted, now - record.began, now, check)
+        passes = [made for sequence in record.work for made in _passes(record, sequence, levels, now, check)]
         rounds.append(
             Round(
                 number=len(rounds) + 1,  # a prompt may have taken several
@@ -69,22 +66,21 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
     return rounds
 
 
-def _passes(
-    work: Sequence[Work], levels: Sequence[str], drafted: int, accepted: int, shift: float, first: float, last: float
-) -> list[Pass]:
-    """Work comes in its order in time: what a level drafts is checked by the next work of the one above."""
+def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], first: float, last: float) -> list[Pass]:
+    """What was done for a sequence, between two times. Work comes in its order in time: what a level drafts is checked
+    by the next work of the one above."""
     done: list[Pass] = []
     waiting: dict[int, list[int]] = {}  # by level: its passes whose tokens nobody has checked yet
-    for item in work:
+    for item in record.work[sequence]:
         if item.level not in levels:
             continue
         level = levels.index(item.level)
-        start = min(max(item.began + shift, first), last)  # a far drafter may have a clock of its own
+        start = min(max(item.began - record.began + first, first), last)  # a far drafter may have a clock of its own
         if item.draft_tokens > 0:
             _judge(done, waiting.pop(level + 1, []), item.checked_tokens, item.accepted_tokens)
             waiting.setdefault(level, []).append(len(done))
         done.append(Pass(level, start, min(max(item.seconds, 0.0), last - start), item.draft_tokens))
-    _judge(done, waiting.pop(0, []), drafted, accepted)
+    _judge(done, waiting.pop(0, []), record.drafted.get(sequence, 0), record.accepted.get(sequence, 0))
     return done
 
 

@@ -44,36 +44,44 @@ def by_rejection(check: Check, part: int, draft: Draft, sampler: Sampler, nan: N
     """The classical rule: the distribution is kept, the tokens are not. Greedy text has only one way to be judged."""
     if sampler.greedy:
         return by_walk(check, part, draft, sampler, nan)
-    root, begun, broken = check.root(part), sampler.step, False
-
-    def target_probs(i: int) -> Distribution:
-        nonlocal broken
-        logits = check.outputs.logits(root + 1 + i)
-        if sampler.complete:
-            return np.zeros(len(logits))
-        try:
-            probs = sampler.probabilities(logits)
-            if probs is None:
-                raise nan()
-        except ForetokenError:
-            if sampler.step == begun:
-                raise
-            broken = True  # as in the walk: the next round begins here, if there is one
-            return np.zeros(len(logits))
-        return probs
-
-    accepted, bonus = reject(
-        draft.tokens,
-        draft.parents,
-        draft.draft_probs or {},
-        target_probs,
-        coin=sampler.coin,
-        pick=lambda probs: NOTHING if broken or sampler.complete else sampler.pick(probs),
-        accept=lambda token: sampler.advance([token]),
-    )
+    judging = _Rejecting(check, check.root(part), sampler, nan)
+    accepted, bonus = reject(draft.tokens, draft.parents, draft.draft_probs or {}, judging)
     if bonus != NOTHING:
         sampler.advance([bonus])
     return Walked(accepted, bonus)
+
+
+class _Rejecting:
+    """The target's side of the rule. root: the row of the text's last token."""
+
+    def __init__(self, check: Check, root: int, sampler: Sampler, nan: Nan) -> None:
+        self._check, self._root, self._sampler, self._nan = check, root, sampler, nan
+        self._begun = sampler.step
+        self._broken = False
+
+    def target_probs(self, node: int) -> Distribution:
+        logits = self._check.outputs.logits(self._root + 1 + node)
+        if self._sampler.complete:
+            return np.zeros(len(logits))
+        try:
+            probs = self._sampler.probabilities(logits)
+            if probs is None:
+                raise self._nan()
+        except ForetokenError:
+            if self._sampler.step == self._begun:
+                raise
+            self._broken = True  # as in the walk: the next round begins here, if there is one
+            return np.zeros(len(logits))
+        return probs
+
+    def coin(self, n: int, probability: float) -> bool:
+        return self._sampler.coin(n, probability)
+
+    def pick(self, probs: Distribution) -> int:
+        return NOTHING if self._broken or self._sampler.complete else self._sampler.pick(probs)
+
+    def accept(self, token: int) -> None:
+        self._sampler.advance([token])
 
 
 JUDGES: dict[str, Judge] = {"walk": by_walk, "rejection": by_rejection}

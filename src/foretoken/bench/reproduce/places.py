@@ -43,7 +43,7 @@ def checkpoint(subject: Subject, work: Path) -> str:
             raise InputError(
                 f"no folder {work} for rehearsals can be made ({error.strerror}); name one with --work"
             ) from None
-        write.write(write.plan(small, out, shape, name=name))
+        write.write(write.plan(small, out, write.Asked(shape, name)))
     return str(out)
 
 
