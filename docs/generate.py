@@ -35,7 +35,10 @@ def _default(option: Any) -> str:
     """An option's default; of what is left open, in words."""
     if isinstance(option.show_default, str):
         return option.show_default
-    return "" if option.default is None or option.default is False else f"`{option.default}`"
+    default = option.default
+    if isinstance(default, list):
+        default = ", ".join(map(str, default)) or None
+    return "" if default is None or default is False else f"`{default}`"
 
 
 def _drafts() -> Iterator[str]:

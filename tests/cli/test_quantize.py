@@ -44,7 +44,7 @@ def test_a_copy_beside_the_model_is_written_and_drafts_for_it(cli: Cli, model: P
     ran = cli("generate", "def add(", "--model", model, "--draft", "int4,int2,lookup", "--max-new-tokens", 12)
     assert ran.code == 0
     assert ran.out == plain.out
-    cast, read = [line for line in ran.err.splitlines() if re.search(" MB, (cast|read)", line)]
+    read, cast = [line for line in ran.err.splitlines() if re.search(" MB, (cast|read)", line)]
     assert re.fullmatch(r"-- int2-g64: [\d.]+ MB, cast in \d+\.\d s", cast)
     assert re.fullmatch(rf"-- int4-g64: [\d.]+ MB, read from {model}-int4-g64 \(hqq\) in \d+\.\d s", read)
 

@@ -44,7 +44,7 @@ def test_every_level_is_in_use_forced_or_lacking(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FORETOKEN_ISA", "avx3")
     wrong = engine.engine()
     assert (wrong.isa, wrong.native, wrong.best) == (None, "here", found.best)
-    assert str(wrong.error).startswith("FORETOKEN_ISA is 'avx3'; did you mean 'avx2'?")
+    assert str(wrong.error).startswith("FORETOKEN_ISA is 'avx3'")
 
 
 @pytest.mark.usefixtures("fresh")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -29,11 +29,12 @@ def _option(kind: Any, panel: str, help: str, *names: str, **more: Any) -> Any:
 
 LOAD: dict[str, Any] = {
     "draft": _option(
-        str,
+        list[str],
         _LOADING,
         f"What drafts: {', '.join(DRAFTERS)}; the model's copy in a low-bit format ({', '.join(FORMATS)}); a "
         "checkpoint (folder, hub id, stdlib-1m); each perhaps with options, such as lookup:min_match=3; or levels of "
         "them with commas between, such as mxfp4,lookup.",
+        metavar="<str>",
     ),
     "num_speculative_tokens": _option(
         int | None, _LOADING, "Most draft tokens a round.", show_default="what suits the draft"
@@ -124,10 +125,13 @@ def with_settings(
     every = {**LOAD, **(GENERATE if generating else {})}
     options = {name: option for name, option in every.items() if name not in without}
     usual = {**vars(GenerateSettings()), **vars(LoadSettings()), "stop": None, **defaults}
+    usual["draft"] = [usual["draft"]]
 
     def decorate(command: Callable[..., None]) -> Any:
         def run(**given: Any) -> None:
             chosen = {name: given.pop(name) for name in options}
+            if "draft" in chosen:
+                chosen["draft"] = _one_draft(chosen["draft"])
             loading = LoadSettings.of({name: chosen[name] for name in LOAD if name in chosen})
             if generating:
                 given["generating"] = _generating({name: chosen[name] for name in GENERATE if name in chosen})
@@ -153,6 +157,15 @@ def without_effect(generating: GenerateSettings) -> list[str]:
     usual, names = GenerateSettings(), ("top_k", "top_p", "min_p", "seed", "n")
     given = [name for name in names if getattr(generating, name) != getattr(usual, name)]
     return [f"--{name.replace('_', '-')}" for name in given if generating.temperature == 0]
+
+
+def _one_draft(given: Sequence[str]) -> str:
+    if len(given) > 1:
+        raise SettingError(
+            f"--draft came {len(given)} times, expected once; for a draft that others speed up, join them with commas: "
+            f"{','.join(given)}"
+        )
+    return given[0]
 
 
 def _generating(chosen: dict[str, Any]) -> GenerateSettings:

@@ -81,16 +81,21 @@ def isa() -> str:
     if forced is None:
         return supported()[-1]
     if forced not in _NUMBERS:
-        raise NativeError(f"FORETOKEN_ISA is {forced!r}{nearest(forced, _NUMBERS)}")
+        raise NativeError(f"{_asked()} is {forced!r}{nearest(forced, supported())}")
     reason = native.why_not(_NUMBERS[forced])
     if reason:
-        raise NativeError(f"FORETOKEN_ISA is {forced}, but {reason}; it has {', '.join(supported())}")
+        raise NativeError(f"{_asked()} is {forced}, but {reason}; it has {', '.join(supported())}")
     return forced
 
 
 def forced_isa() -> str | None:
     """The instruction set that FORETOKEN_ISA forces, or FORETOKEN_LEVEL, as it was called before; None: neither."""
-    return os.environ.get("FORETOKEN_ISA") or os.environ.get("FORETOKEN_LEVEL") or None
+    return os.environ.get(_asked()) or None
+
+
+def _asked() -> str:
+    """The variable that forces an instruction set."""
+    return "FORETOKEN_ISA" if os.environ.get("FORETOKEN_ISA") else "FORETOKEN_LEVEL"
 
 
 def isa_number(name: str) -> int:
@@ -107,7 +112,7 @@ def explain() -> str:
     """Whether the native module runs and with which instruction set, and if not, why not."""
     native = module()
     if native is not None:
-        forced = ", forced by FORETOKEN_ISA" if forced_isa() else ""
+        forced = f", forced by {_asked()}" if forced_isa() else ""
         lacks = [f"not {name}: {why}" for name, why in lacking().items()]
         return f"{isa()}{forced} (this machine has {'; '.join([', '.join(supported()), *lacks])})"
     if os.environ.get("FORETOKEN_NATIVE") == "off":

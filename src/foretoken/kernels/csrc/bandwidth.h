@@ -7,8 +7,8 @@
 
 namespace foretoken {
 
-// Reads all of it once with the widest loads of an instruction set; each thread has a share of its own, read as `streams` (1, 2, 4,
-// 8 or 16) runs side by side. Returns seconds.
+// Reads all of it once with the widest loads of an instruction set; each thread has a share of its own, read as
+// `streams` (1, 2, 4, 8 or 16) runs side by side. Returns seconds.
 double read_once(Isa isa, int threads, int streams, const char* memory, std::int64_t bytes);
 
 }  // namespace foretoken

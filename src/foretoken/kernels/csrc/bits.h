@@ -1,5 +1,5 @@
-// Number formats as bits. Everything here is compiled for the oldest machine that an instruction set runs on, so it sits in an
-// anonymous namespace: the linker must not choose one instruction set's copy for another.
+// Number formats as bits. Everything here is compiled for the oldest machine that an instruction set runs on, so it
+// sits in an anonymous namespace: the linker must not choose one instruction set's copy for another.
 #pragma once
 
 #include <cstdint>

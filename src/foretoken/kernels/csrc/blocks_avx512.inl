@@ -1,5 +1,6 @@
 // bf16 with 512-bit registers: 32 inputs of 16 outputs at a time. Their 16 lines of 16 pairs become 16 columns of
-// pairs, one output a lane. An instruction set's file includes this behind isa.inl and gives a class that multiplies pairs, `M`:
+// pairs, one output a lane. An instruction set's file includes this behind isa.inl and gives a class that multiplies
+// pairs, `M`:
 //
 //   M::Number, M::kNumbers    what a row's 32 packed inputs are: kNumbers Numbers
 //   M::arranged(line)         a line of weights, with the pairs that `multiply` wants
@@ -38,9 +39,9 @@ inline int64_t next_rows(const void* const* weights) {
   return (static_cast<const char*>(weights[15]) - static_cast<const char*>(weights[0])) / 15 * 16;
 }
 
-// Fetches one line ahead for 16 rows of `blocks` lines, of which `block` is being read: the i-th call of 16. Four lines of a
-// row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next` bytes away. Short
-// rows are keys, which attention fetches itself.
+// Fetches one line ahead for 16 rows of `blocks` lines, of which `block` is being read: the i-th call of 16. Four
+// lines of a row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next`
+// bytes away. Short rows are keys, which attention fetches itself.
 inline void fetch_ahead(const void* const* weights, int i, int64_t block, int64_t blocks, int64_t next) {
   constexpr int64_t kAhead = 24;
   if (blocks < kAhead) return;

@@ -2,8 +2,8 @@
 // docs/formats.md says how codes lie; with int8 and fp32 inputs `kernels/coded.py` defines what is computed, with bf16
 // inputs `kernels/reference.py`, of the values that the codes mean.
 //
-// With int8 inputs, sums over 32 inputs are whole numbers, so every instruction set has the same. An instruction set's file adds what depends
-// on its instructions for bf16 inputs: `bytes_values`, `pack_values` and `linear_values`.
+// With int8 inputs, sums over 32 inputs are whole numbers, so every instruction set has the same. An instruction set's
+// file adds what depends on its instructions for bf16 inputs: `bytes_values`, `pack_values` and `linear_values`.
 
 namespace {
 
@@ -12,8 +12,9 @@ using foretoken::Inputs;
 
 constexpr float kSmallest = 0x1p-40f, kLargest = 0x1p60f;  // of a block of inputs: less is zero, more is no number
 
-// Fetches a block ahead of the one that is read. How far, and into which cache, was measured (LOG.md): into the first for
-// blocks of four bits and less; int8's come faster than that takes them, and farther where several rows take longer.
+// Fetches a block ahead of the one that is read. How far, and into which cache, was measured (LOG.md): into the first
+// for blocks of four bits and less; int8's come faster than that takes them, and farther where several rows take
+// longer.
 template <Format F>
 inline void fetch_codes(const std::uint8_t* at, int64_t rows) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
@@ -321,8 +322,8 @@ inline V16 value_of(Bytes column, const V16& scale, const V16& zero) {
   return mul(sub(to_floats(byte_of<B>(column)), zero), scale);
 }
 
-// What a block's codes mean, inputs 0 to 31 of each output, of which `left` are there: not yet rounded to bf16, which of mxfp4
-// they are already.
+// What a block's codes mean, inputs 0 to 31 of each output, of which `left` are there: not yet rounded to bf16, which
+// of mxfp4 they are already.
 template <Format F>
 inline void values_as(const Codes& w, int64_t block, int64_t left, V16 values[32]) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);

@@ -1,6 +1,6 @@
-// The kernels that every instruction set shares: written once over 16 floats (V16), compiled once for each. An instruction set's file
-// includes its vector header first, and adds `bytes_bf16`, `pack_bf16` and `linear_bf16`, which know the instructions, and
-// for low-bit weights `bytes_values`, `pack_values` and `linear_values`.
+// The kernels that every instruction set shares: written once over 16 floats (V16), compiled once for each. An
+// instruction set's file includes its vector header first, and adds `bytes_bf16`, `pack_bf16` and `linear_bf16`, which
+// know the instructions, and for low-bit weights `bytes_values`, `pack_values` and `linear_values`.
 #include "kernels.h"
 
 namespace {
@@ -328,8 +328,8 @@ int64_t argmax(const float* values, int64_t n) {
 
 namespace {
 
-// `repack` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this file that filled the table
-// would run on machines that lack its instructions, which only ask whether the table exists.
+// `repack` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this file that
+// filled the table would run on machines that lack its instructions, which only ask whether the table exists.
 template <class Repack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
   return {name,  packed_bytes, pack,     linear, repack,    linear_repacked, coded_bytes, pack_coded, linear_coded,

@@ -1,5 +1,5 @@
-// The AMX instruction set on tiles of plain C++, which follow Intel's documented arithmetic: what tests of that instruction set run where the
-// machine has no AMX. Never chosen by itself.
+// The AMX instruction set on tiles of plain C++, which follow Intel's documented arithmetic: what tests of that
+// instruction set run where the machine has no AMX. Never chosen by itself.
 #include "vector_generic.h"
 
 #include "isa.inl"

@@ -1,5 +1,5 @@
-// The instruction set avxvnni with AVX-512's form of its one instruction, which some machines have that lack its own: for tests.
-// Never chosen by itself.
+// The instruction set avxvnni with AVX-512's form of its one instruction, which some machines have that lack its own:
+// for tests. Never chosen by itself.
 #define FORETOKEN_AVXVNNI_TWIN
 #include "vector_avx2.h"
 

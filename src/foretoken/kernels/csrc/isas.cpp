@@ -1,5 +1,5 @@
-// Which instruction sets this machine has: by CPUID, by what the operating system saves (XCR0), and, for instructions that round in
-// their own way, by looking at what they compute. Never by model number.
+// Which instruction sets this machine has: by CPUID, by what the operating system saves (XCR0), and, for instructions
+// that round in their own way, by looking at what they compute. Never by model number.
 #include "isas.h"
 
 #include <cstring>
@@ -58,7 +58,8 @@ const Machine& machine() {
 
 #endif
 
-// Whether an instruction set sums bf16 as the plain C++ does, bit for bit, on numbers of all sizes, subnormal ones among them.
+// Whether an instruction set sums bf16 as the plain C++ does, bit for bit, on numbers of all sizes, subnormal ones
+// among them.
 [[maybe_unused]] bool agrees(const Kernels* kernels) {
   const FlushSubnormals flush;
   constexpr std::int64_t k = 150, n = 40;  // inputs and rows that fill no block
@@ -134,8 +135,8 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
   return true;
 }
 
-// An instruction set whose instructions are not on every machine that we test on, or round in their own way: null if the build or
-// this machine lacks it, or if it does not sum as it should here, which is looked at once.
+// An instruction set whose instructions are not on every machine that we test on, or round in their own way: null if
+// the build or this machine lacks it, or if it does not sum as it should here, which is looked at once.
 template <const Kernels* (*Table)()>
 [[maybe_unused]] const Kernels* checked(bool here, const char** reason) {
   if (!here) return nullptr;  // before anything of the instruction set's own code

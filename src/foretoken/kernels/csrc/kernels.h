@@ -1,9 +1,9 @@
-// The kernels of one instruction set, as a table of functions. Every instruction set gives the same bits: docs/lossless.md says
-// which, `kernels/reference.py` defines them, and tests compare with ==.
+// The kernels of one instruction set, as a table of functions. Every instruction set gives the same bits:
+// docs/lossless.md says which, `kernels/reference.py` defines them, and tests compare with ==.
 //
-// Rows are float32. A weight's format decides the order in which its products are summed, never the instruction set, the number of
-// rows or of threads. Subnormal numbers count as zero but in `rank`, so callers set the processor's flags
-// (`FlushSubnormals`, `KeepSubnormals`).
+// Rows are float32. A weight's format decides the order in which its products are summed, never the instruction set,
+// the number of rows or of threads. Subnormal numbers count as zero but in `rank`, so callers set the processor's
+// flags (`FlushSubnormals`, `KeepSubnormals`).
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ enum class Format : int { bf16 = 0, fp16 = 1, fp32 = 2, mxfp4 = 3, int8 = 4, int
 inline bool is_float(Format format) { return format <= Format::fp32; }
 inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }  // of a number of a float format
 
-// What rows are rounded to before they meet low-bit weights. bf16: the weights are the bf16 numbers that their codes mean,
-// and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare.
+// What rows are rounded to before they meet low-bit weights. bf16: the weights are the bf16 numbers that their codes
+// mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare.
 enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2 };
 
 constexpr std::int64_t kTile = 16;  // outputs that a linear kernel computes at a time
@@ -77,8 +77,9 @@ struct Kernels {
   void (*linear)(Format, const void* const weights[kTile], std::int64_t k, const void* packed, std::int64_t n,
                  float* tile);
 
-  // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are copied anyway: what
-  // `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as they lie are as good.
+  // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are
+  // copied anyway: what `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as
+  // they lie are as good.
   void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
   void (*linear_repacked)(const void* block, std::int64_t k, const void* packed, std::int64_t n, float* tile);
 

@@ -158,7 +158,8 @@ NB_MODULE(_native, m) {
     arithmetic.pack(w, at<const float>(x), n, aligned(packed));
     arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, aligned(packed), n, tiles);
   });
-  m.def("repacks", [](int isa) { return kernels_at(isa)->repack != nullptr; }, "Whether an instruction set has a layout of its own for bf16 weights.");
+  m.def("repacks", [](int isa) { return kernels_at(isa)->repack != nullptr; },
+        "Whether an instruction set has a layout of its own for bf16 weights.");
   m.def("repack", [](int isa, int threads, Address data, std::int64_t outputs, std::int64_t inputs) {
     const Kernels* kernels = kernels_at(isa);
     nb::gil_scoped_release release;

@@ -1,5 +1,5 @@
-// Rows for bf16 weights, packed as floats: for instruction sets that multiply those; and their products with the values of low-bit
-// weights.
+// Rows for bf16 weights, packed as floats: for instruction sets that multiply those; and their products with the
+// values of low-bit weights.
 //
 // For each 32 inputs, for each row, the 16 even numbers rounded to bf16 as floats, then the 16 odd ones.
 

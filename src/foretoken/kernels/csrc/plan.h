@@ -1,5 +1,5 @@
-// A decoder compiled for passes: its weights by address, its buffers, and one call that runs any range of its layers over
-// any rows. Rows of several sequences, chains and trees are all lists of rows.
+// A decoder compiled for passes: its weights by address, its buffers, and one call that runs any range of its layers
+// over any rows. Rows of several sequences, chains and trees are all lists of rows.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ class Plan {
   // Output layer alone.
   void head(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
 
-  // Greedy steps of one sequence, one row each: `rows` holds the first token and all positions, of which `tokens` receives
-  // what follows each. Ends early at a NaN; returns how many steps were made.
+  // Greedy steps of one sequence, one row each: `rows` holds the first token and all positions, of which `tokens`
+  // receives what follows each. Ends early at a NaN; returns how many steps were made.
   std::int64_t chain(Rows rows, std::int64_t* tokens);
 
   // Attention alone, over keys and values that are there: query and out are float32 [rows, heads * head_dim].
