@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from foretoken.bench.generations import differing
-from foretoken.bench.reproduce import guesses, places
+from foretoken.bench.reproduce import asked as places
+from foretoken.bench.reproduce import parts
 from foretoken.bench.reproduce.asked import Asked
-from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import Data, Method, Subject, beside
-from foretoken.bench.reproduce.papers import PAPERS, paper
+from foretoken.bench.reproduce.papers import PAPERS, Data, Method, Subject, beside, paper
+from foretoken.bench.reproduce.parts import correct_tokens
 from foretoken.bench.reproduce.report import identity, rows
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import Prompt
@@ -127,7 +127,7 @@ def test_guesses_are_counted_up_to_the_first_that_is_wrong(monkeypatch: pytest.M
             drafter.watch.extend(made)
         return [SimpleNamespace(tokens=text[: how.max_new_tokens])]
 
-    monkeypatch.setattr(guesses, "ask", ask)
+    monkeypatch.setattr(parts, "ask", ask)
     bench = SimpleNamespace(
         part="figure",
         progress=lambda *told: None,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from statistics import median
 from typing import Any, Self
 
+from foretoken.api.model import Model
+from foretoken.bench.decode import ask
 from foretoken.bench.fields import expect_fields
-from foretoken.bench.statistics import by_prompt, median_interval
+from foretoken.bench.statistics import median_interval
+from foretoken.bench.suites import Prompt
 from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,25 @@ class Generation:
             left -= new
 
 
+def in_turn(
+    models: Mapping[str, Model],
+    reference: str,
+    prompt: Prompt,
+    how: GenerateSettings,
+    turn: int,
+    tell: Callable[[str], None] = lambda what: None,
+) -> list[Generation]:
+    """A prompt by every model, each compared with the one called `reference`; in the other order every second turn.
+
+    how: rounds are kept. tell: is told which model comes next.
+    """
+    texts = {}
+    for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
+        tell(f"{name}, prompt {prompt.id}")
+        texts[name] = ask(models[name], prompt, how)
+    return [Generation.of(texts[name], texts[reference], method=name, prompt=prompt.id) for name in models]
+
+
 def differing(completions: Sequence[Completion], plain: Sequence[Completion]) -> int:
     """How many tokens are not the plain ones; one that is missing or too many is one that differs."""
     pairs = zip_longest(completions, plain)
@@ -101,14 +124,9 @@ def _flops(completions: Sequence[Completion]) -> float | None:
     return float(sum(cost.flops for cost in costs)) if costs else None
 
 
-def of_method(generations: Iterable[Generation], name: str) -> list[Generation]:
-    """Those of a method that have a second token, and so a speed."""
-    return [each for each in generations if each.method == name and each.decoded > 0]
-
-
 def tokens_per_second(generations: Sequence[Generation], method: str) -> float | None:
     """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
-    speeds = [each.decoded / each.decode_seconds for each in of_method(generations, method)]
+    speeds = [median(1 / each for each in seconds) for seconds in _seconds_a_token(generations, method).values()]
     return median(speeds) if speeds else None
 
 
@@ -116,18 +134,23 @@ def speedup(
     generations: Sequence[Generation], method: str, over: str
 ) -> tuple[float, tuple[float, float]] | tuple[None, None]:
     """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the median
-    over prompts, and the interval that holds it."""
-    beside = {each.prompt: each for each in of_method(generations, over)}
-    pairs = [(each, beside[each.prompt]) for each in of_method(generations, method) if each.prompt in beside]
-    ratios = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: times_as_fast(*pair))
-    if not ratios:
-        return None, None
-    return median(ratios.values()), median_interval(list(ratios.values()))
+    over prompts, of each over its repeats, and the interval that holds it."""
+    own, other = _seconds_a_token(generations, method), _seconds_a_token(generations, over)
+    ratios = [
+        median(beside / seconds for seconds, beside in zip(own[prompt], other[prompt], strict=False))
+        for prompt in own
+        if prompt in other
+    ]
+    return (median(ratios), median_interval(ratios)) if ratios else (None, None)
 
 
-def times_as_fast(own: Generation, beside: Generation) -> float:
-    """By how much a token's time is shorter than another method's on the same prompt."""
-    return beside.decode_seconds / beside.decoded / (own.decode_seconds / own.decoded)
+def _seconds_a_token(generations: Sequence[Generation], method: str) -> dict[str, list[float]]:
+    """By the prompt, each time that it was decoded; of those that have a second token, and so a speed."""
+    seconds: dict[str, list[float]] = {}
+    for each in generations:
+        if each.method == method and each.decoded > 0:
+            seconds.setdefault(each.prompt, []).append(each.decode_seconds / each.decoded)
+    return seconds
 
 
 def whole_seconds(generations: Sequence[Generation], method: str) -> float | None:

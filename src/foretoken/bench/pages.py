@@ -10,20 +10,17 @@ from foretoken.bench.statistics import FEWEST, SLOW
 from foretoken.common.provenance import isa_of
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table whose columns stand under each other: the first to the left, all others to the right."""
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table whose columns stand under each other: so many to the left, all others to the right."""
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, *rows)]
     widths = [max(3, *(len(row[at]) for row in cells)) for at in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        padded = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    under = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [line(cells[0]), f"| {' | '.join(under)} |", *map(line, cells[1:])]
+    under = ["-" * width if at < left else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
+    lines = []
+    for row in (cells[0], under, *cells[1:]):
+        columns = enumerate(zip(row, widths, strict=True))
+        padded = [cell.ljust(width) if at < left else cell.rjust(width) for at, (cell, width) in columns]
+        lines.append(f"| {' | '.join(padded)} |")
+    return lines
 
 
 def shown(line: str) -> str:

@@ -86,12 +86,13 @@ def reproduce(
             print(f"{name:12}{named(name).cited}\n{'':12}{named(name).summary}")
         print("\nforetoken reproduce PAPER --scale embedded|rehearsal|paper")
         return
-    from foretoken.bench.reproduce.asked import Asked, default_work
+    from foretoken.bench.reproduce.asked import Asked
     from foretoken.bench.reproduce.report import identity, report
     from foretoken.bench.reproduce.running import reproduce
 
-    only, models, data, work = only or [], models or [], data or [], work or default_work()
-    asked = Asked(paper, scale, only, model, models, data, num_prompts, max_new_tokens, out, work, loading)
+    asked = Asked(
+        paper, scale, only or (), model, models or (), data or (), num_prompts, max_new_tokens, out, work, loading
+    )
     left = TimeLeft()
 
     def progress(what: str, done: int, total: int) -> None:

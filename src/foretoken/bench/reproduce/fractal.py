@@ -13,12 +13,9 @@ from statistics import mean
 from typing import Any
 
 from foretoken.bench.generations import mean_flops, speedup, tokens_per_second, whole_seconds
-from foretoken.bench.reproduce.costs import COST_NOTE, Predicted, predict
-from foretoken.bench.reproduce.drawing import bars, heat_maps
 from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, REPORTED, TITLE, Reported
-from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject, beside, share
-from foretoken.bench.reproduce.papers import Paper, Part, Row
+from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
+from foretoken.bench.reproduce.parts import COST_NOTE, Predicted, bars, correct_tokens, heat_maps, predict
 from foretoken.bench.reproduce.workbench import Measured, Workbench
 from foretoken.rehearsal.shapes import SHAPES
 

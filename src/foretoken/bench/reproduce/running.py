@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 from foretoken.bench.decode import Progress
 from foretoken.bench.fields import difference, expect
 from foretoken.bench.reproduce.asked import Asked
-from foretoken.bench.reproduce.paper import Data, Subject
-from foretoken.bench.reproduce.papers import Paper, paper
-from foretoken.bench.reproduce.places import subjects_of
+from foretoken.bench.reproduce.papers import Data, Paper, Subject, paper
 from foretoken.bench.reproduce.report import report
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.statistics import rounded
@@ -51,15 +49,15 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     """
     its = paper(asked.paper)
     chosen = its.chosen(asked.only)
-    subjects = subjects_of(asked, its.subjects[asked.scale])
+    subjects = asked.subjects(its.subjects[asked.scale])
     place, record = _begin(asked, its, subjects)
     page = place.with_suffix(".md")
     pictures = {name: place.with_name(f"{place.stem}-{name}.png") for name in its.parts if its.parts[name].draw}
-    drawn = [name for name in chosen if name in pictures]
     expect_place(place)
     expect_place(page, what="report")
-    for name in drawn:
-        expect_drawable(pictures[name])
+    for name in chosen:
+        if name in pictures:
+            expect_drawable(pictures[name])
 
     bench = Workbench(asked, subjects, record, partial(_keep, place, record), progress)
     missing = [name for name in chosen if name not in record["tables"]]
@@ -71,14 +69,16 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
         record["tables"] = {each: tables[each] for each in its.parts if each in tables}
         record["missing"] = [each for each in its.parts if each not in tables]
         bench.keep()
-    for name in drawn:
+    drawn = []
+    for name in chosen:
         draw, shown = its.parts[name].draw, record["tables"][name]["rows"]
         if draw is not None and shown:  # a guess may never have been asked for, where texts are short
             draw(pictures[name], shown)
+            drawn.append(pictures[name])
     # those of an earlier call among them
     there = {name: picture.name for name, picture in pictures.items() if picture.is_file() and name in record["tables"]}
     write_bytes(page, ("\n".join(report(record, there)).rstrip() + "\n").encode(), what="report")
-    return Reproduction(record, place, page, [pictures[name] for name in drawn])
+    return Reproduction(record, place, page, drawn)
 
 
 def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path, dict[str, Any]]:
@@ -120,8 +120,8 @@ def _keep(place: Path, record: dict[str, Any]) -> None:
 
 
 def _sealed(record: dict[str, Any]) -> str:
-    asjson = json.loads(json.dumps({name: value for name, value in record.items() if name != SEAL}))
-    return hashlib.sha256(json.dumps(asjson, sort_keys=True).encode()).hexdigest()
+    all_else = {name: value for name, value in record.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(all_else, sort_keys=True).encode()).hexdigest()
 
 
 def read(path: Path) -> dict[str, Any]:

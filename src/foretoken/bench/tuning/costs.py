@@ -49,16 +49,11 @@ class Costs:
         copy = self.copies[format]
         if kind == CHAIN:
             return sum(copy.step * drafted + self.draft for drafted, _, _ in trace.rounds if drafted)
-        decoders = {TARGET: self.target, COPY: copy}
-        passes = (
-            each.times
-            * (
-                decoders[each.decoder].part(each.rows, each.layers / self.num_layers)
-                + decoders[each.decoder].head.of(each.logits)
-            )
-            for each in trace.ran
-        )
-        return sum(passes) + self.guess * trace.guesses
+        decoders, seconds = {TARGET: self.target, COPY: copy}, self.guess * trace.guesses
+        for ran in trace.ran:
+            price = decoders[ran.decoder]
+            seconds += ran.times * (price.part(ran.rows, ran.layers / self.num_layers) + price.head.of(ran.logits))
+        return seconds
 
     def with_rest(self, plain: Trace, fractal: Trace, chain: Trace, format: str) -> Costs:
         """With what rounds took besides their passes, which is nothing yet: it is what Python does, and much where a
@@ -67,16 +62,15 @@ class Costs:
         factor = min(1.0, plain.seconds / self._checking(plain)) if plain.rounds else 1.0
         copies = {name: price.times(factor) for name, price in self.copies.items()}
         made = replace(self, target=self.target.times(factor), copies=copies)
-        made = replace(made, round=made._rest(plain, 0.0, len(plain.rounds)))
+        made = replace(made, round=made._rest(LOOKUP, format, plain, len(plain.rounds)))
         drafts = sum(drafted > 0 for drafted, _, _ in chain.rounds)
-        return replace(
-            made,
-            guess=made._rest(fractal, made.drafting(FRACTAL, format, fractal), fractal.guesses),
-            draft=made._rest(chain, made.drafting(CHAIN, format, chain), drafts),
-        )
+        guess = made._rest(FRACTAL, format, fractal, fractal.guesses)
+        return replace(made, guess=guess, draft=made._rest(CHAIN, format, chain, drafts))
 
-    def _rest(self, trace: Trace, drafting: float, count: int) -> float:
-        return max(0.0, (trace.seconds - drafting - self._checking(trace)) / count) if count else 0.0
+    def _rest(self, kind: str, format: str, trace: Trace, count: int) -> float:
+        """What is left of a trace's time for each of so many, when its passes are taken away."""
+        known = self.drafting(kind, format, trace) + self._checking(trace)
+        return max(0.0, (trace.seconds - known) / count) if count else 0.0
 
     def _checking(self, trace: Trace) -> float:
         return sum(self.target.whole(1 + drafted) + self.round for drafted, _, _ in trace.rounds)

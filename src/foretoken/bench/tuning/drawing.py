@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from foretoken.bench.tuning.report import where
-from foretoken.common.pictures import COLOURS, FAINT, INK, new_figure, save
+from foretoken.common.pictures import COLOURS, FAINT, INK, new_figure, save, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +19,11 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
     figure = new_figure(16, 4.8)
     layers, steps, measured = figure.subplots(1, 3)
     _first_layer(layers, record)
-    _steps(steps, record["steps"])
-    _measured(measured, record)
+    _steps(steps, [step for step in record["steps"] if step["tried"]])
+    _measured(measured, record["finals"], {each["draft"]: each["predicted_speedup"] for each in record["candidates"]})
+    for axes in (layers, steps):
+        axes.axhline(1, color=FAINT, linewidth=1, linestyle="--")
+        axes.set_ylabel("times plain decoding, predicted")
     figure.suptitle(where(record), fontsize=9)
     save(figure, path)
 
@@ -32,36 +37,29 @@ def _first_layer(axes: Axes, record: dict[str, Any]) -> None:
     if chains:
         axes.axhline(max(chains), color=COLOURS[3], linewidth=1.5, label="fastest chain")
         axes.legend(fontsize=7)
-    axes.axhline(1, color=FAINT, linewidth=1, linestyle="--")
     options = ", ".join(first[0]["draft"].split(":")[2:]) if first else "not tried"
-    axes.set(xlabel="the fractal layer", ylabel="times plain decoding, predicted")
     axes.set_title(f"One fractal layer ({options})", fontsize=10)
-    axes.set_xlim(-0.7, record["num_layers"] - 0.3)
+    axes.set(xlabel="the fractal layer", xlim=(-0.7, record["num_layers"] - 0.3))
     axes.locator_params(axis="x", integer=True)
 
 
 def _steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
     """The best of each step, in turn."""
-    known = [step for step in steps if step["tried"]]
-    best = [max(each["speedup"] for each in step["tried"]) for step in known]
+    best = [max(each["speedup"] for each in step["tried"]) for step in steps]
     axes.plot(range(len(best)), best, color=COLOURS[2], marker="o", markersize=4)
-    axes.axhline(1, color=FAINT, linewidth=1, linestyle="--")
-    axes.set_xticks(range(len(best)), [f"{step['n']}: {step['varied']}" for step in known], rotation=60, fontsize=7)
-    axes.set(title="Step by step", ylabel="times plain decoding, predicted")
+    axes.set_xticks(range(len(best)), [f"{step['n']}: {step['varied']}" for step in steps], rotation=60, fontsize=7)
+    axes.set_title("Step by step")
 
 
-def _measured(axes: Axes, record: dict[str, Any]) -> None:
+def _measured(axes: Axes, finals: list[dict[str, Any]], predicted: dict[str, float]) -> None:
     """Bars: what was measured, with its interval; marks: what was predicted."""
-    predicted = {line["draft"]: line["predicted_speedup"] for line in record["candidates"]}
-    finals = record["finals"]
-    for place, final in enumerate(finals):
-        low, high = final["interval"]
-        error = [[max(final["speedup"] - low, 0)], [max(high - final["speedup"], 0)]]
-        axes.barh(place, final["speedup"], 0.6, color=COLOURS[place % len(COLOURS)], alpha=0.8)
-        axes.errorbar(final["speedup"], place, xerr=error, color=INK, linewidth=1, capsize=2)
-        if final["draft"] in predicted:
-            axes.plot(predicted[final["draft"]], place, marker="D", color=INK, markersize=5)
+    places, drafts = range(len(finals)), [final["draft"] for final in finals]
+    speeds = np.array([final["speedup"] for final in finals])
+    errors = np.abs(np.array([final["interval"] for final in finals]).T - speeds)
+    colours = [style(place)[0] for place in places]
+    axes.barh(places, speeds, 0.6, color=colours, alpha=0.8, xerr=errors, ecolor=INK, capsize=2)
+    axes.plot([predicted.get(draft, np.nan) for draft in drafts], places, "D", color=INK, markersize=5)
     axes.axvline(1, color=FAINT, linewidth=1, linestyle="--")
-    axes.set_yticks(range(len(finals)), [final["draft"].replace(":", "\n:") for final in finals], fontsize=7)
+    axes.set_yticks(places, [draft.replace(":", "\n:") for draft in drafts], fontsize=7)
     axes.invert_yaxis()
     axes.set(title="Measured (diamond: predicted)", xlabel="times plain decoding")

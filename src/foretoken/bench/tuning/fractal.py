@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from foretoken.bench.decode import Progress
-from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce.opened import Opened, in_turn
+from foretoken.bench.generations import Generation, in_turn, speedup, tokens_per_second
 from foretoken.bench.statistics import PLAIN, rounded
 from foretoken.bench.suites import Prompt, open_suite
 from foretoken.bench.target import about, expect_prompts, load_target
 from foretoken.bench.tuning import costs
 from foretoken.bench.tuning.asked import Asked
 from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs
-from foretoken.bench.tuning.finals import finals, recommended
 from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, unfinished
-from foretoken.bench.tuning.trials import Trials
+from foretoken.bench.tuning.trials import Trials, accepted_a_round
 from foretoken.common.provenance import provenance
 from foretoken.errors import SettingError
 from foretoken.prices.measuring import ROWS
@@ -37,19 +35,18 @@ def tune(asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
     Raises ForetokenError for what cannot be tuned.
     """
     origin = provenance()
-    plain = load_target(asked.model, (*asked.formats, LOOKUP), asked.loading).plain
-    suite = open_suite(asked.prompts, plain.tokenizer, count=asked.num_prompts)
-    expect_prompts(suite, plain, asked.max_new_tokens)
+    target = load_target(asked.model, (*asked.formats, LOOKUP), asked.loading)
+    suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.num_prompts)
+    expect_prompts(suite, target.plain, asked.max_new_tokens)
     # prompts to choose on, and others to measure on; of one prompt it is both
     choosing, measuring = suite.prompts[::2], suite.prompts[1::2] or suite.prompts
-    trials = Trials(Opened(plain), choosing, asked.max_new_tokens)
-    tuning = _Tuning(asked, trials, Budget(60 * asked.minutes), progress)
+    tuning = _Tuning(asked, Trials(target, choosing, asked.max_new_tokens), Budget(60 * asked.minutes), progress)
     tuning.run(measuring)
     return {
         "kind": KIND,
         **origin,
-        **about(asked.model, plain, origin),
-        "num_layers": plain.target.config.num_layers,
+        **about(asked.model, target.plain, origin),
+        "num_layers": tuning.costs.num_layers,
         "asked": asked.to_json(),
         "suite": suite.about(),
         "prompts": {"choosing": [p.id for p in choosing], "measuring": [p.id for p in measuring]},
@@ -63,13 +60,12 @@ class _Tuning:
     trials: Trials
     budget: Budget
     progress: Progress
-    candidates: list[dict[str, Any]] = field(default_factory=list)  # as the record has them
-    left_out: list[str] = field(default_factory=list)
-    steps: list[dict[str, Any]] = field(default_factory=list)  # as the record has them
-    turns: list[tuple[int, list[Generation]]] = field(default_factory=list)  # in a repeat, a prompt by every draft
-    repeats: int = 0
-    promise: str = "exact"  # the least of all texts'
     costs: Costs = field(init=False)
+    candidates: list[dict[str, Any]] = field(default_factory=list)  # these three as the record has them
+    left_out: list[str] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    measured: list[tuple[int, Generation]] = field(default_factory=list)  # each with the number of its repeat
+    promise: str = "exact"  # the least of all texts'
     _longest: float = 0.0  # seconds of a trial
 
     def run(self, measuring: Sequence[Prompt]) -> None:
@@ -90,8 +86,6 @@ class _Tuning:
         # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = best_of_kinds(self.candidates)
         self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
-        if self.repeats < self.asked.repeats:
-            self.left_out.append(f"{self.asked.repeats - self.repeats} of {self.asked.repeats} repeats")
 
     def _truth(self) -> list[Completion]:
         completions: list[Completion] = []
@@ -104,16 +98,16 @@ class _Tuning:
         copies = {}
         for format in self.asked.formats:
             self._tell(f"making the {format} copy; then the costs of passes")
-            copies[format] = self.trials.opened.copy(format)
+            copies[format] = self.trials.target.copy(format)
         self._tell("the costs of passes; then those of rounds")
-        target, room = self.trials.opened.plain.target, self.trials.opened.plain.context_length
-        most = 2 + max(*self.asked.windows, *CHAINS) + min(_MANY_LAYERS, target.config.num_layers)
+        model, room = self.trials.target.plain.target, self.trials.target.plain.context_length
+        most = 2 + max(*self.asked.windows, *CHAINS) + min(_MANY_LAYERS, model.config.num_layers)
         most = min(most, ROWS[-1], room // 2)
         prefix = max(1, min(round(median(c.prompt_tokens + len(c.tokens) / 2 for c in truth)), room - most))
-        made = costs.measure(target, copies, prefix=prefix, most=most)
+        made = costs.measure(model, copies, prefix=prefix, most=most)
         # what rounds take besides, on the first prompt; twice, as what runs first is slower
         window, format, slots = (values[0] for values in self.asked.choices.values())
-        start = Placement(frozenset({target.config.num_layers // 2}), window, format, slots)
+        start = Placement(frozenset({model.config.num_layers // 2}), window, format, slots)
         traces = {}
         for draft in 2 * (PLAIN, start.draft, f"{format}:tokens={CHAINS[0]}"):
             self._tell(f"the costs of rounds: {draft}; then other drafts")
@@ -140,47 +134,45 @@ class _Tuning:
         trace = self.trials.trace(draft)
         self._longest = max(self._longest, self.budget.used - began)
         self.promise = min(self.promise, trace.promise)
-        speed, plain = self.costs.speed(kind, format, trace), self.costs.plain()
-        predicted = {"predicted_tokens_per_second": speed, "predicted_speedup": speed / plain}
-        its = {name: getattr(trace, name) for name in ("accepted", "tokens", "differing", "rounds", "ran")}
-        self.candidates.append({"draft": draft, "kind": kind, **predicted, **its})
-        return speed / plain
+        speed = self.costs.speed(kind, format, trace)
+        predicted = {"predicted_tokens_per_second": speed, "predicted_speedup": speed / self.costs.plain()}
+        self.candidates.append({"draft": draft, "kind": kind, **predicted, **trace.to_json()})
+        return predicted["predicted_speedup"]
 
     def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> None:
         """Every prompt with every draft, in turn, once; and again while there is time for one more repeat."""
-        models = {draft: self.trials.opened.model(draft) for draft in drafts}
-        began = self.budget.used
-        while self.repeats < self.asked.repeats:
+        models = {draft: self.trials.target.model(draft) for draft in drafts}
+        began, repeats = self.budget.used, self.asked.repeats
+        for repeat in range(repeats):
             used = self.budget.used
-            if self.repeats and used + (used - began) / self.repeats > self.budget.seconds:
+            if repeat and used + (used - began) / repeat > self.budget.seconds:
+                self.left_out.append(f"{repeats - repeat} of {repeats} repeats")
                 break
             for number, prompt in enumerate(prompts):
-                how, turn = self.trials.how(number), self.repeats + number
+                how, turn = self.trials.how(number), repeat + number
                 made = in_turn(models, PLAIN, prompt, how, turn, lambda what: self._tell(f"measuring {what}"))
-                self.turns.append((self.repeats, made))
-                self.promise = min(self.promise, *(each.promise for each in made))
-            self.repeats += 1
+                self.measured += [(repeat, each) for each in made]
 
     def _tell(self, what: str) -> None:
         self.progress(what, len(self.candidates), 0)
 
     def results(self) -> dict[str, Any]:
         """What a record says of them."""
-        measured = list(finals([turn for _, turn in self.turns]))
+        measured = list(finals([each for _, each in self.measured]))
         if not measured:
             raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
         fractal = [line for line in self.candidates if line["kind"] == FRACTAL]
         best = max(fractal, key=lambda line: float(line["predicted_speedup"]), default={"draft": None})
-        lines = [{"repeat": repeat, **each.to_json()} for repeat, turn in self.turns for each in turn]
+        lines = [{"repeat": repeat, **each.to_json()} for repeat, each in self.measured]
         return {
-            "promise": self.promise,
+            "promise": min(self.promise, *(each.promise for _, each in self.measured)),
             "costs": self.costs.to_json(),
             "plain_tokens_per_second": self.costs.plain(),
             "steps": self.steps,
             "candidates": self.candidates,
             "best_fractal": best["draft"],
             "finals": measured,
-            "repeats": self.repeats,
+            "repeats": len({repeat for repeat, _ in self.measured}),
             "recommended": recommended(measured),
             "left_out": self.left_out,
             "seconds": self.budget.used,
@@ -196,3 +188,28 @@ def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
     sound.sort(key=lambda line: -line["predicted_speedup"])
     best = {kind: [line for line in sound if line["kind"] == kind] for kind in (FRACTAL, CHAIN, LOOKUP)}
     return [line["draft"] for line in sound if line in best[line["kind"]][: 2 if line["kind"] == FRACTAL else 1]]
+
+
+def finals(generations: Sequence[Generation]) -> Iterator[dict[str, Any]]:
+    """Drafts that were measured: tokens a second of decoding, and the speed-up over plain decoding of the same prompt
+    beside it, medians over prompts; its interval at 95 %; `accepted` draft tokens a check. A draft that never had a
+    second token is left out."""
+    for draft in dict.fromkeys(each.method for each in generations):
+        own = [each for each in generations if each.method == draft]
+        gained, interval = speedup(generations, draft, PLAIN)
+        if gained is not None:
+            yield {
+                "draft": draft,
+                "tokens_per_second": tokens_per_second(own, draft),
+                "speedup": gained,
+                "interval": interval,
+                "accepted": accepted_a_round([each for generation in own for each in generation.rounds]),
+                "differing": sum(each.differing for each in own),
+            }
+
+
+def recommended(finals: Sequence[Mapping[str, Any]]) -> str:
+    """The draft that was measured to be fastest, of those whose every token was plain decoding's; plain decoding where
+    none is faster than it."""
+    sound = [final for final in finals if final["differing"] == 0 and final["speedup"] > 1]
+    return str(max(sound, key=lambda final: float(final["speedup"]))["draft"]) if sound else PLAIN

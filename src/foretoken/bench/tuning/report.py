@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from foretoken.bench.pages import many, times
+from foretoken.bench.pages import many, markdown, times
 from foretoken.bench.statistics import FEWEST, PLAIN
 from foretoken.common.provenance import isa_of
+
+
+def report(record: Mapping[str, Any]) -> list[str]:
+    """The lines that a terminal shows: where, the tables, and what to take."""
+    lines = [where(record), ""]
+    for title, rows in tables(record).items():
+        left = 4 if "best" in rows[0] else 1  # columns up to the draft's name
+        lines += [f"## {title}", "", *markdown(list(rows[0]), [list(row.values()) for row in rows], left), ""]
+    return lines + verdict(record)
 
 
 def tables(record: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
@@ -18,7 +27,8 @@ def tables(record: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
             {
                 "n": str(step["n"]),
                 "varied": step["varied"],
-                "tried": _count(len(step["tried"]), step["not_tried"]),
+                "tried": str(len(step["tried"]))
+                + (f" of {len(step['tried']) + step['not_tried']}" if step["not_tried"] else ""),
                 "best": (step["best"] or "").partition(":")[2],
                 **_predicted(tried.get(step["best"])),
             }
@@ -41,15 +51,9 @@ def tables(record: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def _count(tried: int, left: int) -> str:
-    return f"{tried} of {tried + left}" if left else f"{tried}"
-
-
 def _predicted(line: Mapping[str, Any] | None) -> dict[str, str]:
-    accepted, speedup = (
-        ("", "") if line is None else (f"{line[name]:.2f}" for name in ("accepted", "predicted_speedup"))
-    )
-    return {"accepted a check": accepted, "speed-up, predicted": speedup}
+    names = {"accepted a check": "accepted", "speed-up, predicted": "predicted_speedup"}
+    return {title: "" if line is None else f"{line[name]:.2f}" for title, name in names.items()}
 
 
 def where(record: Mapping[str, Any]) -> str:

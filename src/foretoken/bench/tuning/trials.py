@@ -11,8 +11,8 @@ import torch
 
 from foretoken.bench.decode import ask
 from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import Prompt
+from foretoken.bench.target import Target
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
@@ -53,21 +53,26 @@ class Trace:
         return sum(each.times for each in self.ran if each.logits)
 
     @property
-    def accepted(self) -> float:
-        """Draft tokens that a check accepted, on average."""
-        return sum(accepted for _, accepted, _ in self.rounds) / max(1, len(self.rounds))
-
-    @property
     def tokens(self) -> int:
         """That the checks gained."""
         return sum(new for _, _, new in self.rounds)
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a record, where `accepted` are the draft tokens of a check, on average."""
+        counts = {"tokens": self.tokens, "differing": self.differing, "rounds": self.rounds, "ran": self.ran}
+        return {"accepted": accepted_a_round(self.rounds), **counts}
+
+
+def accepted_a_round(rounds: Sequence[Sequence[int]]) -> float:
+    """Draft tokens that a check accepted, on average."""
+    return sum(accepted for _, accepted, _ in rounds) / max(1, len(rounds))
 
 
 @dataclass
 class Trials:
     """A model, and drafts that are tried on prompts with it."""
 
-    opened: Opened
+    target: Target
     prompts: Sequence[Prompt]
     new_tokens: int
     _truth: dict[str, list[Completion]] = field(default_factory=dict)
@@ -79,12 +84,12 @@ class Trials:
     def truth(self, prompt: Prompt, number: int) -> list[Completion]:
         """What plain decoding says; decoded once."""
         if prompt.id not in self._truth:
-            self._truth[prompt.id] = ask(self.opened.plain, prompt, self.how(number))
+            self._truth[prompt.id] = ask(self.target.plain, prompt, self.how(number))
         return self._truth[prompt.id]
 
     def trace(self, draft: str, count: int | None = None) -> Trace:
         """What a draft does on the prompts, or on the first so many of them."""
-        model: Any = self.opened.model(draft)
+        model: Any = self.target.model(draft)
         ran: Counter[tuple[str, int, int, int]] = Counter()
         if draft.startswith("fractal"):
             model.drafter.target = _Noted(model.drafter.target, TARGET, ran)

@@ -79,9 +79,7 @@ def run(
         list[str] | None,
         typer.Option(help="A mode of peers, beside their plain one; may come again.", show_default="all"),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = "heldout-20",
+    prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
     max_new_tokens: Annotated[int, typer.Option(help="Of each prompt; end tokens do not end it.", min=2)] = 64,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded in each mode.", min=1)] = 3,
