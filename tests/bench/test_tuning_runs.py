@@ -15,11 +15,10 @@ from foretoken.bench.suites import open_suite
 from foretoken.bench.target import load_target
 from foretoken.bench.tuning import trials as trying
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import FRACTAL, Costs
-from foretoken.bench.tuning.drawing import draw
 from foretoken.bench.tuning.fractal import CHAINS, KIND, tune
+from foretoken.bench.tuning.report import draw
 from foretoken.bench.tuning.search import Placement
-from foretoken.bench.tuning.trials import Trials
+from foretoken.bench.tuning.trials import FRACTAL, Costs, Trials
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import SettingError
 from foretoken.prices.price import PassPrice, Price

@@ -66,7 +66,7 @@ def fractal(
         expect_drawable(plot)
 
     from foretoken.bench.tuning.fractal import tune as search
-    from foretoken.bench.tuning.report import report
+    from foretoken.bench.tuning.report import draw, report
 
     formats, windows = format or Asked.formats, window or Asked.windows
     asked = Asked(
@@ -85,8 +85,6 @@ def fractal(
         write_json(json_file, record)
         say(f"record: {json_file}")
     if plot is not None:
-        from foretoken.bench.tuning.drawing import draw
-
         draw(plot, record)
         say(f"picture: {plot}")
     print("\n".join(report(record)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -11,12 +10,10 @@ from foretoken.bench.decode import Progress
 from foretoken.bench.generations import Generation, in_turn, speedup, tokens_per_second
 from foretoken.bench.statistics import PLAIN, rounded
 from foretoken.bench.suites import Prompt, open_suite
-from foretoken.bench.target import about, expect_prompts, load_target
-from foretoken.bench.tuning import costs
+from foretoken.bench.target import Target, about, expect_prompts, load_target
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs
 from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, unfinished
-from foretoken.bench.tuning.trials import Trials, accepted_a_round
+from foretoken.bench.tuning.trials import CHAIN, FRACTAL, LOOKUP, Costs, Trials, accepted_a_round, measure
 from foretoken.common.provenance import provenance
 from foretoken.errors import SettingError
 from foretoken.prices.measuring import ROWS
@@ -40,37 +37,35 @@ def tune(asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
     expect_prompts(suite, target.plain, asked.max_new_tokens)
     # prompts to choose on, and others to measure on; of one prompt it is both
     choosing, measuring = suite.prompts[::2], suite.prompts[1::2] or suite.prompts
-    tuning = _Tuning(asked, Trials(target, choosing, asked.max_new_tokens), Budget(60 * asked.minutes), progress)
-    tuning.run(measuring)
+    found = _Tuning(asked, target, choosing, progress).run(measuring)
     return {
         "kind": KIND,
         **origin,
         **about(asked.model, target.plain, origin),
-        "num_layers": tuning.costs.num_layers,
+        "num_layers": target.plain.target.config.num_layers,
         "asked": asked.to_json(),
         "suite": suite.about(),
         "prompts": {"choosing": [p.id for p in choosing], "measuring": [p.id for p in measuring]},
-        **rounded(tuning.results()),
+        **rounded(found),
     }
 
 
-@dataclass
 class _Tuning:
-    asked: Asked
-    trials: Trials
-    budget: Budget
-    progress: Progress
-    costs: Costs = field(init=False)
-    candidates: list[dict[str, Any]] = field(default_factory=list)  # these three as the record has them
-    left_out: list[str] = field(default_factory=list)
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    measured: list[tuple[int, Generation]] = field(default_factory=list)  # each with the number of its repeat
-    promise: str = "exact"  # the least of all texts'
-    _longest: float = 0.0  # seconds of a trial
+    def __init__(self, asked: Asked, target: Target, prompts: Sequence[Prompt], progress: Progress) -> None:
+        self.asked, self.target, self.progress = asked, target, progress
+        self.budget = Budget(60 * asked.minutes)
+        self.trials = Trials(target, prompts, asked.max_new_tokens, self.tell)
+        self.candidates: list[dict[str, Any]] = []  # as the record has them
+        self.left_out: list[str] = []
+        self.longest = 0.0  # seconds of a trial
 
-    def run(self, measuring: Sequence[Prompt]) -> None:
-        """From plain decoding to the drafts that were measured."""
-        truth = self._truth()
+    def tell(self, what: str) -> None:
+        """Say what comes next."""
+        self.progress(what, len(self.candidates), 0)
+
+    def run(self, measuring: Sequence[Prompt]) -> dict[str, Any]:
+        """From plain decoding to the drafts that were measured, as a record says it."""
+        truth = [completion for turns in self.trials.truth for completion in turns]
         self.costs = self._costs(truth)
         seconds = sum(c.stats.prefill_seconds + c.stats.decode_seconds for c in truth)
         one_repeat = 6 * seconds * len(measuring) / len(self.trials.prompts)  # of plain decoding and five drafts
@@ -78,39 +73,53 @@ class _Tuning:
         first = self.asked.formats[0]
         others = [(LOOKUP, LOOKUP, first), *((f"{f}:tokens={k}", CHAIN, f) for k in CHAINS for f in self.asked.formats)]
         others = self._others(others, _CHAINS_SHARE)
-        self.steps = search(
+        steps = search(
             self.costs.num_layers, self.asked.choices, lambda its: self._judge(its.draft, FRACTAL, its.format)
         )
-        self.left_out += unfinished(self.steps)
+        self.left_out += unfinished(steps)
         self.left_out += [draft for draft, _, _ in self._others(others, 1.0)]
         # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = best_of_kinds(self.candidates)
-        self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
-
-    def _truth(self) -> list[Completion]:
-        completions: list[Completion] = []
-        for number, prompt in enumerate(self.trials.prompts):
-            self._tell(f"plain decoding, prompt {number + 1} of {len(self.trials.prompts)}; then the costs of passes")
-            completions += self.trials.truth(prompt, number)
-        return completions
+        turns = self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
+        measured = list(finals([each for _, each in turns]))
+        if not measured:
+            raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
+        generations = [{"repeat": repeat, **each.to_json()} for repeat, each in turns]
+        fractal = [line for line in self.candidates if line["kind"] == FRACTAL]
+        best = max(fractal, key=lambda line: float(line["predicted_speedup"]), default={"draft": None})
+        return {
+            "promise": min(self.trials.promise, *(each.promise for _, each in turns)),
+            "costs": self.costs.to_json(),
+            "plain_tokens_per_second": self.costs.plain(),
+            "steps": steps,
+            "candidates": self.candidates,
+            "best_fractal": best["draft"],
+            "finals": measured,
+            "repeats": 1 + turns[-1][0],
+            "recommended": recommended(measured),
+            "left_out": self.left_out,
+            "seconds": self.budget.used,
+            "differing_tokens": sum(line["differing"] for line in (*self.candidates, *generations)),
+            "generations": generations,
+        }
 
     def _costs(self, truth: Sequence[Completion]) -> Costs:
         copies = {}
         for format in self.asked.formats:
-            self._tell(f"making the {format} copy; then the costs of passes")
-            copies[format] = self.trials.target.copy(format)
-        self._tell("the costs of passes; then those of rounds")
-        model, room = self.trials.target.plain.target, self.trials.target.plain.context_length
+            self.tell(f"making the {format} copy; then the costs of passes")
+            copies[format] = self.target.copy(format)
+        self.tell("the costs of passes; then those of rounds")
+        model, room = self.target.plain.target, self.target.plain.context_length
         most = 2 + max(*self.asked.windows, *CHAINS) + min(_MANY_LAYERS, model.config.num_layers)
         most = min(most, ROWS[-1], room // 2)
         prefix = max(1, min(round(median(c.prompt_tokens + len(c.tokens) / 2 for c in truth)), room - most))
-        made = costs.measure(model, copies, prefix=prefix, most=most)
+        made = measure(model, copies, prefix=prefix, most=most)
         # what rounds take besides, on the first prompt; twice, as what runs first is slower
         window, format, slots = (values[0] for values in self.asked.choices.values())
         start = Placement(frozenset({model.config.num_layers // 2}), window, format, slots)
         traces = {}
         for draft in 2 * (PLAIN, start.draft, f"{format}:tokens={CHAINS[0]}"):
-            self._tell(f"the costs of rounds: {draft}; then other drafts")
+            self.tell(f"the costs of rounds: {draft}; then other drafts")
             traces[draft] = self.trials.trace(draft, 1)
         plain, fractal, chain = traces.values()
         return made.with_rest(plain, fractal, chain, format)
@@ -128,20 +137,21 @@ class _Tuning:
         """Try a draft; the speed-up that follows. The first of each name is tried whatever the time."""
         name = draft.partition(":")[0]
         if any(line["draft"].partition(":")[0] == name for line in self.candidates):
-            self.budget.expect(self._longest, share=share)
-        self._tell(f"trying {draft}")
+            self.budget.expect(self.longest, share=share)
+        self.tell(f"trying {draft}")
         began = self.budget.used
         trace = self.trials.trace(draft)
-        self._longest = max(self._longest, self.budget.used - began)
-        self.promise = min(self.promise, trace.promise)
+        self.longest = max(self.longest, self.budget.used - began)
         speed = self.costs.speed(kind, format, trace)
         predicted = {"predicted_tokens_per_second": speed, "predicted_speedup": speed / self.costs.plain()}
         self.candidates.append({"draft": draft, "kind": kind, **predicted, **trace.to_json()})
         return predicted["predicted_speedup"]
 
-    def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> None:
-        """Every prompt with every draft, in turn, once; and again while there is time for one more repeat."""
-        models = {draft: self.trials.target.model(draft) for draft in drafts}
+    def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> list[tuple[int, Generation]]:
+        """Every prompt with every draft, in turn, once, and again while there is time for one more repeat; each
+        generation with its repeat."""
+        models = {draft: self.target.model(draft) for draft in drafts}
+        made: list[tuple[int, Generation]] = []
         began, repeats = self.budget.used, self.asked.repeats
         for repeat in range(repeats):
             used = self.budget.used
@@ -150,35 +160,9 @@ class _Tuning:
                 break
             for number, prompt in enumerate(prompts):
                 how, turn = self.trials.how(number), repeat + number
-                made = in_turn(models, PLAIN, prompt, how, turn, lambda what: self._tell(f"measuring {what}"))
-                self.measured += [(repeat, each) for each in made]
-
-    def _tell(self, what: str) -> None:
-        self.progress(what, len(self.candidates), 0)
-
-    def results(self) -> dict[str, Any]:
-        """What a record says of them."""
-        measured = list(finals([each for _, each in self.measured]))
-        if not measured:
-            raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
-        fractal = [line for line in self.candidates if line["kind"] == FRACTAL]
-        best = max(fractal, key=lambda line: float(line["predicted_speedup"]), default={"draft": None})
-        lines = [{"repeat": repeat, **each.to_json()} for repeat, each in self.measured]
-        return {
-            "promise": min(self.promise, *(each.promise for _, each in self.measured)),
-            "costs": self.costs.to_json(),
-            "plain_tokens_per_second": self.costs.plain(),
-            "steps": self.steps,
-            "candidates": self.candidates,
-            "best_fractal": best["draft"],
-            "finals": measured,
-            "repeats": len({repeat for repeat, _ in self.measured}),
-            "recommended": recommended(measured),
-            "left_out": self.left_out,
-            "seconds": self.budget.used,
-            "differing_tokens": sum(line["differing"] for line in (*self.candidates, *lines)),
-            "generations": lines,
-        }
+                every = in_turn(models, PLAIN, prompt, how, turn, lambda what: self.tell(f"measuring {what}"))
+                made += [(repeat, each) for each in every]
+        return made
 
 
 def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
