@@ -67,11 +67,6 @@ class Generation:
         """As it stands in a record: so that every figure can be made again."""
         return asdict(self)
 
-    @property
-    def seconds(self) -> float:
-        """All of it, reading the prompt included."""
-        return self.prefill_seconds + self.decode_seconds
-
     def whole_rounds(self, most: int, budget: int) -> Iterator[tuple[int, int]]:
         """Drafted and accepted tokens of the rounds that had room for a draft of `most` tokens, and the bonus, in what
         was left of a `budget` of new tokens: the others were cut by the end of the text, not by the model."""
@@ -124,55 +119,51 @@ def _flops(completions: Sequence[Completion]) -> float | None:
     return float(sum(cost.flops for cost in costs)) if costs else None
 
 
-def tokens_per_second(generations: Sequence[Generation], method: str) -> float | None:
-    """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
-    speeds = [median(1 / each for each in seconds) for seconds in _seconds_a_token(generations, method).values()]
-    return median(speeds) if speeds else None
+@dataclass(frozen=True)
+class Generations:
+    """What many of them come to, by their methods; None where a method has none, or none with a second token."""
 
+    generations: Sequence[Generation] = ()
 
-def speedup(
-    generations: Sequence[Generation], method: str, over: str
-) -> tuple[float, tuple[float, float]] | tuple[None, None]:
-    """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the median
-    over prompts, of each over its repeats, and the interval that holds it."""
-    own, other = _seconds_a_token(generations, method), _seconds_a_token(generations, over)
-    ratios = [
-        median(beside / seconds for seconds, beside in zip(own[prompt], other[prompt], strict=False))
-        for prompt in own
-        if prompt in other
-    ]
-    return (median(ratios), median_interval(ratios)) if ratios else (None, None)
+    @property
+    def methods(self) -> list[str]:
+        """In the order in which they came."""
+        return list(dict.fromkeys(each.method for each in self.generations))
 
+    def of(self, method: str) -> list[Generation]:
+        """Those of a method."""
+        return [each for each in self.generations if each.method == method]
 
-def _seconds_a_token(generations: Sequence[Generation], method: str) -> dict[str, list[float]]:
-    """By the prompt, each time that it was decoded; of those that have a second token, and so a speed."""
-    seconds: dict[str, list[float]] = {}
-    for each in generations:
-        if each.method == method and each.decoded > 0:
-            seconds.setdefault(each.prompt, []).append(each.decode_seconds / each.decoded)
-    return seconds
+    def tokens_per_second(self, method: str) -> float | None:
+        """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
+        speeds = [median(1 / each for each in seconds) for seconds in self._seconds_a_token(method).values()]
+        return median(speeds) if speeds else None
 
+    def speedup(self, method: str, over: str) -> tuple[float, tuple[float, float]] | tuple[None, None]:
+        """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the
+        median over prompts, of each over its repeats, and the interval that holds it."""
+        own, other = self._seconds_a_token(method), self._seconds_a_token(over)
+        ratios = [
+            median(beside / seconds for seconds, beside in zip(own[prompt], other[prompt], strict=False))
+            for prompt in own
+            if prompt in other
+        ]
+        return (median(ratios), median_interval(ratios)) if ratios else (None, None)
 
-def whole_seconds(generations: Sequence[Generation], method: str) -> float | None:
-    """All prompts together, reading them included."""
-    its = [each.seconds for each in generations if each.method == method]
-    return sum(its) if its else None
+    def _seconds_a_token(self, method: str) -> dict[str, list[float]]:
+        """By the prompt, each time that it was decoded, if there was a second token."""
+        seconds: dict[str, list[float]] = {}
+        for each in self.of(method):
+            if each.decoded > 0:
+                seconds.setdefault(each.prompt, []).append(each.decode_seconds / each.decoded)
+        return seconds
 
+    def whole_seconds(self, method: str) -> float | None:
+        """All prompts together, reading them included."""
+        return sum(each.prefill_seconds + each.decode_seconds for each in self.of(method)) or None
 
-def mean_flops(generations: Sequence[Generation], method: str) -> float | None:
-    """Of a generation, the prompt included: the mean over prompts."""
-    counts = [each.flops for each in generations if each.method == method]
-    known = [count for count in counts if count is not None]
-    return sum(known) / len(known) if known and len(known) == len(counts) else None
-
-
-def accepted_a_check(
-    generations: Sequence[Generation], method: str, most: int, budget: int
-) -> tuple[float, float] | tuple[None, None]:
-    """Draft tokens that a check accepted on average, and the share of `most` that they are, over the rounds that had
-    room for a draft of that many."""
-    rounds = [each for g in generations if g.method == method for each in g.whole_rounds(most, budget)]
-    if not rounds:
-        return None, None
-    accepted = sum(count for _, count in rounds) / len(rounds)
-    return accepted, accepted / most
+    def mean_flops(self, method: str) -> float | None:
+        """Of a generation, the prompt included: the mean over prompts."""
+        counts = [each.flops for each in self.of(method)]
+        known = [count for count in counts if count is not None]
+        return sum(known) / len(known) if known and len(known) == len(counts) else None

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from foretoken.acceptance.walk import agreeing
 from foretoken.bench.decode import ask
-from foretoken.bench.generations import speedup
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Row, Subject, beside, share
 from foretoken.bench.reproduce.report import number as text
 from foretoken.bench.reproduce.workbench import Measured, Workbench
@@ -56,7 +55,7 @@ def predict(bench: Workbench, ours: Measured, its: Predicted) -> Row:
     c = prices["inner"].whole(its.inner_rows) / prices["plain"].whole(1)
     accepted, _ = ours.accepted(its.method, its.most)
     predicted = None if accepted is None else (accepted + 1) / (its.plain_passes + its.inner_passes * c)
-    gained, interval = speedup(ours.generations, its.method, its.over)
+    gained, interval = ours.speedup(its.method, its.over)
     return {
         "ours on": ours.called,
         "method": its.method,
@@ -115,9 +114,8 @@ def heat_maps(path: Path, rows: Sequence[Row], title: str, panel: str, xy: tuple
                 if number == number:  # it was measured
                     ink = "white" if number > middle else "black"
                     axes.annotate(text(number), (place, at), ha="center", va="center", color=ink, fontsize=9)
-        axes.set_xticks(range(len(across)), across)
-        axes.set_yticks(range(len(up)), up)
-        axes.set(xlabel=xy[0], ylabel=xy[1], title=f"{value}, {name}")
+        axes.set(xticks=range(len(across)), xticklabels=across, xlabel=xy[0])
+        axes.set(yticks=range(len(up)), yticklabels=up, ylabel=xy[1], title=f"{value}, {name}")
     figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
     save(figure, path)
 
@@ -132,8 +130,7 @@ def bars(path: Path, rows: Sequence[Row], title: str, by: str, x: str, value: st
         found = {row[x]: row[value]["ours"] for row in rows if row[by] == kind}
         places = [place + (at - (len(kinds) - 1) / 2) * width for place in range(len(across))]
         axes.bar(places, [found.get(each) or 0 for each in across], width * 0.92, color=style(at + 1)[0], label=kind)
-    axes.set_xticks(range(len(across)), [str(each) for each in across])
-    axes.set(xlabel=x, ylabel=value)
+    axes.set(xticks=range(len(across)), xticklabels=across, xlabel=x, ylabel=value)
     axes.legend(fontsize=8)
     figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
     save(figure, path)

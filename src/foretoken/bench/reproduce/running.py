@@ -25,6 +25,8 @@ from foretoken.errors import InputError
 KIND = "reproduce"
 SEAL = "sha256"  # of all else in a record: one that goes on is believed in every number
 _LISTS = ("measurements", "generations", "watched")
+# what stays the same in one record: not which tables, which may be more the next time
+_SAME = ("paper", "scale", "asked", "commit", "machine")
 _FIELDS = {
     **dict.fromkeys(("date", "paper", "scale"), "str"),
     **dict.fromkeys(("asked", "machine", "models", "tables"), "dict[str, Any]"),
@@ -86,30 +88,33 @@ def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path,
     origin = provenance()
     if not asked.out.is_dir():
         raise InputError(f"there is no folder {asked.out} for the record; make it first")
-    # what has to be the same for one record: all but which tables, which may be more the next time
-    loading = {name: getattr(asked.loading, name) for name in ("dtype", "device", "weights", "threads", "promise")}
-    models = list(dict.fromkeys(subject.called for subject in subjects))
-    settings = {"models": models, "data": [Data(each).called for each in asked.data]}
-    counts = {"num_prompts": asked.num_prompts, "max_new_tokens": asked.max_new_tokens}
-    said = {"paper": asked.paper, "scale": asked.scale, "asked": {**settings, **counts, **loading}}
+    settings = {
+        "models": list(dict.fromkeys(subject.called for subject in subjects)),
+        "data": [Data(each).called for each in asked.data],
+        "num_prompts": asked.num_prompts,
+        "max_new_tokens": asked.max_new_tokens,
+        **{name: getattr(asked.loading, name) for name in ("dtype", "device", "weights", "threads", "promise")},
+    }
+    said = {"paper": asked.paper, "scale": asked.scale, "asked": settings}
+    known = {"title": its.title, "promise": None, "differing_tokens": 0, "missing": list(its.parts)}
+    empty: dict[str, Any] = {"models": {}, "tables": {}, **{name: [] for name in _LISTS}}
+    record = {"kind": KIND, **origin, **said, **known, **empty}
     name = f"{KIND}-{asked.paper}-{asked.scale}.json"
     place = asked.out / f"{origin['date'][:10]}-{name}"
-    same = json.loads(json.dumps({**said, "commit": origin["commit"], "machine": origin["machine"]}))
+    same = json.loads(json.dumps({name: record[name] for name in _SAME}))
     for earlier in sorted(asked.out.glob(f"*-{name}"), reverse=True):
-        record = read(earlier)
-        was = {key: record.get(key) for key in same}
-        if was == same and (record["missing"] or earlier == place):
-            if record.get(SEAL) != _sealed(record):
+        found = read(earlier)
+        was = {name: found.get(name) for name in _SAME}
+        if was == same and (found["missing"] or earlier == place):
+            if found.get(SEAL) != _sealed(found):
                 raise InputError(f"{earlier} was changed after it was written; move it away, or name another folder")
-            return earlier, record
+            return earlier, found
         if earlier == place:
             raise InputError(
                 f"{place} is another reproduction ({difference(was, same)}); repeat its command to go on "
                 "with it, move it away, or name another folder"
             )
-    known = {"title": its.title, "promise": None, "differing_tokens": 0, "missing": list(its.parts)}
-    empty: dict[str, Any] = {"models": {}, "tables": {}, **{name: [] for name in _LISTS}}
-    return place, {"kind": KIND, **origin, **said, **known, **empty}
+    return place, record
 
 
 def _keep(place: Path, record: dict[str, Any]) -> None:

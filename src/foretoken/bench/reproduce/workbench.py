@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from foretoken.bench.decode import WARM_UP, Progress, ask
-from foretoken.bench.generations import Generation, accepted_a_check, in_turn
+from foretoken.bench.generations import Generation, Generations, in_turn
 from foretoken.bench.reproduce.asked import Asked, checkpoint
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Subject
 from foretoken.bench.statistics import rounded
@@ -21,7 +21,7 @@ _ANOTHER = "name another folder for the record, or remove it"
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(Generations):
     """Prompts that a subject decoded with some methods; called: subject and data, as tables say it, or nothing where
     nothing stands in the paper's place. new_tokens: that each prompt may have."""
 
@@ -29,11 +29,15 @@ class Measured:
     subject: Subject | None = None
     num_layers: int = 0
     new_tokens: int = 0
-    generations: Sequence[Generation] = ()
 
     def accepted(self, method: str, most: int) -> tuple[float, float] | tuple[None, None]:
-        """Draft tokens that a check of a draft of `most` tokens accepted, and their share."""
-        return accepted_a_check(self.generations, method, most, self.new_tokens)
+        """Draft tokens that a check accepted on average, and the share of `most` that they are, over the rounds that
+        had room for a draft of that many."""
+        rounds = [each for own in self.of(method) for each in own.whole_rounds(most, self.new_tokens)]
+        if not rounds:
+            return None, None
+        accepted = sum(count for _, count in rounds) / len(rounds)
+        return accepted, accepted / most
 
 
 @dataclass
@@ -108,7 +112,7 @@ class Workbench:
             self._measure(entry, done, self.open(subject), self.suite(subject, data), methods)
         generations = [Generation.read(line) for line in self._lines(entry)]
         called, new_tokens = f"{subject.called}, {data.called}", self.new_tokens(subject, data)
-        return Measured(called, subject, self.num_layers(subject), new_tokens, generations)
+        return Measured(generations, called, subject, self.num_layers(subject), new_tokens)
 
     def watched(
         self, subject: Subject, method: Method, prompt: Prompt, tokens: Sequence[int], truth: Sequence[int]

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from foretoken.bench.decode import Progress
-from foretoken.bench.generations import Generation, in_turn, speedup, tokens_per_second
+from foretoken.bench.generations import Generation, Generations, in_turn
 from foretoken.bench.statistics import PLAIN, rounded
 from foretoken.bench.suites import Prompt, open_suite
 from foretoken.bench.target import Target, about, expect_prompts, load_target
@@ -81,7 +81,7 @@ class _Tuning:
         # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = best_of_kinds(self.candidates)
         turns = self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
-        measured = list(finals([each for _, each in turns]))
+        measured = list(finals(Generations([each for _, each in turns])))
         if not measured:
             raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
         generations = [{"repeat": repeat, **each.to_json()} for repeat, each in turns]
@@ -174,17 +174,16 @@ def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
     return [line["draft"] for line in sound if line in best[line["kind"]][: 2 if line["kind"] == FRACTAL else 1]]
 
 
-def finals(generations: Sequence[Generation]) -> Iterator[dict[str, Any]]:
+def finals(measured: Generations) -> Iterator[dict[str, Any]]:
     """Drafts that were measured: tokens a second of decoding, and the speed-up over plain decoding of the same prompt
     beside it, medians over prompts; its interval at 95 %; `accepted` draft tokens a check. A draft that never had a
     second token is left out."""
-    for draft in dict.fromkeys(each.method for each in generations):
-        own = [each for each in generations if each.method == draft]
-        gained, interval = speedup(generations, draft, PLAIN)
+    for draft in measured.methods:
+        own, (gained, interval) = measured.of(draft), measured.speedup(draft, PLAIN)
         if gained is not None:
             yield {
                 "draft": draft,
-                "tokens_per_second": tokens_per_second(own, draft),
+                "tokens_per_second": measured.tokens_per_second(draft),
                 "speedup": gained,
                 "interval": interval,
                 "accepted": accepted_a_round([each for generation in own for each in generation.rounds]),
