@@ -132,12 +132,11 @@ def test_guesses_are_counted_up_to_the_first_that_is_wrong(monkeypatch: pytest.M
         part="figure",
         progress=lambda *told: None,
         suite=lambda subject, data: SimpleNamespace(prompts=[prompt]),
-        new_tokens=lambda subject, data: 6,
         open=lambda subject: SimpleNamespace(model=lambda draft, cache: model if draft == "fractal" else None),
         watched=lambda *told: noted.append(told[-2:]),
     )
     subject = Subject("large", "small", {})
-    counted = correct_tokens(cast(Workbench, bench), subject, Data("suite"), method, 4)
+    counted = correct_tokens(cast(Workbench, bench), subject, Data("suite", max_new_tokens=6), method, 4)
     assert counted == {"layer 3": [1, 0, 2], "layer 7": [3], "the draft": [3, 3]}
     assert noted == [(text[:6], text)]
     assert drafter.watch is None

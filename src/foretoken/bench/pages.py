@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretoken.bench.fields import is_number
@@ -28,14 +28,15 @@ def shown(line: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
-def where(record: dict[str, Any]) -> str:
+def where(record: Mapping[str, Any]) -> str:
     """Machine, engine and commit of a record, in a line."""
-    machine = record["machine"]
-    engine = isa_of(machine) or "PyTorch"
-    return (
-        f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}; "
-        f"commit {record['commit'] or 'unknown'}"
-    )
+    return f"{machine(record)}; commit {record['commit'] or 'unknown'}"
+
+
+def machine(record: Mapping[str, Any]) -> str:
+    """The processor, how many threads, and what computed."""
+    its = record["machine"]
+    return f"{its.get('processor')}, {its.get('threads')} threads, engine {isa_of(its) or 'PyTorch'}"
 
 
 def memory(record: dict[str, Any]) -> str:

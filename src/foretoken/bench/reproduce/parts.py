@@ -71,14 +71,14 @@ def predict(bench: Workbench, ours: Measured, its: Predicted) -> Row:
 
 def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Method, beyond: int) -> dict[str, list[int]]:
     """Of each guess of a fractal drafter, how many tokens from the first on are plain decoding's: by the layer before
-    which it was made, and at last of the draft. data: with a number of new tokens.
+    which it was made, and at last of the draft.
 
     The truth is decoded `beyond` what the method decodes, so that it covers the last guesses; where the text has ended
     by then, they are left out.
     """
     correct: dict[str, list[int]] = {}
-    prompts, most = bench.suite(subject, data).prompts, bench.new_tokens(subject, data)
-    target = bench.open(subject)
+    target, suite = bench.open(subject), bench.suite(subject, data)
+    prompts, most = suite.prompts, data.max_new_tokens or suite.max_new_tokens
     reference = target.model(REFERENCE.draft, cache=REFERENCE.cache)
     model: Any = target.model(method.draft, cache=method.cache)
     for turn, prompt in enumerate(prompts):

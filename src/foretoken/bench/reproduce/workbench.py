@@ -71,10 +71,6 @@ class Workbench:
         """The prompts of some data, as a subject's tokenizer divides them."""
         return open_suite(data.suite, self.open(subject).plain.tokenizer, count=data.count)
 
-    def new_tokens(self, subject: Subject, data: Data) -> int:
-        """How many new tokens each prompt of some data may have."""
-        return data.max_new_tokens or self.suite(subject, data).max_new_tokens
-
     def num_layers(self, subject: Subject) -> int:
         """Of its model; one that the record knows need not be loaded for that."""
         if subject.called not in self.record["models"]:
@@ -111,7 +107,8 @@ class Workbench:
         if entry["prompts"] is None or len(done) < entry["prompts"]:
             self._measure(entry, done, self.open(subject), self.suite(subject, data), methods)
         generations = [Generation.read(line) for line in self._lines(entry)]
-        called, new_tokens = f"{subject.called}, {data.called}", self.new_tokens(subject, data)
+        called = f"{subject.called}, {data.called}"
+        new_tokens = data.max_new_tokens or self.suite(subject, data).max_new_tokens
         return Measured(generations, called, subject, self.num_layers(subject), new_tokens)
 
     def watched(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from foretoken.bench.pages import many, markdown, times
+from foretoken.bench.pages import machine, many, markdown, times
 from foretoken.bench.statistics import FEWEST, PLAIN
 from foretoken.common.pictures import COLOURS, FAINT, INK, new_figure, save, style
-from foretoken.common.provenance import isa_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,12 +64,12 @@ def _predicted(line: Mapping[str, Any] | None) -> dict[str, str]:
 
 def where(record: Mapping[str, Any]) -> str:
     """The model, the machine and the prompts, in a line."""
-    machine, choosing, measuring = record["machine"], record["prompts"]["choosing"], record["prompts"]["measuring"]
+    choosing, measuring = record["prompts"]["choosing"], record["prompts"]["measuring"]
     others = "the same" if measuring == choosing else many(len(measuring), "other")
     return (
-        f"{record['model']} ({record['num_layers']} layers) on {machine['processor']}, {machine['threads']} threads, "
-        f"{isa_of(machine) or 'PyTorch'}: chosen on {many(len(choosing), 'prompt')} of {record['suite']['name']}, "
-        f"measured on {others}, {many(record['repeats'], 'time')}"
+        f"{record['model']} ({record['num_layers']} layers) on {machine(record)}: chosen on "
+        f"{many(len(choosing), 'prompt')} of {record['suite']['name']}, measured on {others}, "
+        f"{many(record['repeats'], 'time')}"
     )
 
 
