@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
@@ -72,12 +73,12 @@ class _Tuning:
         self.budget.reserve = min(_FINALS_SHARE * self.budget.seconds, self.asked.repeats * one_repeat)
         first = self.asked.formats[0]
         others = [(LOOKUP, LOOKUP, first), *((f"{f}:tokens={k}", CHAIN, f) for k in CHAINS for f in self.asked.formats)]
-        others = self._others(others, _CHAINS_SHARE)
+        self._try_others(others, _CHAINS_SHARE)
         steps = search(
             self.costs.num_layers, self.asked.choices, lambda its: self._judge(its.draft, FRACTAL, its.format)
         )
-        self.left_out += unfinished(steps)
-        self.left_out += [draft for draft, _, _ in self._others(others, 1.0)]
+        self._try_others(others, 1.0)
+        self.left_out += [*unfinished(steps), *(draft for draft, _, _ in others)]
         # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = best_of_kinds(self.candidates)
         turns = self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
@@ -124,14 +125,12 @@ class _Tuning:
         plain, fractal, chain = traces.values()
         return made.with_rest(plain, fractal, chain, format)
 
-    def _others(self, drafts: Sequence[tuple[str, str, str]], share: float) -> list[tuple[str, str, str]]:
-        """Try drafts that are not fractal, within a share of the time; those that were not tried."""
-        for place, (draft, kind, format) in enumerate(drafts):
-            try:
-                self._judge(draft, kind, format, share)
-            except OutOfTimeError:
-                return list(drafts[place:])
-        return []
+    def _try_others(self, waiting: list[tuple[str, str, str]], share: float) -> None:
+        """Try drafts that are not fractal, within a share of the time; those that were not tried go on waiting."""
+        with suppress(OutOfTimeError):
+            while waiting:
+                self._judge(*waiting[0], share)
+                del waiting[0]
 
     def _judge(self, draft: str, kind: str, format: str, share: float = 1.0) -> float:
         """Try a draft; the speed-up that follows. The first of each name is tried whatever the time."""

@@ -6,6 +6,7 @@ The order in which layers are tried is spread over the model, so that a search t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -93,7 +94,7 @@ def search(
         return max(fitting, key=known.__getitem__, default=None)
 
     base, fastest = Placement(frozenset(), **{name: values[0] for name, values in choices.items()}), 0.0
-    try:
+    with suppress(OutOfTimeError):
         while len(base.layers) < num_layers:
             free = [at for at in spread(num_layers) if at not in base.layers]
             here = vary("layer", [replace(base, layers=base.layers | {at}) for at in free])
@@ -103,8 +104,6 @@ def search(
             if here is None or known[here] <= fastest:
                 break
             base, fastest = here, known[here]
-    except OutOfTimeError:
-        pass
     return steps
 
 

@@ -12,7 +12,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.stoppable import stoppable
-from foretoken.cli.time_left import TimeLeft
+from foretoken.cli.time_left import Lines
 from foretoken.common.files import expect_new, write_json
 from foretoken.errors import InputError
 from foretoken.settings.load import LoadSettings
@@ -138,19 +138,7 @@ def run(
             timeout=timeout,
             loading=loading,
         )
-        record = measuring.measure(asked, progress=_Lines(), keep=keep)
+        record = measuring.measure(asked, progress=Lines(), keep=keep)
     print(table(record), end="")
     if any(row["engine"] == OURS and row["identical_to_own_plain"] is False for row in record["rows"]):
         raise typer.Exit(1)
-
-
-class _Lines:
-    """What comes next, a line each on standard error, with the time that a peer still takes."""
-
-    def __init__(self) -> None:
-        self._left = TimeLeft()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        peer, _, prompt = what.partition(", ")
-        left = self._left(peer if prompt else what, done, total)
-        say(f"{what} ({done} of {total}{left})" if prompt else what)
