@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from foretoken.api.model import Model
+from foretoken.bench import generations
 from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce import fractal, opened
+from foretoken.bench.reproduce import fractal
 from foretoken.bench.reproduce.asked import Asked
 from foretoken.bench.reproduce.fractal import BASELINE, CACHED, CHAINS, FRACTAL, OTHERS, OURS, PAPER
 from foretoken.bench.reproduce.fractal_reported import HYPERPARAMETERS, REPORTED
-from foretoken.bench.reproduce.paper import REFERENCE
+from foretoken.bench.reproduce.papers import REFERENCE
 from foretoken.bench.reproduce.running import Reproduction, read, reproduce
 from foretoken.common.files import write_json
 from foretoken.common.source import EMBEDDED
@@ -160,7 +161,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods that prompts were decoded with; the first of the third prompt's ends it all, as Ctrl-C does."""
     seen: list[str] = []
     names = {(method.draft, method.cache): method.name for method in fractal._methods(2)}  # of stdlib-1m
-    really = opened.ask
+    really = generations.ask
 
     def ask(model: Model, *args: Any) -> Any:
         seen.append(names[model.settings.draft, model.settings.cache])
@@ -168,7 +169,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             raise KeyboardInterrupt
         return really(model, *args)
 
-    monkeypatch.setattr(opened, "ask", ask)
+    monkeypatch.setattr(generations, "ask", ask)
     return seen
 
 

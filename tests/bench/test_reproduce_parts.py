@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from foretoken.bench.generations import differing
-from foretoken.bench.reproduce import guesses, places
+from foretoken.bench.reproduce import asked as places
+from foretoken.bench.reproduce import parts
 from foretoken.bench.reproduce.asked import Asked
-from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import Data, Method, Subject, beside
-from foretoken.bench.reproduce.papers import PAPERS, paper
+from foretoken.bench.reproduce.papers import PAPERS, Data, Method, Subject, beside, paper
+from foretoken.bench.reproduce.parts import correct_tokens
 from foretoken.bench.reproduce.report import identity, rows
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.suites import Prompt
@@ -127,17 +127,16 @@ def test_guesses_are_counted_up_to_the_first_that_is_wrong(monkeypatch: pytest.M
             drafter.watch.extend(made)
         return [SimpleNamespace(tokens=text[: how.max_new_tokens])]
 
-    monkeypatch.setattr(guesses, "ask", ask)
+    monkeypatch.setattr(parts, "ask", ask)
     bench = SimpleNamespace(
         part="figure",
         progress=lambda *told: None,
         suite=lambda subject, data: SimpleNamespace(prompts=[prompt]),
-        new_tokens=lambda subject, data: 6,
         open=lambda subject: SimpleNamespace(model=lambda draft, cache: model if draft == "fractal" else None),
         watched=lambda *told: noted.append(told[-2:]),
     )
     subject = Subject("large", "small", {})
-    counted = correct_tokens(cast(Workbench, bench), subject, Data("suite"), method, 4)
+    counted = correct_tokens(cast(Workbench, bench), subject, Data("suite", max_new_tokens=6), method, 4)
     assert counted == {"layer 3": [1, 0, 2], "layer 7": [3], "the draft": [3, 3]}
     assert noted == [(text[:6], text)]
     assert drafter.watch is None

@@ -11,12 +11,10 @@ import pytest
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.tuning import search as searching
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs, measure
-from foretoken.bench.tuning.finals import recommended
-from foretoken.bench.tuning.fractal import best_of_kinds
+from foretoken.bench.tuning.fractal import best_of_kinds, recommended
 from foretoken.bench.tuning.report import identity, tables, verdict
 from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, spread, unfinished
-from foretoken.bench.tuning.trials import COPY, TARGET, Ran, Trace
+from foretoken.bench.tuning.trials import CHAIN, COPY, FRACTAL, LOOKUP, TARGET, Costs, Ran, Trace, measure
 from foretoken.drafters.fractal_recipe import embedded
 from foretoken.drafters.ladder import name_levels
 from foretoken.errors import SettingError

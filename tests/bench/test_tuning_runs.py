@@ -11,16 +11,14 @@ import pytest
 import torch
 
 from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import open_suite
 from foretoken.bench.target import load_target
 from foretoken.bench.tuning import trials as trying
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import FRACTAL, Costs
-from foretoken.bench.tuning.drawing import draw
 from foretoken.bench.tuning.fractal import CHAINS, KIND, tune
+from foretoken.bench.tuning.report import draw
 from foretoken.bench.tuning.search import Placement
-from foretoken.bench.tuning.trials import Trials
+from foretoken.bench.tuning.trials import FRACTAL, Costs, Trials
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import SettingError
 from foretoken.prices.price import PassPrice, Price
@@ -53,9 +51,9 @@ def record(told: list[tuple[str, int, int]]) -> dict[str, Any]:
 
 
 def _trials(count: int = 2) -> Trials:
-    plain = load_target("stdlib-1m", (), LoadSettings()).plain
-    suite = open_suite("heldout-20", plain.tokenizer, count=count)
-    return Trials(Opened(plain), suite.prompts, 8)
+    target = load_target("stdlib-1m", (), LoadSettings())
+    suite = open_suite("heldout-20", target.plain.tokenizer, count=count)
+    return Trials(target, suite.prompts, 8)
 
 
 def test_the_record_has_all_that_was_tried_and_measured(record: dict[str, Any]) -> None:
@@ -141,9 +139,9 @@ def test_a_talk_in_token_ids_is_refused_before_anything_runs(tmp_path: Path) -> 
 
 def test_a_copy_is_made_once_however_it_drafts() -> None:
     trials = _trials()
-    copy = trials.opened.copy("int4")
-    fractal: Any = trials.opened.model("fractal:layers=1:w=1:format=int4:slots=fixed")
-    chain: Any = trials.opened.model("int4:tokens=2")
+    copy = trials.target.copy("int4")
+    fractal: Any = trials.target.model("fractal:layers=1:w=1:format=int4:slots=fixed")
+    chain: Any = trials.target.model("int4:tokens=2")
     assert fractal.drafter.model is chain.drafter.model is copy
 
 
@@ -153,7 +151,7 @@ def test_the_passes_that_are_predicted_are_those_that_ran(slots: str, monkeypatc
     trials = _trials()
     its = Placement(frozenset({0, 1}), 2, "int8", slots)
     trials.trace(its.draft)  # plain decoding among it
-    copy, count = trials.opened.copy("int8"), 2
+    copy, count = trials.target.copy("int8"), 2
     ran = {"target": 0.0, "copy": 0.0}
     layers, head = Decoder.layers, Decoder.head
 

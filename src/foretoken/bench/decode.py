@@ -16,11 +16,12 @@ from typing import Any
 
 from foretoken.api.model import Model
 from foretoken.bench import answers as spec_bench
+from foretoken.bench.fields import expect_once
 from foretoken.bench.runs import KIND, summarise
 from foretoken.bench.samples import Journal, Sample
 from foretoken.bench.statistics import PLAIN, bandwidths, rounded
 from foretoken.bench.suites import Prompt
-from foretoken.bench.target import Ready, Settings, expect_once
+from foretoken.bench.target import Ready, Settings
 from foretoken.common.provenance import provenance
 from foretoken.errors import InputError, SettingError
 from foretoken.results.completion import Completion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, TypeGuard
 
@@ -82,3 +82,17 @@ def expect_count(name: str, value: object, least: int, most: int | None = None) 
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         expected = f"{least} or more" if most is None else f"{least} to {most}"
         raise SettingError(f"{name} is {value!r}, expected a whole number, {expected}")
+
+
+def expect_counts(settings: object, **least: int) -> None:
+    """Refuse settings that are less than the `least`, by their names. None is one that was not given."""
+    for name, count in least.items():
+        if getattr(settings, name) is not None:
+            expect_count(name, getattr(settings, name), count)
+
+
+def expect_once(what: str, given: Sequence[Any]) -> None:
+    """Refuse what is given twice. Raises SettingError."""
+    twice = next((value for value in given if list(given).count(value) > 1), None)
+    if twice is not None:
+        raise SettingError(f"{what} {twice!r} was given twice; give it once")

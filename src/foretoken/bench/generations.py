@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from statistics import median
 from typing import Any, Self
 
+from foretoken.api.model import Model
+from foretoken.bench.decode import ask
 from foretoken.bench.fields import expect_fields
-from foretoken.bench.statistics import by_prompt, median_interval
+from foretoken.bench.statistics import median_interval
+from foretoken.bench.suites import Prompt
 from foretoken.results.completion import Completion
+from foretoken.settings.generate import GenerateSettings
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,7 @@ class Generation:
             tokens=sum(len(completion.tokens) for completion in completions),
             differing=differing(completions, plain),
             decoded=sum(len(completion.tokens) - 1 for completion in completions),
-            prefill_seconds=sum(s.prefill_seconds for s in stats),
-            decode_seconds=sum(s.decode_seconds for s in stats),
-            passes=sum(s.passes for s in stats),
+            **{name: sum(getattr(s, name) for s in stats) for name in ("prefill_seconds", "decode_seconds", "passes")},
             rounds=tuple(each for completion in completions for each in rounds_of(completion)),
             promise=min(completion.promise for completion in completions),
             flops=_flops(completions),
@@ -63,11 +65,6 @@ class Generation:
         """As it stands in a record: so that every figure can be made again."""
         return asdict(self)
 
-    @property
-    def seconds(self) -> float:
-        """All of it, reading the prompt included."""
-        return self.prefill_seconds + self.decode_seconds
-
     def whole_rounds(self, most: int, budget: int) -> Iterator[tuple[int, int]]:
         """Drafted and accepted tokens of the rounds that had room for a draft of `most` tokens, and the bonus, in what
         was left of a `budget` of new tokens: the others were cut by the end of the text, not by the model."""
@@ -76,6 +73,25 @@ class Generation:
             if drafted and left > most:
                 yield drafted, accepted
             left -= new
+
+
+def in_turn(
+    models: Mapping[str, Model],
+    reference: str,
+    prompt: Prompt,
+    how: GenerateSettings,
+    turn: int,
+    tell: Callable[[str], None] = lambda what: None,
+) -> list[Generation]:
+    """A prompt by every model, each compared with the one called `reference`; in the other order every second turn.
+
+    how: rounds are kept. tell: is told which model comes next.
+    """
+    texts = {}
+    for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
+        tell(f"{name}, prompt {prompt.id}")
+        texts[name] = ask(models[name], prompt, how)
+    return [Generation.of(texts[name], texts[reference], method=name, prompt=prompt.id) for name in models]
 
 
 def differing(completions: Sequence[Completion], plain: Sequence[Completion]) -> int:
@@ -101,55 +117,51 @@ def _flops(completions: Sequence[Completion]) -> float | None:
     return float(sum(cost.flops for cost in costs)) if costs else None
 
 
-def of_method(generations: Iterable[Generation], name: str) -> list[Generation]:
-    """Those of a method that have a second token, and so a speed."""
-    return [each for each in generations if each.method == name and each.decoded > 0]
+@dataclass(frozen=True)
+class Generations:
+    """What many of them come to, by their methods; None where a method has none, or none with a second token."""
 
+    generations: Sequence[Generation] = ()
 
-def tokens_per_second(generations: Sequence[Generation], method: str) -> float | None:
-    """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
-    speeds = [each.decoded / each.decode_seconds for each in of_method(generations, method)]
-    return median(speeds) if speeds else None
+    @property
+    def methods(self) -> list[str]:
+        """In the order in which they came."""
+        return list(dict.fromkeys(each.method for each in self.generations))
 
+    def of(self, method: str) -> list[Generation]:
+        """Those of a method."""
+        return [each for each in self.generations if each.method == method]
 
-def speedup(
-    generations: Sequence[Generation], method: str, over: str
-) -> tuple[float, tuple[float, float]] | tuple[None, None]:
-    """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the median
-    over prompts, and the interval that holds it."""
-    beside = {each.prompt: each for each in of_method(generations, over)}
-    pairs = [(each, beside[each.prompt]) for each in of_method(generations, method) if each.prompt in beside]
-    ratios = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: times_as_fast(*pair))
-    if not ratios:
-        return None, None
-    return median(ratios.values()), median_interval(list(ratios.values()))
+    def tokens_per_second(self, method: str) -> float | None:
+        """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
+        speeds = [median(1 / each for each in seconds) for seconds in self._seconds_a_token(method).values()]
+        return median(speeds) if speeds else None
 
+    def speedup(self, method: str, over: str) -> tuple[float, tuple[float, float]] | tuple[None, None]:
+        """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the
+        median over prompts, of each over its repeats, and the interval that holds it."""
+        own, other = self._seconds_a_token(method), self._seconds_a_token(over)
+        ratios = [
+            median(beside / seconds for seconds, beside in zip(own[prompt], other[prompt], strict=False))
+            for prompt in own
+            if prompt in other
+        ]
+        return (median(ratios), median_interval(ratios)) if ratios else (None, None)
 
-def times_as_fast(own: Generation, beside: Generation) -> float:
-    """By how much a token's time is shorter than another method's on the same prompt."""
-    return beside.decode_seconds / beside.decoded / (own.decode_seconds / own.decoded)
+    def _seconds_a_token(self, method: str) -> dict[str, list[float]]:
+        """By the prompt, each time that it was decoded, if there was a second token."""
+        seconds: dict[str, list[float]] = {}
+        for each in self.of(method):
+            if each.decoded > 0:
+                seconds.setdefault(each.prompt, []).append(each.decode_seconds / each.decoded)
+        return seconds
 
+    def whole_seconds(self, method: str) -> float | None:
+        """All prompts together, reading them included."""
+        return sum(each.prefill_seconds + each.decode_seconds for each in self.of(method)) or None
 
-def whole_seconds(generations: Sequence[Generation], method: str) -> float | None:
-    """All prompts together, reading them included."""
-    its = [each.seconds for each in generations if each.method == method]
-    return sum(its) if its else None
-
-
-def mean_flops(generations: Sequence[Generation], method: str) -> float | None:
-    """Of a generation, the prompt included: the mean over prompts."""
-    counts = [each.flops for each in generations if each.method == method]
-    known = [count for count in counts if count is not None]
-    return sum(known) / len(known) if known and len(known) == len(counts) else None
-
-
-def accepted_a_check(
-    generations: Sequence[Generation], method: str, most: int, budget: int
-) -> tuple[float, float] | tuple[None, None]:
-    """Draft tokens that a check accepted on average, and the share of `most` that they are, over the rounds that had
-    room for a draft of that many."""
-    rounds = [each for g in generations if g.method == method for each in g.whole_rounds(most, budget)]
-    if not rounds:
-        return None, None
-    accepted = sum(count for _, count in rounds) / len(rounds)
-    return accepted, accepted / most
+    def mean_flops(self, method: str) -> float | None:
+        """Of a generation, the prompt included: the mean over prompts."""
+        counts = [each.flops for each in self.of(method)]
+        known = [count for count in counts if count is not None]
+        return sum(known) / len(known) if known and len(known) == len(counts) else None

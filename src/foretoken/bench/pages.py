@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretoken.bench.fields import is_number
@@ -10,20 +10,17 @@ from foretoken.bench.statistics import FEWEST, SLOW
 from foretoken.common.provenance import isa_of
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table whose columns stand under each other: the first to the left, all others to the right."""
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """A table whose columns stand under each other: so many to the left, all others to the right."""
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, *rows)]
     widths = [max(3, *(len(row[at]) for row in cells)) for at in range(len(head))]
-
-    def line(row: Sequence[str]) -> str:
-        padded = [
-            row[0].ljust(widths[0]),
-            *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    under = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [line(cells[0]), f"| {' | '.join(under)} |", *map(line, cells[1:])]
+    under = ["-" * width if at < left else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
+    lines = []
+    for row in (cells[0], under, *cells[1:]):
+        columns = enumerate(zip(row, widths, strict=True))
+        padded = [cell.ljust(width) if at < left else cell.rjust(width) for at, (cell, width) in columns]
+        lines.append(f"| {' | '.join(padded)} |")
+    return lines
 
 
 def shown(line: str) -> str:
@@ -31,14 +28,15 @@ def shown(line: str) -> str:
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
-def where(record: dict[str, Any]) -> str:
+def where(record: Mapping[str, Any]) -> str:
     """Machine, engine and commit of a record, in a line."""
-    machine = record["machine"]
-    engine = isa_of(machine) or "PyTorch"
-    return (
-        f"{machine.get('processor')}, {machine.get('threads')} threads, engine {engine}; "
-        f"commit {record['commit'] or 'unknown'}"
-    )
+    return f"{machine(record)}; commit {record['commit'] or 'unknown'}"
+
+
+def machine(record: Mapping[str, Any]) -> str:
+    """The processor, how many threads, and what computed."""
+    its = record["machine"]
+    return f"{its.get('processor')}, {its.get('threads')} threads, engine {isa_of(its) or 'PyTorch'}"
 
 
 def memory(record: dict[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
 
 PLAIN = "none"  # the draft of plain decoding
@@ -48,10 +49,8 @@ def median_interval(values: Sequence[float], *, seed: int = 0, confidence: float
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Where two texts part; None where they are one."""
-    if tuple(one) == tuple(other):
-        return None
-    apart = (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(apart, min(len(one), len(other)))
+    at = agreeing(one, other)
+    return None if at == len(one) == len(other) else at
 
 
 def rounded(value: Any) -> Any:

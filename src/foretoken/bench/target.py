@@ -7,12 +7,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
-from foretoken.bench.fields import expect_count
+from foretoken.bench.fields import expect_counts, expect_once
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn, open_suite
 from foretoken.common.source import resolve
@@ -38,12 +38,8 @@ class Settings:
     repeats: int = 3
     loading: LoadSettings = field(default_factory=LoadSettings)
 
-    LEAST: ClassVar[dict[str, int]] = {"repeats": 1, "count": 1, "max_new_tokens": 2}  # of one token there is no speed
-
     def __post_init__(self) -> None:
-        for name, least in self.LEAST.items():
-            if getattr(self, name) is not None:
-                expect_count(name, getattr(self, name), least)
+        expect_counts(self, repeats=1, count=1, max_new_tokens=2)  # of one token there is no speed
         expect_once("draft", list(map(str.strip, self.drafts)))
 
     def opened(self, origin: dict[str, Any]) -> Ready:
@@ -75,28 +71,40 @@ class Ready:
     about: dict[str, Any]
 
 
-def expect_once(what: str, given: Sequence[Any]) -> None:
-    """Refuse what is given twice. Raises SettingError."""
-    twice = next((value for value in given if list(given).count(value) > 1), None)
-    if twice is not None:
-        raise SettingError(f"{what} {twice!r} was given twice; give it once")
-
-
 @dataclass(frozen=True)
 class Target:
-    """A model without a draft, and what its drafts are called: `drafts[name]` is how one is written."""
+    """A model that is loaded once, and decodes without a draft or with any. drafts: those that were named before, by
+    what they are called: `drafts[name]` is how one is written."""
 
     plain: Model
     drafts: dict[str, str]
-    loading: LoadSettings
+    loaded: Loaded = field(default_factory=Loaded)  # one copy of each level's weights
 
     def with_drafts(self) -> tuple[dict[str, Model], list[dict[str, Any]]]:
         """The model with each draft, by its name, plain decoding first; and what the levels are that were loaded."""
-        models, loaded = {PLAIN: self.plain}, Loaded()
+        models = {PLAIN: self.plain}
         for name, draft in self.drafts.items():
-            models[name] = with_draft(self.plain, draft, loaded=loaded)
+            models[name] = with_draft(self.plain, draft, loaded=self.loaded)
         gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
-        return models, _about_levels(loaded)
+        return models, _about_levels(self.loaded)
+
+    def model(self, draft: str, *, cache: bool = True) -> Model:
+        """The model with a draft; one that would not be honest is refused. A low-bit copy is made once, whether a chain
+        or a fractal draft is made of it: these two never stand in one ladder."""
+        expect_honest(draft, self.plain.settings, self.plain.folder)
+        known = len(self.loaded)
+        model = with_draft(self.plain, draft, loaded=self.loaded, cache=cache)
+        if len(self.loaded) > known:
+            for source, level in list(self.loaded.items()):
+                if source.folder is None and source.format is not None:
+                    for name in ("fractal", source.format.name):
+                        self.loaded.setdefault(source._replace(called=name), level)
+            gc.freeze()
+        return model
+
+    def copy(self, format: str) -> Decoder:
+        """The model's own copy in a low-bit format, as it drafts."""
+        return self.model(format).decoders[format]
 
 
 def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Target:
@@ -115,7 +123,7 @@ def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Tar
     for draft in named.values():
         expect_honest(draft, loading, folder)
     plain = load(model, **asdict(replace(loading, draft=PLAIN, num_speculative_tokens=None)))
-    return Target(plain, named, loading)
+    return Target(plain, named)
 
 
 def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
@@ -123,19 +131,6 @@ def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
     for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
         if level.folder is not None:
             honest.expect_honest_draft(folder, level.folder)
-
-
-def share_copies(loaded: Loaded) -> None:
-    """Let one low-bit copy stand behind a chain and a fractal draft in its format, which never stand in one ladder."""
-    for source, level in list(loaded.items()):
-        if source.folder is None and source.format is not None:
-            for name in ("fractal", source.format.name):
-                loaded.setdefault(source._replace(called=name), level)
-
-
-def copy_in(format: str, loaded: Loaded) -> Decoder:
-    """The model's own copy in a low-bit format, of what was loaded for its drafts."""
-    return next(level.decoder for source, level in loaded.items() if source.called == format)
 
 
 def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tuple[int, ...]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,10 @@ _LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Samp
 Model = Annotated[
     str, typer.Option(help="A folder, a hub id (owner/name) or an embedded model.", rich_help_panel=_LOADING)
 ]
+Prompts = Annotated[
+    str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
+]
+Plot = Annotated[Path | None, typer.Option(help="Draw it into a file (.png, .svg).")]
 
 
 def _option(kind: Any, panel: str, help: str, *names: str, **more: Any) -> Any:

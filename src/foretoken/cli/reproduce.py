@@ -10,7 +10,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.stoppable import stoppable
-from foretoken.cli.time_left import TimeLeft
+from foretoken.cli.time_left import Lines
 from foretoken.settings.load import LoadSettings
 
 _WITHOUT = ("draft", "num_speculative_tokens", "rule", "revision", "cache")
@@ -86,21 +86,15 @@ def reproduce(
             print(f"{name:12}{named(name).cited}\n{'':12}{named(name).summary}")
         print("\nforetoken reproduce PAPER --scale embedded|rehearsal|paper")
         return
-    from foretoken.bench.reproduce.asked import Asked, default_work
+    from foretoken.bench.reproduce.asked import Asked
     from foretoken.bench.reproduce.report import identity, report
     from foretoken.bench.reproduce.running import reproduce
 
-    only, models, data, work = only or [], models or [], data or [], work or default_work()
-    asked = Asked(paper, scale, only, model, models, data, num_prompts, max_new_tokens, out, work, loading)
-    left = TimeLeft()
-
-    def progress(what: str, done: int, total: int) -> None:
-        """What comes next, a line each; of long measurements with the time that they still take."""
-        time = left(what.partition(", prompt ")[0], done, total)
-        say(what if total <= 1 else f"{what} ({done} of {total}{time})")
-
+    asked = Asked(
+        paper, scale, only or (), model, models or (), data or (), num_prompts, max_new_tokens, out, work, loading
+    )
     with stoppable(), saying():  # a rehearsal that was begun is taken away
-        done = reproduce(asked, progress)
+        done = reproduce(asked, Lines())
     print("\n".join(report(done.record, {})))
     for what, place in (("record", done.place), ("report", done.page), *(("picture", p) for p in done.pictures)):
         say(f"{what}: {place}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
+from foretoken.cli.common import say
+
 
 class TimeLeft:
     """Told of every part before it begins. Parts of one name are taken to be alike; another name begins anew."""
@@ -22,3 +24,17 @@ class TimeLeft:
         seconds = (now - began) / (done - before) * (total - done)
         count, unit = (round(seconds), "second") if seconds < 100 else (round(seconds / 60), "minute")
         return f", about {count} {unit}{'s' * (count != 1)} left"
+
+
+class Lines:
+    """What comes next, a line each on standard error. Parts that are alike have one name, up to the last comma: they
+    are counted, with the time that they still take."""
+
+    def __init__(self) -> None:
+        self._left = TimeLeft()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Say it."""
+        name = what.rpartition(", ")[0]
+        left = self._left(name or what, done, total)
+        say(f"{what} ({done} of {total}{left})" if name and total > 1 else what)

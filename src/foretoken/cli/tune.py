@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -18,8 +16,6 @@ from foretoken.common.pictures import expect_drawable
 from foretoken.settings.load import LoadSettings
 
 tune = typer.Typer(help="Find the options of a draft that are fastest for a model here.", no_args_is_help=True)
-
-_WIDTH = 120  # of tables where no terminal ends
 
 
 @options.with_settings(without=("draft", "num_speculative_tokens", "rule", "cache"), generating=False)
@@ -44,9 +40,7 @@ def fractal(
             show_default=", ".join(map(str, Asked.windows)),
         ),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = Asked.prompts,
+    prompts: options.Prompts = Asked.prompts,
     num_prompts: Annotated[
         int, typer.Option(help="How many of them: half of them choose, the other half is measured on.", min=1)
     ] = Asked.num_prompts,
@@ -56,7 +50,7 @@ def fractal(
     ] = Asked.minutes,
     repeats: Annotated[int, typer.Option(help="How often the best drafts are measured.", min=1)] = Asked.repeats,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it into a file (.png, .svg).")] = None,
+    plot: options.Plot = None,
 ) -> None:
     """Find the fractal draft that is fastest for a model here, and whether a chain of its low-bit copy, or lookup, is
     faster.
@@ -72,7 +66,7 @@ def fractal(
         expect_drawable(plot)
 
     from foretoken.bench.tuning.fractal import tune as search
-    from foretoken.bench.tuning.report import tables, verdict, where
+    from foretoken.bench.tuning.report import draw, report
 
     formats, windows = format or Asked.formats, window or Asked.windows
     asked = Asked(
@@ -91,14 +85,9 @@ def fractal(
         write_json(json_file, record)
         say(f"record: {json_file}")
     if plot is not None:
-        from foretoken.bench.tuning.drawing import draw
-
         draw(plot, record)
         say(f"picture: {plot}")
-    print(where(record))
-    for title, rows in tables(record).items():
-        _print(title, rows)
-    print("\n".join(verdict(record)))
+    print("\n".join(report(record)))
     if record["differing_tokens"]:
         raise typer.Exit(1)
 
@@ -110,21 +99,3 @@ tune.command("fractal")(fractal)
 def _group() -> None:
     # a group that has one command would else be that command
     pass
-
-
-def _print(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name in ("varied", "best", "draft") else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*row.values())
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    console = Console(width=None if is_terminal else _WIDTH, markup=False, highlight=False, emoji=False)
-    with console.capture() as shown:
-        console.print(f"\n{title}", style="bold")
-        console.print(table)
-    # rows are filled up with spaces, which nobody wants in a pipe
-    print("\n".join(line.rstrip() for line in shown.get().splitlines()))

@@ -1,29 +1,31 @@
-"""What is to be reproduced."""
+"""What is to be reproduced, and where it is: checkpoints in a user's folders, on the hub or rehearsed; and prompts."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from foretoken.bench.fields import expect_count
-from foretoken.errors import SettingError, nearest, quoted
+from foretoken.bench.fields import expect_counts
+from foretoken.bench.reproduce.papers import Data, Subject
+from foretoken.bench.suites.table import DATA_SETS
+from foretoken.common.source import EMBEDDED, resolve
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.errors import InputError, SettingError, nearest, quoted
+from foretoken.rehearsal import write
+from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
+from foretoken.settings.values import one_of
 
 SCALES = ("embedded", "rehearsal", "paper")  # seconds; minutes, at a large model's speed; as the paper did it
-
-
-def default_work() -> Path:
-    """Where rehearsals are made, unless a user says."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "rehearsals"
 
 
 @dataclass(frozen=True)
 class Asked:
     """What is to be reproduced. only: of which tables and figures; none: of all. model: instead of the small model of a
     small scale; models: folders in which the paper's own checkpoints lie. data: NAME=PLACE, or at a small scale one
-    suite. out: the folder of the record. Raises SettingError."""
+    suite. out: the folder of the record; work: of rehearsals, None: a user's cache. Raises SettingError."""
 
     paper: str
     scale: str = "rehearsal"
@@ -34,16 +36,77 @@ class Asked:
     num_prompts: int | None = None
     max_new_tokens: int | None = None
     out: Path = Path()
-    work: Path = field(default_factory=default_work)
+    work: Path | None = None
     loading: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
-        if self.scale not in SCALES:
-            raise SettingError(f"scale is {quoted(self.scale)}{nearest(self.scale, SCALES)}")
+        one_of("scale", self.scale, SCALES)
         if self.models and self.scale != "paper":
             raise SettingError("models are the paper's own checkpoints; give scale paper, or model for a small scale")
         if self.model is not None and self.scale == "paper":
             raise SettingError("at scale paper the models are the paper's; give the folders where they lie as models")
-        for name, least in (("num_prompts", 1), ("max_new_tokens", 2)):  # of one token there is no speed
-            if getattr(self, name) is not None:
-                expect_count(name, getattr(self, name), least)
+        expect_counts(self, num_prompts=1, max_new_tokens=2)  # of one token there is no speed
+
+    def subjects(self, subjects: Sequence[Subject]) -> list[Subject]:
+        """A scale's subjects, with a user's model, folders and prompts in the place of theirs."""
+        if self.model is not None:
+            subjects = [replace(subject, checkpoint=self.model) for subject in subjects]
+        return with_data(self, found_in(subjects, self.models) if self.models else subjects)
+
+
+def checkpoint(subject: Subject, work: Path | None) -> str:
+    """What `load` takes for a subject: itself, or its rehearsal, which is made in `work` where it is not there yet.
+
+    Raises what `rehearse` raises of a model that does not fit into the shape.
+    """
+    if subject.shape is None:
+        return subject.checkpoint
+    if work is None:
+        work = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "rehearsals"
+    small, size = resolve(subject.checkpoint), shape_of(subject.shape, num_layers=subject.num_layers)
+    config = write.expect_small(small, size, subject.checkpoint)
+    shape = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
+    local = subject.checkpoint not in EMBEDDED and Path(subject.checkpoint).expanduser().is_dir()
+    name = small.resolve().name if local else subject.checkpoint.rpartition("/")[2]
+    out = work / f"{name}-{fingerprint(small, config)[:12]}-{subject.shape}-{subject.num_layers}"
+    if not out.is_dir():  # it is written whole, or not at all
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"no folder {work} for rehearsals can be made ({error.strerror}); name one with --work"
+            ) from None
+        write.write(write.plan(small, out, write.Asked(shape, name)))
+    return str(out)
+
+
+def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subject]:
+    """The subjects whose checkpoints lie in one of some folders, as owner/name or as name, each with its folder. Raises
+    InputError where there is none."""
+    found = []
+    for subject in subjects:
+        names = (subject.checkpoint, subject.checkpoint.rpartition("/")[2])
+        places = [folder / name for folder in folders for name in names if (folder / name / "config.json").is_file()]
+        found += [replace(subject, checkpoint=str(place)) for place in places[:1]]
+    if not found:
+        expected = ", ".join(subject.checkpoint.rpartition("/")[2] for subject in subjects)
+        raise InputError(f"{folders[0]} holds no checkpoint of this paper; expected folders called {expected}")
+    return found
+
+
+def with_data(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:
+    """The subjects with prompts of the user's: at scale paper NAME=PLACE for a data set of the paper's; at another,
+    where the data sets are not its own, one suite instead of all."""
+    real, own = asked.scale == "paper", {spec.partition("=")[0]: spec for spec in asked.data}
+    if len(asked.data) > 1 and not real:
+        raise SettingError(f"{len(asked.data)} suites were given, and at this scale one is measured on; give one")
+    for name, spec in own.items() if real else ():
+        if "=" not in spec or name not in DATA_SETS:
+            near = nearest(name, DATA_SETS)
+            raise SettingError(f"{quoted(spec)} names no place of a data set{near}; expected NAME=FOLDER_OR_FILE")
+
+    def given(data: Data) -> Data:
+        suite = own.get(data.suite, data.suite) if real else (*asked.data, data.suite)[0]
+        return Data(suite, asked.num_prompts or data.count, asked.max_new_tokens or data.max_new_tokens)
+
+    return [replace(s, data={name: given(data) for name, data in s.data.items()}) for s in subjects]

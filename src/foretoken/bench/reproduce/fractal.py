@@ -7,18 +7,14 @@ token by token, as long as the fractal draft.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import mean
 from typing import Any
 
-from foretoken.bench.generations import mean_flops, speedup, tokens_per_second, whole_seconds
-from foretoken.bench.reproduce.costs import COST_NOTE, Predicted, predict
-from foretoken.bench.reproduce.drawing import bars, heat_maps
 from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, REPORTED, TITLE, Reported
-from foretoken.bench.reproduce.guesses import correct_tokens
-from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject, beside, share
-from foretoken.bench.reproduce.papers import Paper, Part, Row
+from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
+from foretoken.bench.reproduce.parts import COST_NOTE, Predicted, bars, correct_tokens, heat_maps, predict
 from foretoken.bench.reproduce.workbench import Measured, Workbench
 from foretoken.rehearsal.shapes import SHAPES
 
@@ -68,7 +64,7 @@ def _methods(layers: int) -> tuple[Method, ...]:
     )
 
 
-def _cells(bench: Workbench, where: str = "") -> Iterator[tuple[Reported, Measured, dict[str, Any]]]:
+def _cells(bench: Workbench, where: str = "") -> Iterator[tuple[Reported, Measured, Row]]:
     """What the paper reports of a model and a data set, what was measured in their place, and how a row begins."""
     for its in REPORTED:
         if its.where.startswith(where):
@@ -77,53 +73,51 @@ def _cells(bench: Workbench, where: str = "") -> Iterator[tuple[Reported, Measur
 
 
 def _grid(
-    bench: Workbench, called: str, sizes: Sequence[tuple[int, int]], count: int | None = None
-) -> Iterator[tuple[Measured, Method, int, int, str]]:
-    """The first model on its first data, with each n and w that it has layers for, without a cache and with one."""
+    bench: Workbench, called: str, sizes: Sequence[tuple[int, int]], data: Data
+) -> Iterator[tuple[Measured, str, int, int, Row]]:
+    """The first model, with each n and w that it has layers for, without a cache and with one: what was measured, the
+    method's name, n, w, and how a row begins."""
     subject = bench.subjects[0]
-    data, layers = next(iter(subject.data.values())), bench.num_layers(subject)
+    layers = bench.num_layers(subject)
     grid = [(n, w, kept) for n, w in sizes if max(n, w) <= layers for kept in _KEPT]
     methods = [Method(f"{called.format(n=n, w=w)}, {kept}", draft(n, w), _KEPT[kept]) for n, w, kept in grid]
-    ours = bench.measured(subject, data if count is None else data.first(count), methods)
+    ours = bench.measured(subject, data, methods)
     for method, (n, w, kept) in zip(methods, grid, strict=True):
-        yield ours, method, n, w, kept
+        yield ours, method.name, n, w, {"ours on": subject.called, "cache": kept}
 
 
 def _speeds(bench: Workbench, where: str) -> Iterator[Row]:
     """Speed and FLOPs of every method."""
-    for its, measured, labels in _cells(bench, where):
-        ours = measured.generations
+    for its, ours, labels in _cells(bench, where):
         papers: dict[str, tuple[float | None, ...]] = {
             BASELINE: (its.tokens_per_second[0], 1.0, its.flops[0]),
             FRACTAL: (its.tokens_per_second[1], its.speedup, its.flops[1]),
         }
-        for name in dict.fromkeys([*papers, *(each.method for each in ours)]):
+        for name in dict.fromkeys([*papers, *ours.methods]):
             speed, gain, flops = papers.get(name, (None, None, None))
-            of_baseline = share(mean_flops(ours, name), mean_flops(ours, BASELINE))
+            of_baseline = share(ours.mean_flops(name), ours.mean_flops(BASELINE))
             yield {
                 **labels,
                 "method": name,
-                "tokens/s": beside(speed, tokens_per_second(ours, name)),
-                "speed-up": beside(gain, *speedup(ours, name, BASELINE)),
-                "FLOPs": beside(flops, mean_flops(ours, name)),
+                "tokens/s": beside(speed, ours.tokens_per_second(name)),
+                "speed-up": beside(gain, *ours.speedup(name, BASELINE)),
+                "FLOPs": beside(flops, ours.mean_flops(name)),
                 "of the baseline's": beside(share(flops, its.flops[0]), of_baseline),
-                "over cached plain": beside(None, *speedup(ours, name, REFERENCE.name)),
+                "over cached plain": beside(None, *ours.speedup(name, REFERENCE.name)),
             }
 
 
 def _times(bench: Workbench) -> Iterator[Row]:
     """Time of a whole data set."""
     for its, ours, labels in _cells(bench):
-        names = (BASELINE, FRACTAL, REFERENCE.name, CACHED)
-        plain, fractal, cached_plain, cached = (whole_seconds(ours.generations, name) for name in names)
-        of_plain = share(fractal, plain)
+        of_plain = share(ours.whole_seconds(FRACTAL), ours.whole_seconds(BASELINE))
         yield {
             **labels,
-            f"{BASELINE} (paper h, ours s)": beside(its.hours[0], plain),
-            f"{FRACTAL} (paper h, ours s)": beside(its.hours[1], fractal),
+            f"{BASELINE} (paper h, ours s)": beside(its.hours[0], ours.whole_seconds(BASELINE)),
+            f"{FRACTAL} (paper h, ours s)": beside(its.hours[1], ours.whole_seconds(FRACTAL)),
             "change, %": beside(its.change, None if of_plain is None else 100 * (of_plain - 1)),
-            f"{REFERENCE.name} (s)": beside(None, cached_plain),
-            f"{CACHED} (s)": beside(None, cached),
+            f"{REFERENCE.name} (s)": beside(None, ours.whole_seconds(REFERENCE.name)),
+            f"{CACHED} (s)": beside(None, ours.whole_seconds(CACHED)),
         }
 
 
@@ -146,12 +140,12 @@ def _accepted(bench: Workbench) -> Iterator[Row]:
 
 def _accepted_by_n(bench: Workbench) -> Iterator[Row]:
     """Accepted tokens by n, which is w: the paper says n + 0.74."""
-    for ours, method, n, w, kept in _grid(bench, "n = w = {n}", [(n, n) for n in (2, 4, 8)]):
-        accepted, ratio = ours.accepted(method.name, w + n + 1)
+    for ours, name, n, w, labels in _grid(bench, "n = w = {n}", [(n, n) for n in (2, 4, 8)], _first_data(bench)):
+        accepted, ratio = ours.accepted(name, w + n + 1)
         yield {
-            "ours on": bench.subjects[0].called,
+            "ours on": labels["ours on"],
             "n = w": n,
-            "cache": kept,
+            "cache": labels["cache"],
             "accepted a check": beside(n + DELTA[2] if n == 7 else None, accepted),
             "n + 0.74": beside(None, n + DELTA[2]),
             "acceptance ratio": beside(None, ratio),
@@ -159,37 +153,39 @@ def _accepted_by_n(bench: Workbench) -> Iterator[Row]:
 
 
 def _hyperparameters(bench: Workbench) -> Iterator[Row]:
-    shapes = {model: (shape, SHAPES[shape].num_layers, papers) for model, (*papers, shape) in HYPERPARAMETERS.items()}
-    ours = {subject.called: bench.num_layers(subject) for subject in bench.subjects}
-    lines: list[tuple[str, str, int, Sequence[int | None]]] = [(model, *its) for model, its in shapes.items()]
-    lines += [("", called, layers, (None, None, None)) for called, layers in ours.items()]
-    for model, called, layers, papers in lines:
-        figures = map(beside, papers, (layers, default_n(layers), default_n(layers)))
-        yield {"model": model, "ours": called, **dict(zip(("layers", "n", "w"), figures, strict=True))}
+    for model, (layers, n, w, shape) in HYPERPARAMETERS.items():
+        yield _parameters(model, shape, SHAPES[shape].num_layers, {"layers": layers, "n": n, "w": w})
+    for called, layers in {subject.called: bench.num_layers(subject) for subject in bench.subjects}.items():
+        yield _parameters("", called, layers, {})
+
+
+def _parameters(model: str, called: str, layers: int, papers: Mapping[str, int]) -> Row:
+    ours = {"layers": layers, "n": default_n(layers), "w": default_n(layers)}
+    return {"model": model, "ours": called, **{name: beside(papers.get(name), its) for name, its in ours.items()}}
 
 
 def _speeds_by_n_and_w(bench: Workbench) -> Iterator[Row]:
-    sizes, count = _GRID[bench.asked.scale]
-    for ours, method, n, w, kept in _grid(bench, "n = {n}, w = {w}", [(n, w) for n in sizes for w in sizes], count):
-        yield {
-            "ours on": bench.subjects[0].called,
-            "cache": kept,
-            "n": n,
-            "w": w,
-            "tokens/s": beside(None, tokens_per_second(ours.generations, method.name)),
-            "accepted a check": beside(None, ours.accepted(method.name, w + n + 1)[0]),
-        }
+    numbers, count = _GRID[bench.asked.scale]
+    sizes = [(n, w) for n in numbers for w in numbers]
+    for ours, name, n, w, labels in _grid(bench, "n = {n}, w = {w}", sizes, _first_data(bench).first(count)):
+        accepted, _ = ours.accepted(name, w + n + 1)
+        speed = ours.tokens_per_second(name)
+        yield {**labels, "n": n, "w": w, "tokens/s": beside(None, speed), "accepted a check": beside(None, accepted)}
 
 
 def _correct(bench: Workbench) -> Iterator[Row]:
     """Correct tokens after each fractal layer."""
-    subject = bench.subjects[0]
-    data, layers = next(iter(subject.data.values())).first(_LOOKED_AT[bench.asked.scale]), bench.num_layers(subject)
+    subject, data = bench.subjects[0], _first_data(bench).first(_LOOKED_AT[bench.asked.scale])
+    layers = bench.num_layers(subject)
     for kept, cache in _KEPT.items():
         method = Method(kept, draft(default_n(layers), default_n(layers)), cache)
         for after, counts in correct_tokens(bench, subject, data, method, whole_draft(layers)).items():
             labels = {"ours on": subject.called, "cache": kept, "after": after, "guesses": len(counts)}
             yield {**labels, "correct tokens": beside(None, mean(counts))}
+
+
+def _first_data(bench: Workbench) -> Data:
+    return next(iter(bench.subjects[0].data.values()))
 
 
 def _predicted(bench: Workbench) -> Iterator[Row]:

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 from foretoken.bench.decode import Progress
 from foretoken.bench.fields import difference, expect
 from foretoken.bench.reproduce.asked import Asked
-from foretoken.bench.reproduce.paper import Data, Subject
-from foretoken.bench.reproduce.papers import Paper, paper
-from foretoken.bench.reproduce.places import subjects_of
+from foretoken.bench.reproduce.papers import Data, Paper, Subject, paper
 from foretoken.bench.reproduce.report import report
 from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.bench.statistics import rounded
@@ -27,6 +25,8 @@ from foretoken.errors import InputError
 KIND = "reproduce"
 SEAL = "sha256"  # of all else in a record: one that goes on is believed in every number
 _LISTS = ("measurements", "generations", "watched")
+# what stays the same in one record: not which tables, which may be more the next time
+_SAME = ("paper", "scale", "asked", "commit", "machine")
 _FIELDS = {
     **dict.fromkeys(("date", "paper", "scale"), "str"),
     **dict.fromkeys(("asked", "machine", "models", "tables"), "dict[str, Any]"),
@@ -51,15 +51,15 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     """
     its = paper(asked.paper)
     chosen = its.chosen(asked.only)
-    subjects = subjects_of(asked, its.subjects[asked.scale])
+    subjects = asked.subjects(its.subjects[asked.scale])
     place, record = _begin(asked, its, subjects)
     page = place.with_suffix(".md")
     pictures = {name: place.with_name(f"{place.stem}-{name}.png") for name in its.parts if its.parts[name].draw}
-    drawn = [name for name in chosen if name in pictures]
     expect_place(place)
     expect_place(page, what="report")
-    for name in drawn:
-        expect_drawable(pictures[name])
+    for name in chosen:
+        if name in pictures:
+            expect_drawable(pictures[name])
 
     bench = Workbench(asked, subjects, record, partial(_keep, place, record), progress)
     missing = [name for name in chosen if name not in record["tables"]]
@@ -71,14 +71,16 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
         record["tables"] = {each: tables[each] for each in its.parts if each in tables}
         record["missing"] = [each for each in its.parts if each not in tables]
         bench.keep()
-    for name in drawn:
+    drawn = []
+    for name in chosen:
         draw, shown = its.parts[name].draw, record["tables"][name]["rows"]
         if draw is not None and shown:  # a guess may never have been asked for, where texts are short
             draw(pictures[name], shown)
+            drawn.append(pictures[name])
     # those of an earlier call among them
     there = {name: picture.name for name, picture in pictures.items() if picture.is_file() and name in record["tables"]}
     write_bytes(page, ("\n".join(report(record, there)).rstrip() + "\n").encode(), what="report")
-    return Reproduction(record, place, page, [pictures[name] for name in drawn])
+    return Reproduction(record, place, page, drawn)
 
 
 def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path, dict[str, Any]]:
@@ -86,30 +88,33 @@ def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path,
     origin = provenance()
     if not asked.out.is_dir():
         raise InputError(f"there is no folder {asked.out} for the record; make it first")
-    # what has to be the same for one record: all but which tables, which may be more the next time
-    loading = {name: getattr(asked.loading, name) for name in ("dtype", "device", "weights", "threads", "promise")}
-    models = list(dict.fromkeys(subject.called for subject in subjects))
-    settings = {"models": models, "data": [Data(each).called for each in asked.data]}
-    counts = {"num_prompts": asked.num_prompts, "max_new_tokens": asked.max_new_tokens}
-    said = {"paper": asked.paper, "scale": asked.scale, "asked": {**settings, **counts, **loading}}
+    settings = {
+        "models": list(dict.fromkeys(subject.called for subject in subjects)),
+        "data": [Data(each).called for each in asked.data],
+        "num_prompts": asked.num_prompts,
+        "max_new_tokens": asked.max_new_tokens,
+        **{name: getattr(asked.loading, name) for name in ("dtype", "device", "weights", "threads", "promise")},
+    }
+    said = {"paper": asked.paper, "scale": asked.scale, "asked": settings}
+    known = {"title": its.title, "promise": None, "differing_tokens": 0, "missing": list(its.parts)}
+    empty: dict[str, Any] = {"models": {}, "tables": {}, **{name: [] for name in _LISTS}}
+    record = {"kind": KIND, **origin, **said, **known, **empty}
     name = f"{KIND}-{asked.paper}-{asked.scale}.json"
     place = asked.out / f"{origin['date'][:10]}-{name}"
-    same = json.loads(json.dumps({**said, "commit": origin["commit"], "machine": origin["machine"]}))
+    same = json.loads(json.dumps({name: record[name] for name in _SAME}))
     for earlier in sorted(asked.out.glob(f"*-{name}"), reverse=True):
-        record = read(earlier)
-        was = {key: record.get(key) for key in same}
-        if was == same and (record["missing"] or earlier == place):
-            if record.get(SEAL) != _sealed(record):
+        found = read(earlier)
+        was = {name: found.get(name) for name in _SAME}
+        if was == same and (found["missing"] or earlier == place):
+            if found.get(SEAL) != _sealed(found):
                 raise InputError(f"{earlier} was changed after it was written; move it away, or name another folder")
-            return earlier, record
+            return earlier, found
         if earlier == place:
             raise InputError(
                 f"{place} is another reproduction ({difference(was, same)}); repeat its command to go on "
                 "with it, move it away, or name another folder"
             )
-    known = {"title": its.title, "promise": None, "differing_tokens": 0, "missing": list(its.parts)}
-    empty: dict[str, Any] = {"models": {}, "tables": {}, **{name: [] for name in _LISTS}}
-    return place, {"kind": KIND, **origin, **said, **known, **empty}
+    return place, record
 
 
 def _keep(place: Path, record: dict[str, Any]) -> None:
@@ -120,8 +125,8 @@ def _keep(place: Path, record: dict[str, Any]) -> None:
 
 
 def _sealed(record: dict[str, Any]) -> str:
-    asjson = json.loads(json.dumps({name: value for name, value in record.items() if name != SEAL}))
-    return hashlib.sha256(json.dumps(asjson, sort_keys=True).encode()).hexdigest()
+    all_else = {name: value for name, value in record.items() if name != SEAL}
+    return hashlib.sha256(json.dumps(all_else, sort_keys=True).encode()).hexdigest()
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -8,14 +8,12 @@ from itertools import zip_longest
 from typing import Any
 
 from foretoken.bench.decode import WARM_UP, Progress, ask
-from foretoken.bench.generations import Generation, accepted_a_check
-from foretoken.bench.reproduce.asked import Asked
-from foretoken.bench.reproduce.opened import Opened, in_turn
-from foretoken.bench.reproduce.paper import REFERENCE, Data, Method, Subject
-from foretoken.bench.reproduce.places import checkpoint
+from foretoken.bench.generations import Generation, Generations, in_turn
+from foretoken.bench.reproduce.asked import Asked, checkpoint
+from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Subject
 from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, open_suite
-from foretoken.bench.target import about, expect_prompts, load_target
+from foretoken.bench.target import Target, about, expect_prompts, load_target
 from foretoken.errors import InputError
 from foretoken.settings.generate import GenerateSettings
 
@@ -23,24 +21,23 @@ _ANOTHER = "name another folder for the record, or remove it"
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Prompts that a subject decoded with some methods; without a subject, that nothing stands in the paper's place.
-    new_tokens: that each prompt may have."""
+class Measured(Generations):
+    """Prompts that a subject decoded with some methods; called: subject and data, as tables say it, or nothing where
+    nothing stands in the paper's place. new_tokens: that each prompt may have."""
 
+    called: str = ""
     subject: Subject | None = None
-    data: Data | None = None
     num_layers: int = 0
     new_tokens: int = 0
-    generations: Sequence[Generation] = ()
-
-    @property
-    def called(self) -> str:
-        """The subject and its data, as tables say it."""
-        return "" if self.subject is None or self.data is None else f"{self.subject.called}, {self.data.called}"
 
     def accepted(self, method: str, most: int) -> tuple[float, float] | tuple[None, None]:
-        """Draft tokens that a check of a draft of `most` tokens accepted, and their share."""
-        return accepted_a_check(self.generations, method, most, self.new_tokens)
+        """Draft tokens that a check accepted on average, and the share of `most` that they are, over the rounds that
+        had room for a draft of that many."""
+        rounds = [each for own in self.of(method) for each in own.whole_rounds(most, self.new_tokens)]
+        if not rounds:
+            return None, None
+        accepted = sum(count for _, count in rounds) / len(rounds)
+        return accepted, accepted / most
 
 
 @dataclass
@@ -54,29 +51,25 @@ class Workbench:
     keep: Callable[[], None]
     progress: Progress
     part: str = ""  # that is being made
-    _opened: tuple[str, Opened] | None = field(init=False, default=None)
+    _opened: dict[str, Target] = field(init=False, default_factory=dict)  # one, by what it is called
 
-    def open(self, subject: Subject) -> Opened:
+    def open(self, subject: Subject) -> Target:
         """A subject's model. The one before is let go: two large ones need not fit."""
-        if self._opened is None or self._opened[0] != subject.called:
-            self._opened = None
+        if subject.called not in self._opened:
+            self._opened.clear()
             self.progress(f"{self.part}: loading {subject.called}", 0, 1)
             name = checkpoint(subject, self.asked.work)
-            plain = load_target(name, (), self.asked.loading).plain
-            its = {**about(name, plain, self.record), "num_layers": plain.target.config.num_layers}
+            target = load_target(name, (), self.asked.loading)
+            its = {**about(name, target.plain, self.record), "num_layers": target.plain.target.config.num_layers}
             before = self.record["models"].setdefault(subject.called, rounded(its))
             if before.get("model_sha256") != its["model_sha256"]:
                 raise InputError(f"the record's {subject.called} had other weights than this one; {_ANOTHER}")
-            self._opened = subject.called, Opened(plain)
-        return self._opened[1]
+            self._opened[subject.called] = target
+        return self._opened[subject.called]
 
     def suite(self, subject: Subject, data: Data) -> Suite:
         """The prompts of some data, as a subject's tokenizer divides them."""
         return open_suite(data.suite, self.open(subject).plain.tokenizer, count=data.count)
-
-    def new_tokens(self, subject: Subject, data: Data) -> int:
-        """How many new tokens each prompt of some data may have."""
-        return data.max_new_tokens or self.suite(subject, data).max_new_tokens
 
     def num_layers(self, subject: Subject) -> int:
         """Of its model; one that the record knows need not be loaded for that."""
@@ -110,10 +103,13 @@ class Workbench:
         if entry is None:
             entry = {"measurement": len(entries), **asked, "prompts": None, "sha256": None}
             entries.append(entry)
-        if entry["prompts"] is None or len({line["prompt"] for line in self._lines(entry)}) < entry["prompts"]:
-            self._measure(entry, subject, data, methods)
+        done = {line["prompt"] for line in self._lines(entry)}
+        if entry["prompts"] is None or len(done) < entry["prompts"]:
+            self._measure(entry, done, self.open(subject), self.suite(subject, data), methods)
         generations = [Generation.read(line) for line in self._lines(entry)]
-        return Measured(subject, data, self.num_layers(subject), self.new_tokens(subject, data), generations)
+        called = f"{subject.called}, {data.called}"
+        new_tokens = data.max_new_tokens or self.suite(subject, data).max_new_tokens
+        return Measured(generations, called, subject, self.num_layers(subject), new_tokens)
 
     def watched(
         self, subject: Subject, method: Method, prompt: Prompt, tokens: Sequence[int], truth: Sequence[int]
@@ -127,29 +123,29 @@ class Workbench:
     def _lines(self, entry: dict[str, Any]) -> list[dict[str, Any]]:
         return [line for line in self.record["generations"] if line["measurement"] == entry["measurement"]]
 
-    def _measure(self, entry: dict[str, Any], subject: Subject, data: Data, methods: Sequence[Method]) -> None:
-        opened, suite = self.open(subject), self.suite(subject, data)
+    def _measure(
+        self, entry: dict[str, Any], done: set[str], target: Target, suite: Suite, methods: Sequence[Method]
+    ) -> None:
+        """Measure what a measurement lacks; done: the prompts that it has."""
         if entry["sha256"] not in (None, suite.sha256):
             raise InputError(
                 f"the prompts of {entry['suite']} are others than those that the record was begun with; {_ANOTHER}"
             )
-        most = data.max_new_tokens or suite.max_new_tokens
-        expect_prompts(suite, opened.plain, most)
+        most = entry["max_new_tokens"] or suite.max_new_tokens
+        expect_prompts(suite, target.plain, most)
         entry |= suite.about()
-        where = f"{self.part}: {subject.called}, {entry['suite']}"
+        where = f"{self.part}: {entry['model']}, {entry['suite']}"
         how = GenerateSettings(max_new_tokens=most, temperature=entry["temperature"], keep_rounds=True)
         models = {}
         for method in methods:
             self.progress(f"{where}: warming up {method.name}", 0, 1)
-            models[method.name] = opened.model(method.draft, cache=method.cache)
-            ask(models[method.name], suite.prompts[0], GenerateSettings(max_new_tokens=min(most, WARM_UP)))
-        done = {line["prompt"] for line in self._lines(entry)}
+            models[method.name] = target.model(method.draft, cache=method.cache)
+            ask(models[method.name], suite.prompts[0], replace(how, max_new_tokens=min(most, WARM_UP)))
         for number, prompt in enumerate(suite.prompts):
-            if prompt.id in done:
-                continue
-            self.progress(f"{where}, {len(methods)} methods, prompt {prompt.id}", number, len(suite.prompts))
-            for each in in_turn(models, REFERENCE.name, prompt, replace(how, seed=number), number):
-                line = {"measurement": entry["measurement"], **rounded(each.to_json())}
-                self.record["generations"].append(line)
-            self.keep()
+            if prompt.id not in done:
+                self.progress(f"{where}, {len(methods)} methods, prompt {prompt.id}", number, len(suite.prompts))
+                for each in in_turn(models, REFERENCE.name, prompt, replace(how, seed=number), number):
+                    line = {"measurement": entry["measurement"], **rounded(each.to_json())}
+                    self.record["generations"].append(line)
+                self.keep()
         self.progress(where, len(suite.prompts), len(suite.prompts))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from foretoken.bench.fields import expect_count
+from foretoken.bench.fields import expect_count, expect_once
 from foretoken.drafters.table import FRACTAL
-from foretoken.errors import SettingError, nearest, quoted
+from foretoken.errors import SettingError
 from foretoken.formats import FORMATS
 from foretoken.settings.load import MOST_DRAFT_TOKENS, LoadSettings
+from foretoken.settings.values import one_of
+
+_KNOWN = {"format": tuple(FORMATS), "slots": cast(tuple[str, ...], FRACTAL.options["slots"])}
 
 
 @dataclass(frozen=True)
@@ -30,18 +33,12 @@ class Asked:
     loading: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
-        slots = FRACTAL.options["slots"]
-        assert isinstance(slots, tuple)
-        known: dict[str, Sequence[str]] = {"format": tuple(FORMATS), "slots": slots}
         for name, given in self.choices.items():
             if not given:
                 raise SettingError(f"no {name} was given; give at least one")
-            twice = next((value for value in given if list(given).count(value) > 1), None)
-            if twice is not None:
-                raise SettingError(f"{name} {twice!r} was given twice; give it once")
-            for value in given:
-                if name in known and value not in known[name]:
-                    raise SettingError(f"{name} is {quoted(value)}{nearest(str(value), known[name])}")
+            expect_once(name, given)
+            for value in given if name in _KNOWN else ():
+                one_of(name, value, _KNOWN[name])
         for window in self.windows:
             expect_count("window", window, 1, MOST_DRAFT_TOKENS - 2)
         for name, least in (("num_prompts", 1), ("max_new_tokens", 2), ("repeats", 1)):  # of one token is no speed
@@ -57,6 +54,5 @@ class Asked:
         return {"window": self.windows, "format": self.formats, "slots": self.slots}
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record; the prompts are said apart."""
-        names = ("formats", "slots", "windows", "num_prompts", "max_new_tokens", "minutes", "repeats")
-        return {name: getattr(self, name) for name in names}
+        """As it stands in a record; model, prompts and loading are said apart."""
+        return {name: value for name, value in vars(self).items() if name not in ("model", "prompts", "loading")}

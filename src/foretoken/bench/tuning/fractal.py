@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
 from foretoken.bench.decode import Progress
-from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce.opened import Opened, in_turn
+from foretoken.bench.generations import Generation, Generations, in_turn
 from foretoken.bench.statistics import PLAIN, rounded
 from foretoken.bench.suites import Prompt, open_suite
-from foretoken.bench.target import about, expect_prompts, load_target
-from foretoken.bench.tuning import costs
+from foretoken.bench.target import Target, about, expect_prompts, load_target
 from foretoken.bench.tuning.asked import Asked
-from foretoken.bench.tuning.costs import CHAIN, FRACTAL, LOOKUP, Costs
-from foretoken.bench.tuning.finals import finals, recommended
 from foretoken.bench.tuning.search import Budget, OutOfTimeError, Placement, search, unfinished
-from foretoken.bench.tuning.trials import Trials
+from foretoken.bench.tuning.trials import CHAIN, FRACTAL, LOOKUP, Costs, Trials, accepted_a_round, measure
 from foretoken.common.provenance import provenance
 from foretoken.errors import SettingError
 from foretoken.prices.measuring import ROWS
@@ -37,156 +33,135 @@ def tune(asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
     Raises ForetokenError for what cannot be tuned.
     """
     origin = provenance()
-    plain = load_target(asked.model, (*asked.formats, LOOKUP), asked.loading).plain
-    suite = open_suite(asked.prompts, plain.tokenizer, count=asked.num_prompts)
-    expect_prompts(suite, plain, asked.max_new_tokens)
+    target = load_target(asked.model, (*asked.formats, LOOKUP), asked.loading)
+    suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.num_prompts)
+    expect_prompts(suite, target.plain, asked.max_new_tokens)
     # prompts to choose on, and others to measure on; of one prompt it is both
     choosing, measuring = suite.prompts[::2], suite.prompts[1::2] or suite.prompts
-    trials = Trials(Opened(plain), choosing, asked.max_new_tokens)
-    tuning = _Tuning(asked, trials, Budget(60 * asked.minutes), progress)
-    tuning.run(measuring)
+    found = _Tuning(asked, target, choosing, progress).run(measuring)
     return {
         "kind": KIND,
         **origin,
-        **about(asked.model, plain, origin),
-        "num_layers": plain.target.config.num_layers,
+        **about(asked.model, target.plain, origin),
+        "num_layers": target.plain.target.config.num_layers,
         "asked": asked.to_json(),
         "suite": suite.about(),
         "prompts": {"choosing": [p.id for p in choosing], "measuring": [p.id for p in measuring]},
-        **rounded(tuning.results()),
+        **rounded(found),
     }
 
 
-@dataclass
 class _Tuning:
-    asked: Asked
-    trials: Trials
-    budget: Budget
-    progress: Progress
-    candidates: list[dict[str, Any]] = field(default_factory=list)  # as the record has them
-    left_out: list[str] = field(default_factory=list)
-    steps: list[dict[str, Any]] = field(default_factory=list)  # as the record has them
-    turns: list[tuple[int, list[Generation]]] = field(default_factory=list)  # in a repeat, a prompt by every draft
-    repeats: int = 0
-    promise: str = "exact"  # the least of all texts'
-    costs: Costs = field(init=False)
-    _longest: float = 0.0  # seconds of a trial
+    def __init__(self, asked: Asked, target: Target, prompts: Sequence[Prompt], progress: Progress) -> None:
+        self.asked, self.target, self.progress = asked, target, progress
+        self.budget = Budget(60 * asked.minutes)
+        self.trials = Trials(target, prompts, asked.max_new_tokens, self.tell)
+        self.candidates: list[dict[str, Any]] = []  # as the record has them
+        self.left_out: list[str] = []
+        self.longest = 0.0  # seconds of a trial
 
-    def run(self, measuring: Sequence[Prompt]) -> None:
-        """From plain decoding to the drafts that were measured."""
-        truth = self._truth()
+    def tell(self, what: str) -> None:
+        """Say what comes next."""
+        self.progress(what, len(self.candidates), 0)
+
+    def run(self, measuring: Sequence[Prompt]) -> dict[str, Any]:
+        """From plain decoding to the drafts that were measured, as a record says it."""
+        truth = [completion for turns in self.trials.truth for completion in turns]
         self.costs = self._costs(truth)
         seconds = sum(c.stats.prefill_seconds + c.stats.decode_seconds for c in truth)
         one_repeat = 6 * seconds * len(measuring) / len(self.trials.prompts)  # of plain decoding and five drafts
         self.budget.reserve = min(_FINALS_SHARE * self.budget.seconds, self.asked.repeats * one_repeat)
         first = self.asked.formats[0]
         others = [(LOOKUP, LOOKUP, first), *((f"{f}:tokens={k}", CHAIN, f) for k in CHAINS for f in self.asked.formats)]
-        others = self._others(others, _CHAINS_SHARE)
-        self.steps = search(
+        self._try_others(others, _CHAINS_SHARE)
+        steps = search(
             self.costs.num_layers, self.asked.choices, lambda its: self._judge(its.draft, FRACTAL, its.format)
         )
-        self.left_out += unfinished(self.steps)
-        self.left_out += [draft for draft, _, _ in self._others(others, 1.0)]
+        self._try_others(others, 1.0)
+        self.left_out += [*unfinished(steps), *(draft for draft, _, _ in others)]
         # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
         chosen = best_of_kinds(self.candidates)
-        self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
-        if self.repeats < self.asked.repeats:
-            self.left_out.append(f"{self.asked.repeats - self.repeats} of {self.asked.repeats} repeats")
-
-    def _truth(self) -> list[Completion]:
-        completions: list[Completion] = []
-        for number, prompt in enumerate(self.trials.prompts):
-            self._tell(f"plain decoding, prompt {number + 1} of {len(self.trials.prompts)}; then the costs of passes")
-            completions += self.trials.truth(prompt, number)
-        return completions
+        turns = self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
+        measured = list(finals(Generations([each for _, each in turns])))
+        if not measured:
+            raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
+        generations = [{"repeat": repeat, **each.to_json()} for repeat, each in turns]
+        fractal = [line for line in self.candidates if line["kind"] == FRACTAL]
+        best = max(fractal, key=lambda line: float(line["predicted_speedup"]), default={"draft": None})
+        return {
+            "promise": min(self.trials.promise, *(each.promise for _, each in turns)),
+            "costs": self.costs.to_json(),
+            "plain_tokens_per_second": self.costs.plain(),
+            "steps": steps,
+            "candidates": self.candidates,
+            "best_fractal": best["draft"],
+            "finals": measured,
+            "repeats": 1 + turns[-1][0],
+            "recommended": recommended(measured),
+            "left_out": self.left_out,
+            "seconds": self.budget.used,
+            "differing_tokens": sum(line["differing"] for line in (*self.candidates, *generations)),
+            "generations": generations,
+        }
 
     def _costs(self, truth: Sequence[Completion]) -> Costs:
         copies = {}
         for format in self.asked.formats:
-            self._tell(f"making the {format} copy; then the costs of passes")
-            copies[format] = self.trials.opened.copy(format)
-        self._tell("the costs of passes; then those of rounds")
-        target, room = self.trials.opened.plain.target, self.trials.opened.plain.context_length
-        most = 2 + max(*self.asked.windows, *CHAINS) + min(_MANY_LAYERS, target.config.num_layers)
+            self.tell(f"making the {format} copy; then the costs of passes")
+            copies[format] = self.target.copy(format)
+        self.tell("the costs of passes; then those of rounds")
+        model, room = self.target.plain.target, self.target.plain.context_length
+        most = 2 + max(*self.asked.windows, *CHAINS) + min(_MANY_LAYERS, model.config.num_layers)
         most = min(most, ROWS[-1], room // 2)
         prefix = max(1, min(round(median(c.prompt_tokens + len(c.tokens) / 2 for c in truth)), room - most))
-        made = costs.measure(target, copies, prefix=prefix, most=most)
+        made = measure(model, copies, prefix=prefix, most=most)
         # what rounds take besides, on the first prompt; twice, as what runs first is slower
         window, format, slots = (values[0] for values in self.asked.choices.values())
-        start = Placement(frozenset({target.config.num_layers // 2}), window, format, slots)
+        start = Placement(frozenset({model.config.num_layers // 2}), window, format, slots)
         traces = {}
         for draft in 2 * (PLAIN, start.draft, f"{format}:tokens={CHAINS[0]}"):
-            self._tell(f"the costs of rounds: {draft}; then other drafts")
+            self.tell(f"the costs of rounds: {draft}; then other drafts")
             traces[draft] = self.trials.trace(draft, 1)
         plain, fractal, chain = traces.values()
         return made.with_rest(plain, fractal, chain, format)
 
-    def _others(self, drafts: Sequence[tuple[str, str, str]], share: float) -> list[tuple[str, str, str]]:
-        """Try drafts that are not fractal, within a share of the time; those that were not tried."""
-        for place, (draft, kind, format) in enumerate(drafts):
-            try:
-                self._judge(draft, kind, format, share)
-            except OutOfTimeError:
-                return list(drafts[place:])
-        return []
+    def _try_others(self, waiting: list[tuple[str, str, str]], share: float) -> None:
+        """Try drafts that are not fractal, within a share of the time; those that were not tried go on waiting."""
+        with suppress(OutOfTimeError):
+            while waiting:
+                self._judge(*waiting[0], share)
+                del waiting[0]
 
     def _judge(self, draft: str, kind: str, format: str, share: float = 1.0) -> float:
         """Try a draft; the speed-up that follows. The first of each name is tried whatever the time."""
         name = draft.partition(":")[0]
         if any(line["draft"].partition(":")[0] == name for line in self.candidates):
-            self.budget.expect(self._longest, share=share)
-        self._tell(f"trying {draft}")
+            self.budget.expect(self.longest, share=share)
+        self.tell(f"trying {draft}")
         began = self.budget.used
         trace = self.trials.trace(draft)
-        self._longest = max(self._longest, self.budget.used - began)
-        self.promise = min(self.promise, trace.promise)
-        speed, plain = self.costs.speed(kind, format, trace), self.costs.plain()
-        predicted = {"predicted_tokens_per_second": speed, "predicted_speedup": speed / plain}
-        its = {name: getattr(trace, name) for name in ("accepted", "tokens", "differing", "rounds", "ran")}
-        self.candidates.append({"draft": draft, "kind": kind, **predicted, **its})
-        return speed / plain
+        self.longest = max(self.longest, self.budget.used - began)
+        speed = self.costs.speed(kind, format, trace)
+        predicted = {"predicted_tokens_per_second": speed, "predicted_speedup": speed / self.costs.plain()}
+        self.candidates.append({"draft": draft, "kind": kind, **predicted, **trace.to_json()})
+        return predicted["predicted_speedup"]
 
-    def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> None:
-        """Every prompt with every draft, in turn, once; and again while there is time for one more repeat."""
-        models = {draft: self.trials.opened.model(draft) for draft in drafts}
-        began = self.budget.used
-        while self.repeats < self.asked.repeats:
+    def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> list[tuple[int, Generation]]:
+        """Every prompt with every draft, in turn, once, and again while there is time for one more repeat; each
+        generation with its repeat."""
+        models = {draft: self.target.model(draft) for draft in drafts}
+        made: list[tuple[int, Generation]] = []
+        began, repeats = self.budget.used, self.asked.repeats
+        for repeat in range(repeats):
             used = self.budget.used
-            if self.repeats and used + (used - began) / self.repeats > self.budget.seconds:
+            if repeat and used + (used - began) / repeat > self.budget.seconds:
+                self.left_out.append(f"{repeats - repeat} of {repeats} repeats")
                 break
             for number, prompt in enumerate(prompts):
-                how, turn = self.trials.how(number), self.repeats + number
-                made = in_turn(models, PLAIN, prompt, how, turn, lambda what: self._tell(f"measuring {what}"))
-                self.turns.append((self.repeats, made))
-                self.promise = min(self.promise, *(each.promise for each in made))
-            self.repeats += 1
-
-    def _tell(self, what: str) -> None:
-        self.progress(what, len(self.candidates), 0)
-
-    def results(self) -> dict[str, Any]:
-        """What a record says of them."""
-        measured = list(finals([turn for _, turn in self.turns]))
-        if not measured:
-            raise SettingError("no prompt had a second token, so there is no speed; give other prompts")
-        fractal = [line for line in self.candidates if line["kind"] == FRACTAL]
-        best = max(fractal, key=lambda line: float(line["predicted_speedup"]), default={"draft": None})
-        lines = [{"repeat": repeat, **each.to_json()} for repeat, turn in self.turns for each in turn]
-        return {
-            "promise": self.promise,
-            "costs": self.costs.to_json(),
-            "plain_tokens_per_second": self.costs.plain(),
-            "steps": self.steps,
-            "candidates": self.candidates,
-            "best_fractal": best["draft"],
-            "finals": measured,
-            "repeats": self.repeats,
-            "recommended": recommended(measured),
-            "left_out": self.left_out,
-            "seconds": self.budget.used,
-            "differing_tokens": sum(line["differing"] for line in (*self.candidates, *lines)),
-            "generations": lines,
-        }
+                how, turn = self.trials.how(number), repeat + number
+                every = in_turn(models, PLAIN, prompt, how, turn, lambda what: self.tell(f"measuring {what}"))
+                made += [(repeat, each) for each in every]
+        return made
 
 
 def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
@@ -196,3 +171,27 @@ def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
     sound.sort(key=lambda line: -line["predicted_speedup"])
     best = {kind: [line for line in sound if line["kind"] == kind] for kind in (FRACTAL, CHAIN, LOOKUP)}
     return [line["draft"] for line in sound if line in best[line["kind"]][: 2 if line["kind"] == FRACTAL else 1]]
+
+
+def finals(measured: Generations) -> Iterator[dict[str, Any]]:
+    """Drafts that were measured: tokens a second of decoding, and the speed-up over plain decoding of the same prompt
+    beside it, medians over prompts; its interval at 95 %; `accepted` draft tokens a check. A draft that never had a
+    second token is left out."""
+    for draft in measured.methods:
+        own, (gained, interval) = measured.of(draft), measured.speedup(draft, PLAIN)
+        if gained is not None:
+            yield {
+                "draft": draft,
+                "tokens_per_second": measured.tokens_per_second(draft),
+                "speedup": gained,
+                "interval": interval,
+                "accepted": accepted_a_round([each for generation in own for each in generation.rounds]),
+                "differing": sum(each.differing for each in own),
+            }
+
+
+def recommended(finals: Sequence[Mapping[str, Any]]) -> str:
+    """The draft that was measured to be fastest, of those whose every token was plain decoding's; plain decoding where
+    none is faster than it."""
+    sound = [final for final in finals if final["differing"] == 0 and final["speedup"] > 1]
+    return str(max(sound, key=lambda final: float(final["speedup"]))["draft"]) if sound else PLAIN

@@ -5,7 +5,8 @@ The order in which layers are tried is spread over the model, so that a search t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -60,13 +61,9 @@ class Placement:
 
 def spread(count: int) -> list[int]:
     """0 to count - 1, such that what comes first is spread evenly: the middle, the quarters, the eighths."""
-    order: dict[int, None] = {}
-    parts = 2
-    while len(order) < count:
-        places = (count * k // parts for k in range(1, parts, 2)) if parts <= 2 * count else range(count)
-        order.update(dict.fromkeys(places))
-        parts *= 2
-    return list(order)
+    parts = [2**power for power in range(1, count.bit_length() + 1)]
+    places = [count * k // each for each in parts for k in range(1, each, 2)]
+    return list(dict.fromkeys([*places, *range(count)]))
 
 
 def search(
@@ -83,8 +80,9 @@ def search(
     steps: list[dict[str, Any]] = []
     known: dict[Placement, float] = {}
 
-    def vary(n: int, varied: str, placements: Iterable[Placement]) -> Placement | None:
+    def vary(varied: str, placements: list[Placement]) -> Placement | None:
         fitting = [each for each in placements if each.fits]
+        n = len(placements[0].layers)
         step: dict[str, Any] = {"n": n, "varied": varied, "best": None, "not_tried": len(fitting), "tried": []}
         steps.append(step)
         for placement in fitting:
@@ -96,18 +94,16 @@ def search(
         return max(fitting, key=known.__getitem__, default=None)
 
     base, fastest = Placement(frozenset(), **{name: values[0] for name, values in choices.items()}), 0.0
-    try:
-        for n in range(1, num_layers + 1):
-            layers = [base.layers | {at} for at in spread(num_layers) if at not in base.layers]
-            here = vary(n, "layer", [replace(base, layers=each) for each in layers])
+    with suppress(OutOfTimeError):
+        while len(base.layers) < num_layers:
+            free = [at for at in spread(num_layers) if at not in base.layers]
+            here = vary("layer", [replace(base, layers=base.layers | {at}) for at in free])
             for name, values in choices.items():
                 if here is not None and len(values) > 1:
-                    here = vary(n, name, [replace(here, **{name: value}) for value in values]) or here
+                    here = vary(name, [replace(here, **{name: value}) for value in values]) or here
             if here is None or known[here] <= fastest:
                 break
             base, fastest = here, known[here]
-    except OutOfTimeError:
-        pass
     return steps
 
 

@@ -1,24 +1,31 @@
-"""What drafts do on prompts: how much is drafted and accepted, in passes of how many rows."""
+"""What drafts do on prompts: how much is drafted and accepted, in passes of how many rows; and what that costs.
+
+What passes cost is measured once, by their rows. What rounds come to that are made of such passes is predicted.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
 from foretoken.bench.decode import ask
 from foretoken.bench.generations import Generation
-from foretoken.bench.reproduce.opened import Opened
 from foretoken.bench.suites import Prompt
+from foretoken.bench.target import Target
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
+from foretoken.prices import measuring as prices
+from foretoken.prices.price import PassPrice
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
 
+FRACTAL, CHAIN, LOOKUP = "fractal", "chain", "lookup"  # kinds of drafts
 TARGET, COPY = "target", "copy"  # who runs a part of a pass
 
 
@@ -38,13 +45,12 @@ class Trace:
     """What a draft did: drafted, accepted and new tokens of each check; and what fractal drafts ran. The same each
     time, but for the `seconds` that all rounds took.
 
-    differing: tokens that are not plain decoding's. promise: the least of the completions'.
+    differing: tokens that are not plain decoding's.
     """
 
     rounds: tuple[tuple[int, ...], ...]
     ran: tuple[Ran, ...] = ()
     differing: int = 0
-    promise: str = "exact"
     seconds: float = 0.0
 
     @property
@@ -53,53 +59,135 @@ class Trace:
         return sum(each.times for each in self.ran if each.logits)
 
     @property
-    def accepted(self) -> float:
-        """Draft tokens that a check accepted, on average."""
-        return sum(accepted for _, accepted, _ in self.rounds) / max(1, len(self.rounds))
-
-    @property
     def tokens(self) -> int:
         """That the checks gained."""
         return sum(new for _, _, new in self.rounds)
 
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a record, where `accepted` are the draft tokens of a check, on average."""
+        counts = {"tokens": self.tokens, "differing": self.differing, "rounds": self.rounds, "ran": self.ran}
+        return {"accepted": accepted_a_round(self.rounds), **counts}
+
+
+def accepted_a_round(rounds: Sequence[Sequence[int]]) -> float:
+    """Draft tokens that a check accepted, on average."""
+    return sum(accepted for _, accepted, _ in rounds) / max(1, len(rounds))
+
 
 @dataclass
 class Trials:
-    """A model, and drafts that are tried on prompts with it."""
+    """A model, and drafts that are tried on prompts with it. tell: is told what comes next."""
 
-    opened: Opened
+    target: Target
     prompts: Sequence[Prompt]
     new_tokens: int
-    _truth: dict[str, list[Completion]] = field(default_factory=dict)
+    tell: Callable[[str], None] = lambda what: None
+    promise: str = "exact"  # the least of all texts'
 
     def how(self, number: int) -> GenerateSettings:
         """How a prompt is decoded: greedily, with what each round did."""
         return GenerateSettings(max_new_tokens=self.new_tokens, seed=number, keep_rounds=True)
 
-    def truth(self, prompt: Prompt, number: int) -> list[Completion]:
-        """What plain decoding says; decoded once."""
-        if prompt.id not in self._truth:
-            self._truth[prompt.id] = ask(self.opened.plain, prompt, self.how(number))
-        return self._truth[prompt.id]
+    @cached_property
+    def truth(self) -> list[list[Completion]]:
+        """What plain decoding says to each prompt; decoded once."""
+        texts = []
+        for number, prompt in enumerate(self.prompts):
+            self.tell(f"plain decoding, prompt {number + 1} of {len(self.prompts)}; then the costs of passes")
+            texts.append(ask(self.target.plain, prompt, self.how(number)))
+        return texts
 
     def trace(self, draft: str, count: int | None = None) -> Trace:
         """What a draft does on the prompts, or on the first so many of them."""
-        model: Any = self.opened.model(draft)
+        model: Any = self.target.model(draft)
         ran: Counter[tuple[str, int, int, int]] = Counter()
         if draft.startswith("fractal"):
             model.drafter.target = _Noted(model.drafter.target, TARGET, ran)
             model.drafter.model = _Noted(model.drafter.model, COPY, ran)
         made = [
-            Generation.of(ask(model, each, self.how(at)), self.truth(each, at), method=draft, prompt=each.id)
-            for at, each in enumerate(self.prompts[:count])
+            Generation.of(ask(model, prompt, self.how(at)), self.truth[at], method=draft, prompt=prompt.id)
+            for at, prompt in enumerate(self.prompts[:count])
         ]
+        self.promise = min(self.promise, *(generation.promise for generation in made))
         return Trace(
             tuple(each for generation in made for each in generation.rounds),
             tuple(Ran(*each, times) for each, times in sorted(ran.items())),
             sum(generation.differing for generation in made),
-            min(generation.promise for generation in made),
             sum(generation.decode_seconds for generation in made),
         )
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of the model and of its copies by format, behind a text of `prefix` tokens. What costs seconds besides passes: a
+    `round` of the engine, a `guess` of a fractal draft, a `draft` of a chain."""
+
+    num_layers: int
+    prefix: int
+    target: PassPrice
+    copies: Mapping[str, PassPrice]
+    round: float = 0.0
+    guess: float = 0.0
+    draft: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """As it stands in a record."""
+        copies = {format: _to_json(price) for format, price in self.copies.items()}
+        return {**vars(self), "target": _to_json(self.target), "copies": copies}
+
+    def plain(self) -> float:
+        """Tokens a second of plain decoding."""
+        return 1 / (self.target.whole(1) + self.round)
+
+    def speed(self, kind: str, format: str, trace: Trace) -> float:
+        """Tokens a second of a draft of some kind whose copy is in a format."""
+        seconds = self.drafting(kind, format, trace) + self._checking(trace)
+        return trace.tokens / seconds if trace.rounds else 0.0
+
+    def drafting(self, kind: str, format: str, trace: Trace) -> float:
+        """Seconds of all drafts: of what fractal ones ran and chose; of a chain token by token. A lookup costs none."""
+        if kind == LOOKUP:
+            return 0.0
+        copy = self.copies[format]
+        if kind == CHAIN:
+            return sum(copy.step * drafted + self.draft for drafted, _, _ in trace.rounds if drafted)
+        decoders, seconds = {TARGET: self.target, COPY: copy}, self.guess * trace.guesses
+        for ran in trace.ran:
+            price = decoders[ran.decoder]
+            seconds += ran.times * (price.part(ran.rows, ran.layers / self.num_layers) + price.head.of(ran.logits))
+        return seconds
+
+    def with_rest(self, plain: Trace, fractal: Trace, chain: Trace, format: str) -> Costs:
+        """With what rounds took besides their passes, which is nothing yet: it is what Python does, and much where a
+        model is small. Where plain rounds took less than the pass that they consist of, every pass is taken to cost
+        less by as much: passes timed in turn find nothing of a small model in the processor's caches."""
+        factor = min(1.0, plain.seconds / self._checking(plain)) if plain.rounds else 1.0
+        copies = {name: price.times(factor) for name, price in self.copies.items()}
+        made = replace(self, target=self.target.times(factor), copies=copies)
+        made = replace(made, round=made._rest(LOOKUP, format, plain, len(plain.rounds)))
+        drafts = sum(drafted > 0 for drafted, _, _ in chain.rounds)
+        guess = made._rest(FRACTAL, format, fractal, fractal.guesses)
+        return replace(made, guess=guess, draft=made._rest(CHAIN, format, chain, drafts))
+
+    def _rest(self, kind: str, format: str, trace: Trace, count: int) -> float:
+        """What is left of a trace's time for each of so many, when its passes are taken away."""
+        known = self.drafting(kind, format, trace) + self._checking(trace)
+        return max(0.0, (trace.seconds - known) / count) if count else 0.0
+
+    def _checking(self, trace: Trace) -> float:
+        return sum(self.target.whole(1 + drafted) + self.round for drafted, _, _ in trace.rounds)
+
+
+def measure(target: Decoder, copies: Mapping[str, Decoder], *, prefix: int, most: int, rounds: int = 5) -> Costs:
+    """Measure passes, all in turn. prefix: tokens of text before them; most: rows that a pass may have. What
+    costs besides passes is left at 0."""
+    rows = [count for count in prices.ROWS if count < most] + [most]
+    made = prices.measure({TARGET: target, **copies}, prefix=prefix, rows=rows, rounds=rounds)
+    return Costs(target.config.num_layers, prefix, made.pop(TARGET), made)
+
+
+def _to_json(price: PassPrice) -> dict[str, Any]:
+    return {"layers": dict(price.layers.seconds), "head": dict(price.head.seconds), "step": price.step}
 
 
 class _Noted:

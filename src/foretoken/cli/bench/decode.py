@@ -35,9 +35,7 @@ def decode(
             show_default=", ".join(_DRAFTS),
         ),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = "heldout-20",
+    prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[
         int | None, typer.Option(help="How many of them.", show_default="all of them", min=1)
     ] = None,
@@ -53,7 +51,7 @@ def decode(
         Path | None,
         typer.Option("--json", help="Write the record to a file. An interrupted measurement goes on where it ended."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw it into a file (.png, .svg).")] = None,
+    plot: options.Plot = None,
     answers: Annotated[
         Path | None,
         typer.Option(help="A folder for answers by draft, one JSON object a line, as Spec-Bench's scripts read them."),

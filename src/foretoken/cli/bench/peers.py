@@ -12,7 +12,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import say, saying
 from foretoken.cli.stoppable import stoppable
-from foretoken.cli.time_left import TimeLeft
+from foretoken.cli.time_left import Lines
 from foretoken.common.files import expect_new, write_json
 from foretoken.errors import InputError
 from foretoken.settings.load import LoadSettings
@@ -79,9 +79,7 @@ def run(
         list[str] | None,
         typer.Option(help="A mode of peers, beside their plain one; may come again.", show_default="all"),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = "heldout-20",
+    prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
     max_new_tokens: Annotated[int, typer.Option(help="Of each prompt; end tokens do not end it.", min=2)] = 64,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded in each mode.", min=1)] = 3,
@@ -140,19 +138,7 @@ def run(
             timeout=timeout,
             loading=loading,
         )
-        record = measuring.measure(asked, progress=_Lines(), keep=keep)
+        record = measuring.measure(asked, progress=Lines(), keep=keep)
     print(table(record), end="")
     if any(row["engine"] == OURS and row["identical_to_own_plain"] is False for row in record["rows"]):
         raise typer.Exit(1)
-
-
-class _Lines:
-    """What comes next, a line each on standard error, with the time that a peer still takes."""
-
-    def __init__(self) -> None:
-        self._left = TimeLeft()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        peer, _, prompt = what.partition(", ")
-        left = self._left(peer if prompt else what, done, total)
-        say(f"{what} ({done} of {total}{left})" if prompt else what)

@@ -1,0 +1,140 @@
+"""What tables and figures of several papers are made of: predictions, guesses on the way to a draft, and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from foretoken.acceptance.walk import agreeing
+from foretoken.bench.decode import ask
+from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Row, Subject, beside, share
+from foretoken.bench.reproduce.report import number as text
+from foretoken.bench.reproduce.workbench import Measured, Workbench
+from foretoken.bench.suites import first_turn
+from foretoken.common.pictures import new_figure, save, style
+from foretoken.prices.measuring import measure
+from foretoken.settings.generate import GenerateSettings
+
+COST_NOTE = (
+    "c is what an inner pass costs beside a plain one, both measured here, in turn: a pass of the low-bit copy over so "
+    "many rows, over a pass of the model over one row, behind a prefix of the median length whose keys and values are "
+    "there; without a cache both passes are over the prefix, too. That a check of more rows costs more than one of one "
+    "row is in the measurement and not in the prediction."
+)
+DRAFT = "the draft"
+
+
+class Predicted(NamedTuple):
+    """A method whose round costs so many passes of the model and so many of its copy in a `format`, each of the latter
+    over `inner_rows`; its gain is over the method `over`. most: tokens of a whole draft. cache: whether it keeps keys
+    and values."""
+
+    method: str
+    over: str
+    format: str
+    plain_passes: int
+    inner_passes: int
+    inner_rows: int
+    most: int
+    cache: bool = True
+
+
+def predict(bench: Workbench, ours: Measured, its: Predicted) -> Row:
+    """A row: what the costs of passes predict that the method gains, (accepted + 1) / (plain + inner c), and what it
+    gained."""
+    assert ours.subject is not None
+    target = bench.open(ours.subject)
+    prices = measure(
+        {"plain": target.plain.target, "inner": target.copy(its.format)},
+        prefix=round(median(each.prompt_tokens + each.tokens / 2 for each in ours.generations)),
+        rows=sorted({1, its.inner_rows}),
+        cached=its.cache,
+    )
+    c = prices["inner"].whole(its.inner_rows) / prices["plain"].whole(1)
+    accepted, _ = ours.accepted(its.method, its.most)
+    predicted = None if accepted is None else (accepted + 1) / (its.plain_passes + its.inner_passes * c)
+    gained, interval = ours.speedup(its.method, its.over)
+    return {
+        "ours on": ours.called,
+        "method": its.method,
+        "accepted a check": beside(None, accepted),
+        "inner passes": its.inner_passes,
+        "rows of each": its.inner_rows,
+        "c": beside(None, c),
+        "predicted speed-up": beside(None, predicted),
+        "measured": beside(None, gained, interval),
+        "of the prediction": beside(None, share(gained, predicted)),
+    }
+
+
+def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Method, beyond: int) -> dict[str, list[int]]:
+    """Of each guess of a fractal drafter, how many tokens from the first on are plain decoding's: by the layer before
+    which it was made, and at last of the draft.
+
+    The truth is decoded `beyond` what the method decodes, so that it covers the last guesses; where the text has ended
+    by then, they are left out.
+    """
+    correct: dict[str, list[int]] = {}
+    target, suite = bench.open(subject), bench.suite(subject, data)
+    prompts, most = suite.prompts, data.max_new_tokens or suite.max_new_tokens
+    reference = target.model(REFERENCE.draft, cache=REFERENCE.cache)
+    model: Any = target.model(method.draft, cache=method.cache)
+    for turn, prompt in enumerate(prompts):
+        bench.progress(f"{bench.part}: {subject.called}, {method.name}, prompt {prompt.id}", turn, len(prompts))
+        start = len(first_turn(prompt, model.tokenizer))
+        truth, *_ = ask(reference, prompt, GenerateSettings(max_new_tokens=most + beyond, seed=turn))
+        guesses = model.drafter.watch = []  # by a fractal drafter
+        own, *_ = ask(model, prompt, GenerateSettings(max_new_tokens=most, seed=turn))
+        model.drafter.watch = None
+        bench.watched(subject, method, prompt, own.tokens, truth.tokens)
+        for guess in guesses:
+            right = truth.tokens[guess.position - start :]
+            names = [f"layer {layer}" for layer in guess.layers[: len(guess.tokens) - 1]]
+            for after, tokens in zip([*names, DRAFT], guess.tokens, strict=True):
+                if len(tokens) <= len(right):
+                    correct.setdefault(after, []).append(agreeing(tokens, right))
+    layers = sorted((name for name in correct if name != DRAFT), key=lambda name: int(name.split()[1]))
+    return {name: correct[name] for name in [*layers, DRAFT] if name in correct}
+
+
+def heat_maps(path: Path, rows: Sequence[Row], title: str, panel: str, xy: tuple[str, str], value: str) -> None:
+    """A map for each `panel`: our `value` by x and y, each number written into its field."""
+    panels = _kinds(rows, panel)
+    across, up = (sorted(_kinds(rows, name)) for name in xy)
+    figure = new_figure(1.5 + 4.2 * len(panels), 4)
+    for axes, name in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        found = {tuple(row[each] for each in xy): row[value]["ours"] for row in rows if row[panel] == name}
+        field = [[found.get((a, b)) or float("nan") for a in across] for b in up]
+        image = axes.imshow(field, origin="lower", cmap="Blues", aspect="auto")
+        middle = sum(image.get_clim()) / 2
+        for at, line in enumerate(field):
+            for place, number in enumerate(line):
+                if number == number:  # it was measured
+                    ink = "white" if number > middle else "black"
+                    axes.annotate(text(number), (place, at), ha="center", va="center", color=ink, fontsize=9)
+        axes.set(xticks=range(len(across)), xticklabels=across, xlabel=xy[0])
+        axes.set(yticks=range(len(up)), yticklabels=up, ylabel=xy[1], title=f"{value}, {name}")
+    figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
+    save(figure, path)
+
+
+def bars(path: Path, rows: Sequence[Row], title: str, by: str, x: str, value: str) -> None:
+    """Our `value` by x, a colour for each `by`."""
+    across, kinds = _kinds(rows, x), _kinds(rows, by)
+    figure = new_figure(2 + 0.9 * len(across), 4)
+    axes = figure.subplots()
+    width = 0.8 / len(kinds)
+    for at, kind in enumerate(kinds):
+        found = {row[x]: row[value]["ours"] for row in rows if row[by] == kind}
+        places = [place + (at - (len(kinds) - 1) / 2) * width for place in range(len(across))]
+        axes.bar(places, [found.get(each) or 0 for each in across], width * 0.92, color=style(at + 1)[0], label=kind)
+    axes.set(xticks=range(len(across)), xticklabels=across, xlabel=x, ylabel=value)
+    axes.legend(fontsize=8)
+    figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
+    save(figure, path)
+
+
+def _kinds(rows: Sequence[Row], name: str) -> list[Any]:
+    return list(dict.fromkeys(row[name] for row in rows))
