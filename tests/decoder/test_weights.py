@@ -208,10 +208,7 @@ def test_a_folder_without_weights_is_named(tmp_path: Path) -> None:
 def test_weights_in_another_format_are_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(BASE), encoding="utf-8")
     (tmp_path / name).write_bytes(b"x")
-    assert refusal(tmp_path, ModelNotFoundError) == (
-        f"{tmp_path} has no model.safetensors and no model.safetensors.index.json (found {name}, which is another "
-        "format: convert it); expected one of them"
-    )
+    assert refusal(tmp_path, ModelNotFoundError).startswith(f"{tmp_path} holds {name}, which is ")
 
 
 def test_an_absent_shard_is_named(tmp_path: Path) -> None:

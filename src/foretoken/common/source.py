@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from foretoken.common import other_formats
 from foretoken.errors import ForetokenError, ModelNotFoundError, SettingError, cut, nearest, quoted
 
 EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
@@ -35,7 +36,8 @@ def resolve(
             )
         return folder
     if folder is not None and folder.is_file():
-        raise ModelNotFoundError(f"{model} is a file, expected the folder of a Hugging Face checkpoint")
+        other = other_formats.found_in(folder) or "is a file, expected the folder of a Hugging Face checkpoint"
+        raise ModelNotFoundError(f"{model} {other}")
     if folder is None or model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
         raise ModelNotFoundError(
             f"there is no folder {quoted(model, 80)}; expected a checkpoint's folder, a hub id (owner/name) or "

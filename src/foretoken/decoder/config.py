@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from foretoken.common import other_formats
 from foretoken.common.files import read_bytes
 from foretoken.decoder.families import FAMILIES, Windows
 from foretoken.errors import CheckpointError, ModelNotFoundError, SettingError, UnsupportedModelError, quoted
@@ -68,9 +69,12 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_bytes(path).decode("utf-8"))
     except FileNotFoundError:
+        other = other_formats.found_in(path.parent)
         raise ModelNotFoundError(
             f"{path.parent} has no {path.name}; expected a Hugging Face checkpoint: a folder with config.json, "
-            "*.safetensors and a tokenizer"
+            "*.safetensors and a tokenizer; what holds GGUF files, or a LoRA adapter, is none"
+            if other is None
+            else f"{path.parent} {other}"
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); expected a file") from None

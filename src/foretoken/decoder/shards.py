@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from foretoken.common import other_formats
 from foretoken.decoder.config import read_json
 from foretoken.errors import CheckpointError, ModelNotFoundError, quoted
 from foretoken.text.tokenizer import TOKENIZER_FILES
@@ -19,10 +20,11 @@ def weight_files(folder: Path) -> list[Path]:
         single = folder / "model.safetensors"
         if single.is_file():
             return [single]
-        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(p.name for p in folder.glob("*.gguf"))
-        seen = f" (found {others[0]}, which is another format: convert it)" if others else ""
+        other = other_formats.found_in(folder)
         raise ModelNotFoundError(
-            f"{folder} has no model.safetensors and no model.safetensors.index.json{seen}; expected one of them"
+            f"{folder} has no model.safetensors and no model.safetensors.index.json; expected one of them"
+            if other is None
+            else f"{folder} {other}"
         )
     mapping = read_json(index).get("weight_map")
     if not isinstance(mapping, dict) or not mapping or not all(isinstance(name, str) for name in mapping.values()):
