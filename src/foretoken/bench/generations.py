@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Self
 
 from foretoken.bench.fields import expect_fields
-from foretoken.bench.statistics import by_prompt, median_interval
+from foretoken.bench.statistics import times_as_fast, with_interval
 from foretoken.results.completion import Completion
 
 
@@ -68,6 +68,11 @@ class Generation:
         """All of it, reading the prompt included."""
         return self.prefill_seconds + self.decode_seconds
 
+    @property
+    def seconds_per_token(self) -> float:
+        """Of decoding."""
+        return self.decode_seconds / self.decoded
+
     def whole_rounds(self, most: int, budget: int) -> Iterator[tuple[int, int]]:
         """Drafted and accepted tokens of the rounds that had room for a draft of `most` tokens, and the bonus, in what
         was left of a `budget` of new tokens: the others were cut by the end of the text, not by the model."""
@@ -119,15 +124,7 @@ def speedup(
     over prompts, and the interval that holds it."""
     beside = {each.prompt: each for each in of_method(generations, over)}
     pairs = [(each, beside[each.prompt]) for each in of_method(generations, method) if each.prompt in beside]
-    ratios = by_prompt(pairs, lambda pair: pair[0].prompt, lambda pair: times_as_fast(*pair))
-    if not ratios:
-        return None, None
-    return median(ratios.values()), median_interval(list(ratios.values()))
-
-
-def times_as_fast(own: Generation, beside: Generation) -> float:
-    """By how much a token's time is shorter than another method's on the same prompt."""
-    return beside.decode_seconds / beside.decoded / (own.decode_seconds / own.decoded)
+    return with_interval(times_as_fast(pairs)) if pairs else (None, None)
 
 
 def whole_seconds(generations: Sequence[Generation], method: str) -> float | None:

@@ -47,6 +47,11 @@ class Sample:
     cost: dict[str, dict[str, float]] = field(default_factory=dict)
     answer: dict[str, Any] | None = None
 
+    @property
+    def seconds_per_token(self) -> float:
+        """Of decoding."""
+        return self.decode_seconds / self.decoded
+
     @classmethod
     def of(cls, completions: Sequence[Completion], **known: Any) -> Self:
         """A sample of the completions of a prompt's turns."""

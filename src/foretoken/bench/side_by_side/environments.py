@@ -7,7 +7,8 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -37,11 +38,8 @@ class Environment:
     def preloaded(self) -> list[str]:
         """The libraries of the peer's `preload` that are there."""
         folder = self.python.parent.parent
-
-        def first(patterns: Iterable[str]) -> str | None:
-            return next((found for each in patterns for found in sorted(glob(str(folder / each)))), None)
-
-        return list(filter(None, map(first, self.peer.preload)))
+        groups = [[path for each in group for path in sorted(glob(str(folder / each)))] for group in self.peer.preload]
+        return [found[0] for found in groups if found]
 
 
 def default_place() -> Path:
@@ -120,8 +118,7 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
 
 def cpu_features() -> list[str]:
     """What /proc/cpuinfo says that the processor has; nothing where there is no such file."""
-    try:
+    with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+        return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return []

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from foretoken.bench.generations import Generation, times_as_fast
-from foretoken.bench.statistics import PLAIN, by_prompt, median_interval
+from foretoken.bench.generations import Generation
+from foretoken.bench.statistics import PLAIN, by_prompt, times_as_fast, with_interval
 
 
 def finals(turns: Sequence[Sequence[Generation]]) -> Iterator[dict[str, Any]]:
@@ -19,14 +19,14 @@ def finals(turns: Sequence[Sequence[Generation]]) -> Iterator[dict[str, Any]]:
     for every in zip(*turns, strict=True):
         pairs = [(own, turn[0]) for own, turn in zip(every, turns, strict=True) if own.decoded and turn[0].decoded]
         if pairs:
-            speeds = by_prompt(pairs, lambda p: p[0].prompt, lambda p: p[0].decoded / p[0].decode_seconds)
-            ratios = by_prompt(pairs, lambda p: p[0].prompt, lambda p: times_as_fast(*p))
+            speeds = by_prompt((own for own, _ in pairs), lambda own: own.decoded / own.decode_seconds)
+            speedup, interval = with_interval(times_as_fast(pairs))
             rounds = [accepted for own, _ in pairs for _, accepted, _ in own.rounds]
             yield {
                 "draft": every[0].method,
                 "tokens_per_second": median(speeds.values()),
-                "speedup": median(ratios.values()),
-                "interval": median_interval(list(ratios.values())),
+                "speedup": speedup,
+                "interval": interval,
                 "accepted": sum(rounds) / max(1, len(rounds)),
                 "differing": sum(each.differing for each in every),
             }
