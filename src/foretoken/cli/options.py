@@ -22,6 +22,10 @@ Model = Annotated[
     str, typer.Option(help="A folder, a hub id (owner/name) or an embedded model.", rich_help_panel=_LOADING)
 ]
 
+Prompts = Annotated[
+    str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
+]
+
 
 def _option(kind: Any, panel: str, help: str, *names: str, **more: Any) -> Any:
     return Annotated[kind, typer.Option(*names, help=help, rich_help_panel=panel, **more)]

@@ -44,9 +44,7 @@ def fractal(
             show_default=", ".join(map(str, Asked.windows)),
         ),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = Asked.prompts,
+    prompts: options.Prompts = Asked.prompts,
     num_prompts: Annotated[
         int, typer.Option(help="How many of them: half of them choose, the other half is measured on.", min=1)
     ] = Asked.num_prompts,

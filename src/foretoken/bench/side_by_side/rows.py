@@ -66,8 +66,8 @@ class Sample:
 _ByTurn = Mapping[_Turn, Sample]
 
 
-@dataclass(frozen=True)
-class Row:
+@dataclass
+class Row(Way):
     """A way to decode, measured. Times are medians over prompts of each prompt's median over repeats.
 
     ms_per_token: of decoding alone; with_prompt: all seconds by all tokens. times_our_plain, times_own_plain: how many
@@ -80,11 +80,6 @@ class Row:
     have no time that can be used; where that is every one, `why` says so, and what needs no time is there all the same.
     """
 
-    engine: str
-    mode: str
-    of: str | None
-    settings: str
-    why: str | None = None
     prompts: int = 0
     tokens: int = 0
     ms_per_token: float | None = None
@@ -112,18 +107,18 @@ def row(way: Way, samples: Sequence[Sample]) -> Row:
     """The row of a way to decode, of which there may be no samples. samples: those of all ways."""
     samples = _settled(samples)
     own = [s for s in samples if (s.engine, s.mode) == (way.engine, way.mode)]
-    begun = Row(way.engine, way.mode, way.of, way.settings, way.why)
+    known = asdict(way)
     if way.why is not None or not own:
-        return replace(begun, why=way.why or "it was not measured")
+        return Row(**{**known, "why": way.why or "it was not measured"})
     plain, ours = _by_turn(samples, way.engine, way.of), _by_turn(samples, OURS, PLAIN)
-    said = replace(begun, **_of_tokens(own, plain, ours))
+    known |= _of_tokens(own, plain, ours)
     timed = [s for s in own if not s.is_disturbed]
     beside_ours = _ratios(timed, ours)
     if not beside_ours:
-        return replace(said, why="it was disturbed in every turn; measure it again")
+        return Row(**{**known, "why": "it was disturbed in every turn; measure it again"})
     best, best_times = _our_best(timed, samples)
-    return replace(
-        said,
+    return Row(
+        **known,
         **_of_times(timed),
         our_best=best,
         **_compared("times_our_plain", beside_ours),

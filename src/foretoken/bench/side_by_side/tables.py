@@ -42,7 +42,9 @@ def table(record: dict[str, Any]) -> str:
     lines = [where(record), "", _about(record), "", *markdown(head, body), ""]
     for row in rows:
         lines += _remarks(row, f"- {row['engine']} {row['mode']}")
-    lines += [f"- {name}: {_versions(peer)}" for name, peer in record["peers"].items() if peer.get("versions")]
+    for name, peer in record["peers"].items():
+        versions = [f"{package} {version}" for package, version in peer.get("versions", {}).items()]
+        lines += [f"- {name}: {', '.join(versions)}"] if versions else []
     return "\n".join(map(shown, lines)).rstrip() + "\n"
 
 
@@ -80,7 +82,3 @@ def _about(record: dict[str, Any]) -> str:
 
 def _equal(count: int, prompts: int) -> str:
     return f"yes, {count} of {prompts}" if count == prompts else f"NO, {count} of {prompts}"
-
-
-def _versions(peer: dict[str, Any]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in peer["versions"].items())

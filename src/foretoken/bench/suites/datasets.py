@@ -9,6 +9,7 @@ from pathlib import Path
 from foretoken.bench.suites.rows import SUFFIXES, read_rows
 from foretoken.bench.suites.table import DataSet
 from foretoken.bench.suites.types import Prompt
+from foretoken.common.files import readable
 from foretoken.common.source import snapshot
 from foretoken.errors import InputError, quoted
 from foretoken.text.tokenizer import Tokenizer
@@ -41,10 +42,8 @@ def download(data_set: DataSet) -> list[Path]:
 def files_in(folder: Path, data_set: DataSet) -> list[Path]:
     """The files of a data set in a folder laid out as on the hub, in its repository or in one of its folders."""
     patterns = (data_set.files, data_set.converted, Path(data_set.files).name)
-    try:
+    with readable(folder, f"name a folder of {data_set.hub}"):
         return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read ({error.strerror}); name a folder of {data_set.hub}") from None
 
 
 def local_files(place: Path, data_set: DataSet) -> list[Path]:

@@ -35,9 +35,7 @@ def decode(
             show_default=", ".join(_DRAFTS),
         ),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = "heldout-20",
+    prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[
         int | None, typer.Option(help="How many of them.", show_default="all of them", min=1)
     ] = None,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -79,9 +80,7 @@ def run(
         list[str] | None,
         typer.Option(help="A mode of peers, beside their plain one; may come again.", show_default="all"),
     ] = None,
-    prompts: Annotated[
-        str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
-    ] = "heldout-20",
+    prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
     max_new_tokens: Annotated[int, typer.Option(help="Of each prompt; end tokens do not end it.", min=2)] = 64,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded in each mode.", min=1)] = 3,
@@ -118,10 +117,6 @@ def run(
     else:
         ready = [environments.expect_ready(name, place) for name in dict.fromkeys(peer)]
 
-    def keep(record: dict[str, Any]) -> None:
-        if json_file is not None:
-            write_json(json_file, record)
-
     with ExitStack() as stack:
         stack.enter_context(stoppable())  # peers and what they converted are taken away
         stack.enter_context(saying())
@@ -140,6 +135,7 @@ def run(
             timeout=timeout,
             loading=loading,
         )
+        keep = None if json_file is None else partial(write_json, json_file)
         record = measuring.measure(asked, progress=_Lines(), keep=keep)
     print(table(record), end="")
     if any(row["engine"] == OURS and row["identical_to_own_plain"] is False for row in record["rows"]):
