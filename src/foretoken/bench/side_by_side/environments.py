@@ -57,12 +57,10 @@ def environment(name: str, place: Path) -> Environment:
     peer = named(name)
     if not peer.packages:
         return Environment(peer, Path(sys.executable), ())
-    folder = place / name
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    try:
-        installed = tuple(json.loads((folder / MARK).read_bytes())["packages"]) if python.exists() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        installed = None
+    python, installed = place / name / "bin" / "python", None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if python.exists():
+            installed = tuple(json.loads((place / name / MARK).read_bytes())["packages"])
     return Environment(peer, python, installed)
 
 
