@@ -6,6 +6,8 @@ from typing import Any
 
 from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, shown, times, where
 
+_COMPARED = ("times_our_plain", "times_own_plain", "our_best_times")  # of a row, each with its interval
+
 
 def table(record: dict[str, Any]) -> str:
     """A record's rows as a table, with what was measured above it and what did not run below."""
@@ -31,9 +33,7 @@ def table(record: dict[str, Any]) -> str:
             f"{row['ms_per_token']:.1f}",
             f"{row['tokens_per_second']:.1f}",
             f"{1e3 / row['ms_per_token_with_prompt']:.1f}",
-            times(row["times_our_plain"], row["times_our_plain_interval"]),
-            times(row["times_own_plain"], row["times_own_plain_interval"]),
-            times(row["our_best_times"], row["our_best_times_interval"]),
+            *(times(row[name], row[f"{name}_interval"]) for name in _COMPARED),
             "" if row["of"] is None else _equal(row["equal_to_own_plain"], row["prompts"]),
             f"{row['equal_to_ours']} of {row['prompts']} ({row['like_ours']:g} tokens)",
         ]
