@@ -15,6 +15,7 @@ from pathlib import Path
 
 from foretoken.bench.side_by_side.peers import PEERS, Peer, named
 from foretoken.common.files import write_json
+from foretoken.common.provenance import cpu_features
 from foretoken.errors import InputError
 
 MARK = "foretoken-peer.json"  # in an environment that is whole: what it was installed from
@@ -112,11 +113,3 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
         raise InputError(
             f"{command[0]} does not run ({error.strerror}); remove its environment, install again"
         ) from None
-
-
-def cpu_features() -> list[str]:
-    """What /proc/cpuinfo says that the processor has; nothing where there is no such file."""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
-    return []
