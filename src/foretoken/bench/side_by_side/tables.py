@@ -6,6 +6,7 @@ from typing import Any
 
 from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, shown, times, where
 
+
 def table(record: dict[str, Any]) -> str:
     """A record's rows as a table, with what was measured above it and what did not run below."""
     rows, sure = record["rows"], how_sure(record["suite"]["prompts"])

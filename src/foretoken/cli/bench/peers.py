@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -117,10 +117,12 @@ def run(
     else:
         ready = [environments.expect_ready(name, place) for name in dict.fromkeys(peer)]
 
-    with ExitStack() as stack:
-        stack.enter_context(stoppable())  # peers and what they converted are taken away
-        stack.enter_context(saying())
-        folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foretoken-peers-")))
+    keep = None if json_file is None else partial(write_json, json_file)
+    with (
+        stoppable(),  # peers and what they converted are taken away
+        saying(),
+        tempfile.TemporaryDirectory(prefix="foretoken-peers-") if work is None else nullcontext(work) as folder,
+    ):
         asked = measuring.Asked(
             model,
             _DRAFTS if draft is None else draft,
@@ -129,13 +131,12 @@ def run(
             max_new_tokens=max_new_tokens,
             repeats=repeats,
             peers=ready,
-            work=folder,
+            work=Path(folder),
             peer_draft=peer_draft,
             modes=mode,
             timeout=timeout,
             loading=loading,
         )
-        keep = None if json_file is None else partial(write_json, json_file)
         record = measuring.measure(asked, progress=_Lines(), keep=keep)
     print(table(record), end="")
     if any(row["engine"] == OURS and row["identical_to_own_plain"] is False for row in record["rows"]):
