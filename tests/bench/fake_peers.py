@@ -16,14 +16,14 @@ import sys
 sys.path.insert(0, {str(PROGRAMS)!r})
 import json
 from pathlib import Path
-from answering import Peer, Started, made, own_output
+from answering import Peer, made, own_output
 
 out = own_output()
 print("noise on standard output")
-started = Started.from_command_line()
 known = {{tuple(prompt): tokens for prompt, tokens in json.loads(Path(__file__).with_name("known.json").read_text())}}
-peer = Peer({{"fake": "1.0"}})
-made(started.work / "copy", started.checkpoint, lambda place: place.write_text("made"))
+peer = Peer()
+peer.about["versions"] = {{"fake": "1.0"}}
+made(peer.work / "copy", peer.checkpoint, lambda place: place.write_text("made"))
 
 def plain(tokens, count):
     print("more noise")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from foretoken.bench.side_by_side import environments
-from foretoken.bench.side_by_side.environments import MARK, cpu_features, environment, expect_ready, install
+from foretoken.bench.side_by_side.environments import MARK, environment, expect_ready, install
 from foretoken.bench.side_by_side.peers import PEERS, ggml_flags
+from foretoken.common.provenance import cpu_features
 from foretoken.errors import InputError
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from foretoken.bench.suites import Suite, hub, open_suite
+from foretoken.bench.suites import Suite, datasets, open_suite
 from foretoken.bench.suites.datasets import shorten
 from foretoken.bench.suites.table import DATA_SETS
 from foretoken.common.source import EMBEDDED
@@ -258,7 +258,7 @@ def test_what_is_not_there_as_it_was_is_taken_as_converted(tmp_path: Path, monke
     write_rows(tmp_path / "converted" / "main" / "test" / "0000.parquet", HUB["gsm8k"][1])
     asked = Hub(monkeypatch, main=tmp_path / "main", converted=tmp_path / "converted").calls
     assert len(open_suite("gsm8k", None).prompts) == 2
-    assert asked[1] == ("openai/gsm8k", hub.CONVERTED, "main/*test/*.parquet")
+    assert asked[1] == ("openai/gsm8k", datasets.CONVERTED, "main/*test/*.parquet")
     Hub(monkeypatch, main=tmp_path / "main", converted=tmp_path / "main")
     with pytest.raises(InputError, match=r"openai/gsm8k on the hub holds no main/test-.* any more; .* gsm8k=FILE"):
         open_suite("gsm8k", None)

@@ -11,7 +11,7 @@ from typing import Any, Self
 from foretoken.api.model import Model
 from foretoken.bench.decode import ask
 from foretoken.bench.fields import expect_fields
-from foretoken.bench.statistics import median_interval
+from foretoken.bench.statistics import by_prompt, times_as_fast, with_interval
 from foretoken.bench.suites import Prompt
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
@@ -64,6 +64,11 @@ class Generation:
     def to_json(self) -> dict[str, Any]:
         """As it stands in a record: so that every figure can be made again."""
         return asdict(self)
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of decoding."""
+        return self.decode_seconds / self.decoded
 
     def whole_rounds(self, most: int, budget: int) -> Iterator[tuple[int, int]]:
         """Drafted and accepted tokens of the rounds that had room for a draft of `most` tokens, and the bonus, in what
@@ -134,27 +139,21 @@ class Generations:
 
     def tokens_per_second(self, method: str) -> float | None:
         """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
-        speeds = [median(1 / each for each in seconds) for seconds in self._seconds_a_token(method).values()]
-        return median(speeds) if speeds else None
+        speeds = by_prompt(self._decoded(method), lambda each: 1 / each.seconds_per_token)
+        return median(speeds.values()) if speeds else None
 
     def speedup(self, method: str, over: str) -> tuple[float, tuple[float, float]] | tuple[None, None]:
         """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the
         median over prompts, of each over its repeats, and the interval that holds it."""
-        own, other = self._seconds_a_token(method), self._seconds_a_token(over)
-        ratios = [
-            median(beside / seconds for seconds, beside in zip(own[prompt], other[prompt], strict=False))
-            for prompt in own
-            if prompt in other
-        ]
-        return (median(ratios), median_interval(ratios)) if ratios else (None, None)
+        beside: dict[str, list[Generation]] = {}
+        for each in self._decoded(over):
+            beside.setdefault(each.prompt, []).append(each)
+        pairs = [(own, beside[own.prompt].pop(0)) for own in self._decoded(method) if beside.get(own.prompt)]
+        return with_interval(times_as_fast(pairs)) if pairs else (None, None)
 
-    def _seconds_a_token(self, method: str) -> dict[str, list[float]]:
-        """By the prompt, each time that it was decoded, if there was a second token."""
-        seconds: dict[str, list[float]] = {}
-        for each in self.of(method):
-            if each.decoded > 0:
-                seconds.setdefault(each.prompt, []).append(each.decode_seconds / each.decoded)
-        return seconds
+    def _decoded(self, method: str) -> list[Generation]:
+        """Those that had a second token."""
+        return [each for each in self.of(method) if each.decoded > 0]
 
     def whole_seconds(self, method: str) -> float | None:
         """All prompts together, reading them included."""

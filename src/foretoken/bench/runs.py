@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from foretoken.bench.samples import Sample, added, summed
-from foretoken.bench.statistics import PLAIN, by_prompt, first_difference, median_interval
+from foretoken.bench.statistics import PLAIN, by_prompt, parting, times_as_fast, with_interval
 
 KIND = "decode"  # of a record of such runs
 
@@ -64,7 +64,7 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
         return None
     own = [s for s, _ in pairs]
     first = [s for s in own if s.repeat == min(other.repeat for other in own)]  # the counts are those of every repeat
-    ratios = by_prompt(pairs, lambda p: p[0].prompt, lambda p: _per_token(p[1]) / _per_token(p[0]))
+    speedup, interval = with_interval(times_as_fast(pairs))
     decoded, passes = sum(s.decoded for s in first), sum(s.passes for s in first)
     draft_tokens, accepted = sum(s.draft_tokens for s in first), sum(s.accepted_tokens for s in first)
     shares = [_spent("weight_bytes", s) / s.decode_seconds / s.bandwidth for s in own if s.bandwidth]
@@ -73,12 +73,12 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
         draft=draft,
         temperature=temperature,
         promise=min(s.promise for s in own),
-        prompts=len(ratios),
+        prompts=len({s.prompt for s in own}),
         tokens=sum(len(turn) for s in first for turn in s.tokens),
         tokens_per_second=_speed(own, lambda s: s.decoded / s.decode_seconds),
         tokens_per_second_with_prefill=_speed(own, lambda s: (s.decoded + len(s.tokens)) / _seconds(s)),
-        speedup=median(ratios.values()),
-        speedup_interval=median_interval(list(ratios.values())),
+        speedup=speedup,
+        speedup_interval=interval,
         speedup_of_total=_of_total(pairs, lambda s: s.decode_seconds, lambda s: s.decoded),
         speedup_with_prefill=_of_total(pairs, _seconds, lambda s: s.decoded + len(s.tokens)),
         mean_acceptance_length=decoded / passes,
@@ -95,10 +95,6 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
         flops_per_token=_spent("flops", *first) / decoded,
         cache_bytes_per_token=_spent("cache_bytes", *first) / decoded,
     )
-
-
-def _per_token(sample: Sample) -> float:
-    return sample.decode_seconds / sample.decoded
 
 
 def _spent(what: str, *samples: Sample) -> float:
@@ -123,7 +119,7 @@ def _seconds(sample: Sample) -> float:
 
 
 def _speed(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float:
-    return median(by_prompt(samples, lambda s: s.prompt, value).values())
+    return median(by_prompt(samples, value).values())
 
 
 def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], ...]:
@@ -136,19 +132,11 @@ def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], 
 
 
 def _first_difference(samples: Sequence[Sample], plain: Mapping[tuple[str, int], Sample]) -> dict[str, Any] | None:
-    """Where a sample's text first leaves that of the first plain one: the token there and the plain one, null where a
-    text ended."""
+    """Where a sample's text first leaves that of the first plain one."""
     for sample in samples:
         expected = plain[sample.prompt, min(repeat for prompt, repeat in plain if prompt == sample.prompt)]
         for turn, (own, other) in enumerate(zip(sample.tokens, expected.tokens, strict=True)):
-            at = first_difference(own, other)
-            if at is not None:
-                return {
-                    "prompt": sample.prompt,
-                    "repeat": sample.repeat,
-                    "turn": turn,
-                    "position": at,
-                    "token": own[at] if at < len(own) else None,
-                    "plain_token": other[at] if at < len(other) else None,
-                }
+            found = parting(own, other)
+            if found is not None:
+                return {"prompt": sample.prompt, "repeat": sample.repeat, "turn": turn, **found}
     return None

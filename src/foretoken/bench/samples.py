@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from foretoken.bench.fields import difference, expect_fields
 from foretoken.bench.statistics import rounded
-from foretoken.common.files import more_room, read_bytes, write_bytes
+from foretoken.common.files import more_room, read_bytes, readable, write_bytes
 from foretoken.errors import InputError, quoted
 from foretoken.results.completion import Completion
 
@@ -46,6 +46,11 @@ class Sample:
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
     cost: dict[str, dict[str, float]] = field(default_factory=dict)
     answer: dict[str, Any] | None = None
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of decoding."""
+        return self.decode_seconds / self.decoded
 
     @classmethod
     def of(cls, completions: Sequence[Completion], **known: Any) -> Self:
@@ -140,10 +145,8 @@ class Journal:
         self.samples = kept
 
     def _resume(self, path: Path) -> None:
-        try:
+        with readable(path, "remove it, or name another record"):
             *whole, torn = read_bytes(path).split(b"\n")  # a line that was cut short has no end
-        except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror}); remove it, or name another record") from None
         try:
             read = [json.loads(line) for line in whole]
             was = read[0]["measuring"] if read else None

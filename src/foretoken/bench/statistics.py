@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,17 +16,43 @@ RESAMPLES = 4000
 SLOW = 0.8  # of the usual speed of memory: what ran meanwhile was disturbed
 FEWEST = 6  # values, of which the smallest and the largest hold the median at 95 %
 
-Measured = TypeVar("Measured")
+
+class Decoded(Protocol):
+    """A prompt that was decoded once."""
+
+    @property
+    def prompt(self) -> str:
+        """What it is called."""
+
+    @property
+    def seconds_per_token(self) -> float:
+        """Of decoding, without the prompt and the token that comes with it."""
 
 
-def by_prompt(
-    samples: Iterable[Measured], prompt: Callable[[Measured], str], value: Callable[[Measured], float]
-) -> dict[str, float]:
+Measured = TypeVar("Measured", bound=Decoded)
+
+
+def by_prompt(samples: Iterable[Measured], value: Callable[[Measured], float]) -> dict[str, float]:
     """Each prompt's median over repeats."""
-    values: dict[str, list[float]] = {}
-    for sample in samples:
-        values.setdefault(prompt(sample), []).append(value(sample))
-    return {name: median(its) for name, its in values.items()}
+    return _medians((sample.prompt, value(sample)) for sample in samples)
+
+
+def times_as_fast(pairs: Iterable[tuple[Decoded, Decoded]]) -> dict[str, float]:
+    """How many times as fast the first of each pair is as the other, which decoded the same prompt beside it: each
+    prompt's median over repeats."""
+    return _medians((own.prompt, other.seconds_per_token / own.seconds_per_token) for own, other in pairs)
+
+
+def _medians(values: Iterable[tuple[str, float]]) -> dict[str, float]:
+    by_name: dict[str, list[float]] = {}
+    for name, value in values:
+        by_name.setdefault(name, []).append(value)
+    return {name: median(its) for name, its in by_name.items()}
+
+
+def with_interval(values: Mapping[str, float]) -> tuple[float, tuple[float, float]]:
+    """The median over prompts, and the interval that holds it at 95 %."""
+    return median(values.values()), median_interval(list(values.values()))
 
 
 def median_interval(values: Sequence[float], *, seed: int = 0, confidence: float = 0.95) -> tuple[float, float]:
@@ -51,6 +77,15 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Where two texts part; None where they are one."""
     at = agreeing(one, other)
     return None if at == len(one) == len(other) else at
+
+
+def parting(own: Sequence[int], plain: Sequence[int]) -> dict[str, Any] | None:
+    """Where a text leaves the plain one: the token there and the plain one, null where a text ended."""
+    at = first_difference(own, plain)
+    if at is None:
+        return None
+    token, plain_token = (text[at] if at < len(text) else None for text in (own, plain))
+    return {"position": at, "token": token, "plain_token": plain_token}
 
 
 def rounded(value: Any) -> Any:

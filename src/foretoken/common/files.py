@@ -8,7 +8,8 @@ import json
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -35,12 +36,20 @@ def read_stream(stream: BinaryIO) -> bytes:
     return b"".join(blocks)
 
 
+@contextmanager
+def readable(path: str | Path, advice: str) -> Iterator[None]:
+    """Within it, what the system refuses is an InputError, with an advice: a file or folder that cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); {advice}") from None
+
+
 def read_json(path: str | Path, advice: str) -> Any:
     """What a file of JSON holds. Raises InputError, with an advice, for one that cannot be read, or is none."""
     try:
-        return json.loads(read_bytes(path))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); {advice}") from None
+        with readable(path, advice):
+            return json.loads(read_bytes(path))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({quoted(str(error), 80)}); {advice}") from None
 

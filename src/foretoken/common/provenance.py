@@ -88,6 +88,11 @@ def processor() -> str:
     return its.get("model name", "unknown") if its else platform.processor()
 
 
+def cpu_features() -> list[str]:
+    """What the processor has, as Linux names it; elsewhere nothing."""
+    return _first_processor().get("flags", "").split()
+
+
 @cache
 def _first_processor() -> Mapping[str, str]:
     """What Linux says of the first processor, by name; elsewhere nothing."""

@@ -16,56 +16,35 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Self
+from typing import Any
 
 Generate = Callable[[list[int], int], list[int]]
 
 
-@dataclass(frozen=True)
-class Started:
-    """What a program is started with."""
-
-    checkpoint: Path
-    work: Path
-    threads: int
-    draft: Path | None
-
-    @staticmethod
-    def from_command_line() -> Started:
-        """The arguments of this process."""
-        checkpoint, work, threads, *draft = sys.argv[1:]
-        return Started(Path(checkpoint), Path(work), int(threads), Path(draft[0]) if draft else None)
-
-
-@dataclass
 class Peer:
-    """Modes to generate in, and what was done to have them."""
+    """What a program was started with, the modes that it generates in, and what it says of itself: `about`."""
 
-    versions: dict[str, str]
-    preparation: dict[str, float] = field(default_factory=dict)
-    modes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)  # whatever else it says of itself
-    _generate: dict[str, Generate] = field(default_factory=dict)
+    def __init__(self, *packages: str) -> None:
+        checkpoint, work, threads, *draft = sys.argv[1:]
+        self.checkpoint, self.work, self.threads = Path(checkpoint), Path(work), int(threads)
+        self.draft = Path(draft[0]) if draft else None
+        versions = {package: version(package) for package in packages}
+        self.about: dict[str, Any] = {"versions": versions, "preparation": {}, "modes": {}}
+        self._generate: dict[str, Generate] = {}
 
-    @classmethod
-    def of(cls, *packages: str) -> Self:
-        """A peer with the versions of its packages."""
-        return cls({package: version(package) for package in packages})
-
-    def prepare(self, what: str, done: Callable[[], Any]) -> Any:
+    def prepare(self, what: str, do: Callable[..., Any], *given: Any) -> Any:
         """Do something that takes a while, and note how long."""
         began = perf_counter()
-        result = done()
-        self.preparation[what] = round(perf_counter() - began, 2)
+        result = do(*given)
+        self.about["preparation"][what] = round(perf_counter() - began, 2)
         return result
 
     def offer(self, name: str, settings: str, generate: Generate, of: str | None = None) -> None:
         """A mode. of: that which gives the same tokens without speculation."""
-        self.modes[name] = {"of": of, "settings": settings}
+        self.about["modes"][name] = {"of": of, "settings": settings}
         self._generate[name] = generate
 
     def try_to_offer(self, name: str, settings: str, make: Callable[[], Generate], of: str | None = None) -> None:
@@ -73,18 +52,16 @@ class Peer:
         try:
             self.offer(name, settings, self.prepare(f"load {name}", make), of)
         except (Exception, SystemExit) as error:  # whatever its engine raises
-            self.modes[name] = {"of": of, "settings": settings, "error": f"{type(error).__name__}: {error}"}
+            self.about["modes"][name] = {"of": of, "settings": settings, **_failed(error)}
 
     def serve(self, out: Any) -> None:
         """Say what it is, and answer until there are no more questions."""
-        about = {**self.about, "versions": self.versions, "preparation": self.preparation, "modes": self.modes}
-        print(json.dumps(about), file=out, flush=True)
+        print(json.dumps(self.about), file=out, flush=True)
         for line in sys.stdin:
-            print(json.dumps(self.answer(line)), file=out, flush=True)
+            print(json.dumps(self.answer(json.loads(line))), file=out, flush=True)
 
-    def answer(self, line: str) -> object:
+    def answer(self, asked: dict[str, Any]) -> object:
         """What is said to a line."""
-        asked = json.loads(line)
         count = asked["max_new_tokens"]
         try:
             generate = self._generate[asked["mode"]]
@@ -92,10 +69,14 @@ class Peer:
             tokens = generate(asked["tokens"], count)
             seconds = perf_counter() - began
         except Exception as error:  # whatever its engine raises: the measurement goes on with the others
-            return {"error": f"{type(error).__name__}: {error}"}
+            return _failed(error)
         if len(tokens) < count:
             return {"error": f"{len(tokens)} tokens came; expected {count}"}
         return {"tokens": [int(token) for token in tokens[:count]], "seconds": seconds}
+
+
+def _failed(error: BaseException) -> dict[str, str]:
+    return {"error": f"{type(error).__name__}: {error}"}
 
 
 def own_output() -> Any:

@@ -6,8 +6,6 @@ Its tokenizer is left out: what goes in and comes out is token ids.
 from __future__ import annotations
 
 import json
-import math
-import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,22 +79,17 @@ def convert(checkpoint: Path, out: Path) -> None:
 def tensors(checkpoint: Path) -> Iterator[tuple[str, str, np.ndarray]]:
     """Name, type and numbers (bf16 as 16 bits each) of the tensors of a checkpoint's files, which stay mapped."""
     index = checkpoint / "model.safetensors.index.json"
-    if index.exists():
-        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    else:
-        files = ["model.safetensors"]
-    for path in (checkpoint / file for file in files):
-        with path.open("rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        size = int.from_bytes(memory[:8], "little")
-        for name, entry in json.loads(memory[8 : 8 + size]).items():
-            if name == "__metadata__":
-                continue
+    files = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    for file in sorted(files):
+        memory = np.memmap(checkpoint / file, np.uint8, "r")
+        begin = 8 + int.from_bytes(memory[:8], "little")
+        entries = json.loads(memory[8:begin].tobytes())
+        entries.pop("__metadata__", None)
+        for name, entry in entries.items():
             if entry["dtype"] not in TYPES:
                 raise SystemExit(f"{name} is {entry['dtype']}; expected weights in {', '.join(TYPES)}")
-            kind = np.dtype(TYPES[entry["dtype"]][0])
             start, stop = entry["data_offsets"]
-            numbers = np.frombuffer(memory, kind, (stop - start) // kind.itemsize, 8 + size + start)
+            numbers = memory[begin + start : begin + stop].view(TYPES[entry["dtype"]][0])
             yield name, entry["dtype"], numbers.reshape(entry["shape"])
 
 
@@ -125,9 +118,6 @@ def rope_factors(rope: dict[str, Any], theta: float, head_dim: int) -> np.ndarra
         raise SystemExit(f"rope is scaled by {kind!r}; expected 'default' or 'llama3', which alone are converted here")
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     length = rope["original_max_position_embeddings"]
-    factors = []
-    for i in range(0, head_dim, 2):
-        wavelength = 2 * math.pi * theta ** (i / head_dim)
-        share = min(max((length / wavelength - low) / (high - low), 0.0), 1.0)  # of the frequency as it was
-        factors.append(1 / ((1 - share) / factor + share))
-    return np.array(factors, np.float32)
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
+    shares = np.clip((length / wavelengths - low) / (high - low), 0.0, 1.0)  # of the frequency as it was
+    return np.asarray(1 / ((1 - shares) / factor + shares), np.float32)

@@ -11,21 +11,21 @@ of N rows after a prompt of 100 tokens.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from ctypes import c_int32
 from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import llama_cpp
 import numpy as np
-from answering import Generate, Peer, Started, made, own_output
+from answering import Generate, Peer, made, own_output
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from llama_gguf import convert
 
 PROMPT = 100
-FILE_TYPES = {"q4_0": 2, "q8_0": 7}  # llama.cpp's LLAMA_FTYPE_MOSTLY_...
+Q4_0 = 2  # llama.cpp's LLAMA_FTYPE_MOSTLY_Q4_0
 CHUNK = 512  # rows of a prompt in one pass
 CONTEXT = 4096
 DRAFTS = (3, 8)  # tokens a round: llama.cpp's own default, and more
@@ -33,13 +33,13 @@ DRAFTS = (3, 8)  # tokens a round: llama.cpp's own default, and more
 Propose = Callable[[list[int], int], Sequence[int]]
 
 
-def requantise(source: Path, out: Path, format: str) -> None:
-    """A GGUF in another format, by llama.cpp's own quantiser, the output layer too."""
+def requantise(source: Path, out: Path) -> None:
+    """A GGUF in Q4_0, by llama.cpp's own quantiser, the output layer too."""
     parameters = llama_cpp.llama_model_quantize_default_params()
-    parameters.ftype = FILE_TYPES[format]
+    parameters.ftype = Q4_0
     parameters.pure = True
     if llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), parameters):
-        raise SystemExit(f"llama.cpp did not quantise {source} to {format}")
+        raise SystemExit(f"llama.cpp did not quantise {source} to Q4_0")
 
 
 class Model:
@@ -80,10 +80,8 @@ class Model:
 
     def choices(self, count: int) -> list[int]:
         """What the last rows choose, greedily."""
-        return [int(self._logits(i - count).argmax()) for i in range(count)]
-
-    def _logits(self, row: int) -> np.ndarray:
-        return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(self._context, row), (self._vocabulary,))
+        rows = [llama_cpp.llama_get_logits_ith(self._context, row) for row in range(-count, 0)]
+        return [int(np.ctypeslib.as_array(row, (self._vocabulary,)).argmax()) for row in rows]
 
     def run(self, rows: int) -> float:
         """Seconds of one pass, the logits of all its rows with it, after a prompt of PROMPT tokens."""
@@ -94,6 +92,11 @@ class Model:
         self.read([5] * rows, rows)
         llama_cpp.llama_get_logits(self._context)
         return perf_counter() - began
+
+
+def alike(one: list[int], other: list[int]) -> int:
+    """How many tokens are the same from the start."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def greedy(target: Model, propose: Propose | None = None, draft: Model | None = None) -> Generate:
@@ -109,7 +112,7 @@ def greedy(target: Model, propose: Propose | None = None, draft: Model | None = 
             guess = list(propose(text, left - 1)) if propose is not None and left > 1 else []
             target.read([text[-1], *guess], 1 + len(guess))
             chosen = target.choices(1 + len(guess))
-            right = next((i for i, (a, b) in enumerate(zip(guess, chosen, strict=False)) if a != b), len(guess))
+            right = alike(guess, chosen)
             target.keep(len(text) + right)
             text += chosen[: right + 1]
         return text[len(tokens) :]
@@ -121,8 +124,7 @@ def by_model(draft: Model, most: int) -> Propose:
     """Drafts by a model that reads along."""
 
     def propose(text: list[int], limit: int) -> list[int]:
-        same = next((i for i, (a, b) in enumerate(zip(draft.held, text, strict=False)) if a != b), len(draft.held))
-        draft.keep(min(same, len(text) - 1))
+        draft.keep(min(alike(draft.held, text), len(text) - 1))
         draft.read(text[len(draft.held) :], 1)
         found = draft.choices(1)
         while len(found) < min(most, limit):
@@ -144,43 +146,37 @@ class LlamaCpp(Peer):  # type: ignore[misc]  # whose types are not seen from her
 
     models: dict[str, Model]
 
-    def answer(self, line: str) -> object:
+    def answer(self, asked: dict[str, Any]) -> object:
         """As any peer, and the seconds of passes."""
-        asked = json.loads(line)
         if "rows" not in asked:
-            return super().answer(line)
+            return super().answer(asked)
         return {"seconds": [self.models[asked["format"]].run(asked["rows"]) for _ in range(asked["count"])]}
 
 
 def main() -> None:
     """Convert, then answer."""
     out = own_output()
-    started = Started.from_command_line()
     quiet = llama_cpp.llama_log_callback(lambda *_: None)
     llama_cpp.llama_log_set(quiet, None)
-    peer = LlamaCpp.of("llama-cpp-python", "gguf")
-    peer.about = {"version": llama_cpp.__version__, "system": llama_cpp.llama_print_system_info().decode()}
-
-    def converted(checkpoint: Path, name: str) -> Path:
-        place: Path = made(started.work / name, checkpoint, lambda place: convert(checkpoint, place))
-        return place
-
-    plain = peer.prepare("convert", lambda: converted(started.checkpoint, "model-bf16.gguf"))
-    small = started.work / "model-q4_0.gguf"
-    peer.prepare("quantise", lambda: made(small, started.checkpoint, lambda place: requantise(plain, place, "q4_0")))
-    target = peer.prepare("load", lambda: Model(plain, started.threads))
-    q4_0 = peer.prepare("load q4_0", lambda: Model(small, started.threads))
+    peer = LlamaCpp("llama-cpp-python", "gguf")
+    peer.about |= {"version": llama_cpp.__version__, "system": llama_cpp.llama_print_system_info().decode()}
+    checkpoint, place = peer.checkpoint, peer.work / "model-bf16.gguf"
+    plain = peer.prepare("convert", made, place, checkpoint, partial(convert, checkpoint))
+    place = peer.work / "model-q4_0.gguf"
+    small = peer.prepare("quantise", made, place, checkpoint, partial(requantise, plain))
+    target = peer.prepare("load", Model, plain, peer.threads)
+    q4_0 = peer.prepare("load q4_0", Model, small, peer.threads)
     peer.models = {"bf16": target, "q4_0": q4_0}
     peer.offer("plain", "weights as in the checkpoint", greedy(target))
     peer.offer("lookup", "LlamaPromptLookupDecoding, its defaults", greedy(target, by_lookup()), "plain")
     for most in DRAFTS:
         said = f"its own weights in Q4_0, {most} tokens a round"
         peer.offer(f"draft-q4_0-{most}", said, greedy(target, by_model(q4_0, most), q4_0), "plain")
-    path = started.draft
+    path = peer.draft
     if path is not None:
 
         def drafted(most: int) -> Generate:
-            draft = Model(converted(path, "draft.gguf"), started.threads)
+            draft = Model(made(peer.work / "draft.gguf", path, partial(convert, path)), peer.threads)
             return greedy(target, by_model(draft, most), draft)
 
         for most in DRAFTS:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from answering import Generate, Peer, Started, made, own_output
+from answering import Generate, Peer, made, own_output
 
 out = own_output()
 
@@ -69,15 +69,13 @@ def greedy(pipe: Any, **settings: Any) -> Generate:
 
 def main() -> None:
     """Convert, load, then answer."""
-    started = Started.from_command_line()
-    peer = Peer.of("openvino-genai", "openvino", "optimum-intel", "nncf", "torch", "transformers")
-    threads = started.threads
-
-    checkpoint, work = started.checkpoint, started.work
-    plain = peer.prepare("export", lambda: made(work / "openvino", checkpoint, partial(export, checkpoint)))
-    small, how = work / "openvino-int4", f"groups of {GROUP}"
-    int4 = peer.prepare("compress to int4", lambda: made(small, checkpoint, partial(compress, plain), how))
-    pipe = peer.prepare("load plain", lambda: pipeline(plain, threads))
+    peer = Peer("openvino-genai", "openvino", "optimum-intel", "nncf", "torch", "transformers")
+    checkpoint, threads = peer.checkpoint, peer.threads
+    place = peer.work / "openvino"
+    plain = peer.prepare("export", made, place, checkpoint, partial(export, checkpoint))
+    place, how = peer.work / "openvino-int4", f"groups of {GROUP}"
+    int4 = peer.prepare("compress to int4", made, place, checkpoint, partial(compress, plain), how)
+    pipe = peer.prepare("load plain", pipeline, plain, threads)
     peer.offer("plain", "weights as in the checkpoint, default properties", greedy(pipe))
 
     def lookup(draft: int) -> Generate:
@@ -88,16 +86,15 @@ def main() -> None:
         draft = genai.draft_model(str(folder), "CPU", INFERENCE_NUM_THREADS=threads)
         return greedy(pipeline(plain, threads, draft_model=draft), num_assistant_tokens=DRAFT)
 
+    for mode, tokens in (("lookup", DRAFT), ("lookup-10", 2 * DRAFT)):
+        said = f"prompt_lookup, num_assistant_tokens={tokens}, max_ngram_size={NGRAM}"
+        peer.try_to_offer(mode, said, partial(lookup, tokens), "plain")
     said = f"num_assistant_tokens={DRAFT}"
-    for mode, draft in (("lookup", DRAFT), ("lookup-10", 2 * DRAFT)):
-        settings = f"prompt_lookup, num_assistant_tokens={draft}, max_ngram_size={NGRAM}"
-        peer.try_to_offer(mode, settings, partial(lookup, draft), "plain")
-    peer.try_to_offer("draft-int4", f"its own weights in int4, {said}", lambda: drafted(int4), "plain")
-    path = started.draft
-    if path is not None:
-        place = work / "openvino-draft"
-        made_of = partial(made, place, path, partial(export, path))
-        peer.try_to_offer("draft", f"draft_model {path.name}, {said}", lambda: drafted(made_of()), "plain")
+    peer.try_to_offer("draft-int4", f"its own weights in int4, {said}", partial(drafted, int4), "plain")
+    draft = peer.draft
+    if draft is not None:
+        converted = partial(made, peer.work / "openvino-draft", draft, partial(export, draft))
+        peer.try_to_offer("draft", f"draft_model {draft.name}, {said}", lambda: drafted(converted()), "plain")
     said = f"int4, symmetric, groups of {GROUP}, embedding and head in int8: other weights"
     peer.try_to_offer("int4", said, lambda: greedy(pipeline(int4, threads)))
     peer.serve(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from answering import Generate, Peer, Started, own_output
+from answering import Generate, Peer, own_output
 
 out = own_output()
 
@@ -31,11 +31,9 @@ def greedy(model: Any, **settings: Any) -> Generate:
 
     def generate(tokens: list[int], count: int) -> list[int]:
         ids = torch.tensor([tokens])
+        more = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": count, **settings}
         with torch.inference_mode():
-            found = model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, **settings
-            )
-        new: list[int] = found[0, len(tokens) :].tolist()
+            new: list[int] = model.generate(ids, **more)[0, len(tokens) :].tolist()
         return new
 
     return generate
@@ -43,18 +41,17 @@ def greedy(model: Any, **settings: Any) -> Generate:
 
 def main() -> None:
     """Load, then answer."""
-    started = Started.from_command_line()
-    torch.set_num_threads(started.threads)
-    peer = Peer.of("transformers", "torch")
-    model = peer.prepare("load", lambda: loaded(started.checkpoint))
+    peer = Peer("transformers", "torch")
+    torch.set_num_threads(peer.threads)
+    model = peer.prepare("load", loaded, peer.checkpoint)
     said = f"{str(model.dtype).removeprefix('torch.')}, {model.config._attn_implementation} attention, not compiled"
     peer.offer("plain", said, greedy(model))
     peer.offer("lookup", f"prompt_lookup_num_tokens={LOOKUP}", greedy(model, prompt_lookup_num_tokens=LOOKUP), "plain")
-    path = started.draft
-    if path is not None:
+    draft = peer.draft
+    if draft is not None:
         # how many tokens and how sure is read from the assistant's generation_config, and nowhere else
-        said = f"assistant_model {path.name}, by its own generation_config, otherwise transformers' defaults"
-        peer.try_to_offer("assisted", said, lambda: greedy(model, assistant_model=loaded(path)), "plain")
+        said = f"assistant_model {draft.name}, by its own generation_config, otherwise transformers' defaults"
+        peer.try_to_offer("assisted", said, lambda: greedy(model, assistant_model=loaded(draft)), "plain")
     peer.serve(out)
 
 

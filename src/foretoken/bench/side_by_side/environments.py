@@ -7,13 +7,15 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
 from foretoken.bench.side_by_side.peers import PEERS, Peer, named
 from foretoken.common.files import write_json
+from foretoken.common.provenance import cpu_features
 from foretoken.errors import InputError
 
 MARK = "foretoken-peer.json"  # in an environment that is whole: what it was installed from
@@ -37,11 +39,8 @@ class Environment:
     def preloaded(self) -> list[str]:
         """The libraries of the peer's `preload` that are there."""
         folder = self.python.parent.parent
-
-        def first(patterns: Iterable[str]) -> str | None:
-            return next((found for each in patterns for found in sorted(glob(str(folder / each)))), None)
-
-        return list(filter(None, map(first, self.peer.preload)))
+        groups = [[path for each in group for path in sorted(glob(str(folder / each)))] for group in self.peer.preload]
+        return [found[0] for found in groups if found]
 
 
 def default_place() -> Path:
@@ -59,12 +58,10 @@ def environment(name: str, place: Path) -> Environment:
     peer = named(name)
     if not peer.packages:
         return Environment(peer, Path(sys.executable), ())
-    folder = place / name
-    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    try:
-        installed = tuple(json.loads((folder / MARK).read_bytes())["packages"]) if python.exists() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        installed = None
+    python, installed = place / name / "bin" / "python", None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if python.exists():
+            installed = tuple(json.loads((place / name / MARK).read_bytes())["packages"])
     return Environment(peer, python, installed)
 
 
@@ -116,12 +113,3 @@ def _run(command: list[str], variables: dict[str, str]) -> int:
         raise InputError(
             f"{command[0]} does not run ({error.strerror}); remove its environment, install again"
         ) from None
-
-
-def cpu_features() -> list[str]:
-    """What /proc/cpuinfo says that the processor has; nothing where there is no such file."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    return next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +20,7 @@ from foretoken.bench.decode import Progress
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
-from foretoken.bench.statistics import bandwidths
+from foretoken.bench.statistics import bandwidths, rounded
 from foretoken.bench.target import Ready, Settings
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
@@ -31,6 +31,7 @@ from foretoken.rehearsal import honest
 WARM_UP = 8  # tokens, of the first prompt, in each mode
 MEMORY = 1 << 28  # bytes that are read to see how fast memory is: peers want the rest
 Generate = Callable[[tuple[int, ...], int], tuple[Sequence[int], float]]  # tokens and seconds
+_Asking = tuple[Way, Generate]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +98,8 @@ def _ours(model: Model) -> Generate:
 class _Measurement:
     def __init__(self, asked: Asked, opened: Ready, start: Start, progress: Progress) -> None:
         self._asked, self._opened, self._start, self._progress = asked, opened, start, progress
-        self._ours = [(_our_way(draft, model), _ours(model)) for draft, model in opened.models.items()]
-        self._ways: list[Way] = [way for way, _ in self._ours]
+        self._ours: list[_Asking] = [(_our_way(draft, model), _ours(model)) for draft, model in opened.models.items()]
+        self._ways = [way for way, _ in self._ours]
         self._bandwidth = bandwidth(start.threads, MEMORY)
         self._samples: list[Sample] = []
         self._peers: dict[str, dict[str, Any]] = {}
@@ -108,7 +109,7 @@ class _Measurement:
         return {
             "peers": self._peers,
             **bandwidths(sample.bandwidth for sample in self._samples),
-            "rows": [row(way, self._samples).to_json() for way in self._ways],
+            "rows": [rounded(asdict(row(way, self._samples))) for way in self._ways],
             "samples": [sample.to_json() for sample in self._samples],
         }
 
@@ -116,34 +117,38 @@ class _Measurement:
         """Every prompt in turn with a peer."""
         name = environment.peer.name
         self._progress(f"starting {name}", 0, 1)
-        self._peers[name] = {}
-        ways: dict[str, Way] = {}
+        about: dict[str, Any] = {}
+        self._peers[name] = about
+        ways = []
         try:
             with PeerProcess(environment, self._start) as peer:
-                preloaded = [Path(library).name for library in environment.preloaded]
-                self._peers[name] = {**peer.about, "preloaded": preloaded}
+                about |= {**peer.about, "preloaded": [Path(library).name for library in environment.preloaded]}
                 ways = _ways_of(name, peer.about["modes"], self._asked.modes)
                 self._turns(peer, ways)
         except PeerError as failed:
-            self._peers[name]["error"] = str(failed)
-            ways = ways or {PLAIN: Way(name, PLAIN, "")}
-            ways = {mode: replace(way, why=way.why or str(failed)) for mode, way in ways.items()}
-        self._ways += ways.values()
+            about["error"] = str(failed)
+            ways = ways or [Way(name, PLAIN, "")]
+            for way in ways:
+                way.why = way.why or str(failed)
+        self._ways += ways
 
-    def _turns(self, peer: PeerProcess, ways: dict[str, Way]) -> None:
+    def _turns(self, peer: PeerProcess, ways: Sequence[Way]) -> None:
+        plain_first = sorted(ways, key=lambda way: way.of is not None)
+        theirs: list[_Asking] = [(way, partial(peer.ask, way.mode)) for way in plain_first]
         prompts = self._opened.tokens
         done, total = 0, self._asked.repeats * len(prompts)
-        for way, generate in self._now(peer, ways):
+        for way, generate in filter(_works, [*self._ours, *theirs]):
             self._progress(f"warming up {way.engine} {way.mode}", 0, total)
-            with _noting_failures(ways, way):
+            with _noting_failure(way, ways):
                 generate(next(iter(prompts.values())), WARM_UP)
         for repeat in range(self._asked.repeats):
             for number, (prompt, tokens) in enumerate(prompts.items()):
                 self._progress(f"{peer.name}, {prompt}", done, total)
                 turn, memory = (peer.name, prompt, repeat), self._bandwidth()
                 before: dict[tuple[str, str], float] = {}  # seconds for the prompt and one token, by engine and mode
-                for way, generate in self._now(peer, ways, turned=(repeat + number) % 2 == 1):
-                    with _noting_failures(ways, way):
+                order = [*self._ours, *theirs] if (repeat + number) % 2 == 0 else [*theirs, *self._ours]
+                for way, generate in filter(_works, order):
+                    with _noting_failure(way, ways):
                         if way.of is None:
                             before[way.engine, way.mode] = generate(tokens, 1)[1]
                         new, seconds = generate(tokens, self._opened.new_tokens)
@@ -151,29 +156,25 @@ class _Measurement:
                         self._samples.append(Sample(way.engine, way.mode, *turn, tuple(new), seconds, alone, memory))
                 done += 1
 
-    def _now(self, peer: PeerProcess, ways: dict[str, Way], *, turned: bool = False) -> Iterator[tuple[Way, Generate]]:
-        """Who has a turn: we, then the peer, or `turned` round; plain modes before those compared with them."""
-        theirs: list[tuple[Way, Generate]] = [
-            (ways[mode], partial(peer.ask, mode)) for mode in sorted(ways, key=lambda mode: ways[mode].of is not None)
-        ]
-        for way, generate in [*theirs, *self._ours] if turned else [*self._ours, *theirs]:
-            if way.engine == OURS or ways[way.mode].why is None:  # it may have failed in this turn
-                yield way, generate
+
+def _works(asking: _Asking) -> bool:
+    """Whether it has not failed, in this turn or before."""
+    return asking[0].why is None
 
 
 @contextmanager
-def _noting_failures(ways: dict[str, Way], way: Way) -> Iterator[None]:
-    """Within it, a mode that fails is noted, with those that are compared with it; a peer that is over is an error."""
+def _noting_failure(way: Way, ways: Sequence[Way]) -> Iterator[None]:
+    """Within it, a mode that fails is noted, with those of its peer's `ways` that are compared with it; a peer that is
+    over is an error."""
     try:
         yield
     except PeerError as failed:
         if failed.is_over:
             raise
-        for mode, other in ways.items():
-            if mode == way.mode:
-                ways[mode] = replace(other, why=str(failed))
-            elif other.of == way.mode:
-                ways[mode] = replace(other, why=f"{way.mode} failed: {failed}")
+        way.why = str(failed)
+        for other in ways:
+            if other.of == way.mode:
+                other.why = f"{way.mode} failed: {failed}"
 
 
 def _our_way(draft: str, model: Model) -> Way:
@@ -182,12 +183,12 @@ def _our_way(draft: str, model: Model) -> Way:
     return Way(OURS, PLAIN if is_plain else draft, settings, of=None if is_plain else PLAIN)
 
 
-def _ways_of(name: str, modes: dict[str, dict[str, Any]], wanted: Sequence[str] | None) -> dict[str, Way]:
+def _ways_of(name: str, modes: dict[str, dict[str, Any]], wanted: Sequence[str] | None) -> list[Way]:
     """A peer's modes as it tells them: those that are wanted, and the plain ones that they are compared with."""
-    kept = set(modes) if wanted is None else {mode for mode in modes if mode in wanted}
-    kept |= {str(modes[mode].get("of") or mode) for mode in kept} | ({PLAIN} & set(modes))
-    return {
-        mode: Way(name, mode, str(about.get("settings", "")), about.get("of"), about.get("error"))
+    kept = {PLAIN, *(modes if wanted is None else wanted)}
+    kept |= {about["of"] for mode, about in modes.items() if mode in kept and about.get("of")}
+    return [
+        Way(name, mode, str(about.get("settings", "")), about.get("of"), about.get("error"))
         for mode, about in modes.items()
         if mode in kept
-    }
+    ]

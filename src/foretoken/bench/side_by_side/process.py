@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import signal
 import subprocess
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from select import select
+from typing import Any
 
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.errors import cut
 
-_PATIENCE = 20  # seconds that a program has to end by itself
+_PATIENCE = 20.0  # seconds that a program has to end by itself
 
 
 class PeerError(Exception):
     """A peer said nothing that can be used. `is_over`: it will not answer again."""
 
-    def __init__(self, why: str, *, is_over: bool) -> None:
+    def __init__(self, why: str, *, is_over: bool = True) -> None:
         super().__init__(why)
         self.is_over = is_over
 
@@ -49,13 +48,13 @@ class PeerProcess:
     def __init__(self, environment: Environment, start: Start) -> None:
         self.name = environment.peer.name
         self._timeout = start.timeout
-        self._is_over = False
         self._log = start.work / f"{self.name}.log"
-        given = [start.checkpoint, start.work, start.threads, *([start.draft] if start.draft is not None else [])]
+        program, draft = environment.peer.program, [] if start.draft is None else [start.draft]
+        command = [environment.python, program, start.checkpoint, start.work, start.threads, *draft]
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
-                    [str(environment.python), str(environment.peer.program), *map(str, given)],
+                    list(map(str, command)),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -66,17 +65,15 @@ class PeerProcess:
                     env=variables(environment, start.threads),
                 )
         except OSError as error:
-            raise PeerError(f"{environment.python} does not run ({error.strerror})", is_over=True) from None
-        self._lines: queue.Queue[str | None] = queue.Queue()
+            raise PeerError(f"{environment.python} does not run ({error.strerror})") from None
         assert self._process.stdout is not None
-        self._listener = threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True)
-        self._listener.start()
+        self._answers = self._process.stdout
         try:
             self.about = self._heard()
             if not isinstance(self.about.get("modes"), dict):
-                raise PeerError(f"said {json.dumps(self.about):.80}, expected its modes", is_over=True)
-        except PeerError:
-            self.end()
+                raise PeerError(f"said {json.dumps(self.about):.80}, expected its modes")
+        except BaseException:
+            self.end(0.1)
             raise
         self._send(signal.SIGSTOP)
 
@@ -84,9 +81,8 @@ class PeerProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None and not issubclass(kind, Exception):
-            self._is_over = True  # somebody interrupts, and does not want to wait until it has said good-bye
-        self.end()
+        # who interrupts does not want to wait until it has said good-bye, and what fails may never say it
+        self.end(_PATIENCE if kind is None else 0.1)
 
     def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
         """So many tokens that follow, and the seconds it took. Raises PeerError."""
@@ -95,7 +91,7 @@ class PeerProcess:
             case {"tokens": list(new), "seconds": int() | float() as seconds} if len(new) == count and seconds > 0:
                 if all(isinstance(token, int) for token in new):
                     return new, float(seconds)
-        raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds", is_over=True)
+        raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds")
 
     def told(self, asked: dict[str, Any]) -> dict[str, Any]:
         """What it answers. Raises PeerError."""
@@ -104,57 +100,45 @@ class PeerProcess:
             print(json.dumps(asked), file=self._process.stdin, flush=True)
             heard = self._heard()
         except OSError:
-            raise self._ended() from None
+            raise PeerError(self._how_it_ended()) from None
         finally:
             self._send(signal.SIGSTOP)
         if "error" in heard:
             raise PeerError(_short(heard["error"]), is_over=False)
         return heard
 
-    def end(self) -> None:
-        """End it, and whatever it started."""
+    def end(self, patience: float) -> None:
+        """End it, and whatever it started. patience: seconds that it has to do so by itself."""
         self._send(signal.SIGCONT)
         process = self._process
         with suppress(OSError, subprocess.TimeoutExpired):
             if process.stdin is not None:
                 process.stdin.close()  # which is how it is told
-            process.wait(0.1 if self._is_over else _PATIENCE)
+            process.wait(patience)
         self._send(signal.SIGKILL)
         process.wait()
-        self._listener.join(_PATIENCE)
+        self._answers.close()
 
     def _heard(self) -> dict[str, Any]:
-        try:
-            line = self._lines.get(timeout=self._timeout)
-        except queue.Empty:
-            self._is_over = True
-            raise PeerError(f"said nothing for {self._timeout:g} seconds", is_over=True) from None
-        if line is None:
-            raise self._ended()
-        try:
+        if not select([self._answers], [], [], self._timeout)[0]:
+            raise PeerError(f"said nothing for {self._timeout:g} seconds")
+        line = self._answers.readline()
+        if not line:
+            raise PeerError(self._how_it_ended())
+        with suppress(ValueError):
             heard = json.loads(line)
-        except ValueError:
-            heard = None
-        if not isinstance(heard, dict):
-            self._is_over = True
-            raise PeerError(f"said {_short(line)!r}, which is no JSON object", is_over=True)
-        return heard
+            if isinstance(heard, dict):
+                return heard
+        raise PeerError(f"said {_short(line)!r}, which is no JSON object")
 
-    def _ended(self) -> PeerError:
-        self._is_over = True
+    def _how_it_ended(self) -> str:
         try:
             code = self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            return PeerError("closed its output, and goes on", is_over=True)
+            return "closed its output, and goes on"
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         said = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-        return PeerError(f"{how}: {_short(said[-1])}" if said else how, is_over=True)
-
-    def _listen(self, answers: IO[str]) -> None:
-        with answers:
-            for line in answers:
-                self._lines.put(line)
-        self._lines.put(None)
+        return f"{how}: {_short(said[-1])}" if said else how
 
     def _send(self, number: signal.Signals) -> None:
         with suppress(ProcessLookupError):

@@ -9,41 +9,37 @@ from foretoken.bench.pages import asked, how_sure, markdown, memory, rehearsed, 
 
 def table(record: dict[str, Any]) -> str:
     """A record's rows as a table, with what was measured above it and what did not run below."""
-    rows = record["rows"]
-    ran = [row for row in rows if row["why"] is None]
-    sure = how_sure(record["suite"]["prompts"])
-    head = [
-        "engine",
-        "mode",
-        "ms a token",
-        "tokens/s",
-        "with prompts",
-        f"x our plain ({sure})",
-        f"x its own plain ({sure})",
-        f"our best is x ({sure})",
-        "as its own plain",
-        "as ours",
-    ]
-    body = [
-        [
-            row["engine"],
-            row["mode"],
-            f"{row['ms_per_token']:.1f}",
-            f"{row['tokens_per_second']:.1f}",
-            f"{1e3 / row['ms_per_token_with_prompt']:.1f}",
-            times(row["times_our_plain"], row["times_our_plain_interval"]),
-            times(row["times_own_plain"], row["times_own_plain_interval"]),
-            times(row["our_best_times"], row["our_best_times_interval"]),
-            "" if row["of"] is None else _equal(row["equal_to_own_plain"], row["prompts"]),
-            f"{row['equal_to_ours']} of {row['prompts']} ({row['like_ours']:g} tokens)",
-        ]
-        for row in ran
-    ]
-    lines = [where(record), "", _about(record), "", *markdown(head, body), ""]
+    rows, sure = record["rows"], how_sure(record["suite"]["prompts"])
+    ran = [_cells(row, sure) for row in rows if row["why"] is None]
+    lines = [where(record), "", _about(record), ""]
+    if ran:
+        lines += [*markdown(list(ran[0]), [list(cells.values()) for cells in ran]), ""]
     for row in rows:
         lines += _remarks(row, f"- {row['engine']} {row['mode']}")
-    lines += [f"- {name}: {_versions(peer)}" for name, peer in record["peers"].items() if peer.get("versions")]
+    for name, peer in record["peers"].items():
+        versions = [f"{package} {version}" for package, version in peer.get("versions", {}).items()]
+        lines += [f"- {name}: {', '.join(versions)}"] if versions else []
     return "\n".join(map(shown, lines)).rstrip() + "\n"
+
+
+def _cells(row: dict[str, Any], sure: str) -> dict[str, str]:
+    """What a row has in each column."""
+
+    def compared(name: str) -> str:
+        return times(row[name], row[f"{name}_interval"])
+
+    return {
+        "engine": row["engine"],
+        "mode": row["mode"],
+        "ms a token": f"{row['ms_per_token']:.1f}",
+        "tokens/s": f"{row['tokens_per_second']:.1f}",
+        "with prompts": f"{1e3 / row['ms_per_token_with_prompt']:.1f}",
+        f"x our plain ({sure})": compared("times_our_plain"),
+        f"x its own plain ({sure})": compared("times_own_plain"),
+        f"our best is x ({sure})": compared("our_best_times"),
+        "as its own plain": "" if row["of"] is None else _equal(row["equal_to_own_plain"], row["prompts"]),
+        "as ours": f"{row['equal_to_ours']} of {row['prompts']} ({row['like_ours']:g} tokens)",
+    }
 
 
 def _remarks(row: dict[str, Any], name: str) -> list[str]:
@@ -80,7 +76,3 @@ def _about(record: dict[str, Any]) -> str:
 
 def _equal(count: int, prompts: int) -> str:
     return f"yes, {count} of {prompts}" if count == prompts else f"NO, {count} of {prompts}"
-
-
-def _versions(peer: dict[str, Any]) -> str:
-    return ", ".join(f"{package} {version}" for package, version in peer["versions"].items())

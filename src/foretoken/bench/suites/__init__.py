@@ -4,7 +4,7 @@ types      a prompt, a suite, and the hash by which two records are compared
 opening    from what a user calls a suite to its prompts: `open_suite`
 heldout    the suite that is built in, cut from the standard library
 table      data sets of the hub, a line each, and how a row of each becomes a prompt
-datasets   their rows, in files; hub downloads these
+datasets   their files, from the hub or one's own, and the prompts in these
 files      prompts in files: one's own, and Spec-Bench's
 rows       rows of files that others wrote, and what may be wrong with them
 """

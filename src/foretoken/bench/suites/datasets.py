@@ -1,4 +1,4 @@
-"""Data sets in files, laid out as on the hub, and the prompts that their rows become."""
+"""Data sets in files, from the hub or laid out as there, and the prompts that their rows become."""
 
 from __future__ import annotations
 
@@ -6,20 +6,44 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from foretoken.bench.suites.rows import SUFFIXES, Row, read_rows
+from foretoken.bench.suites.rows import SUFFIXES, read_rows
 from foretoken.bench.suites.table import DataSet
 from foretoken.bench.suites.types import Prompt
+from foretoken.common.files import readable
+from foretoken.common.source import snapshot
 from foretoken.errors import InputError, quoted
 from foretoken.text.tokenizer import Tokenizer
+
+CONVERTED = "refs/convert/parquet"  # a branch of every data set, which the hub writes itself
+
+
+def download(data_set: DataSet) -> list[Path]:
+    """The files of a data set: as the hub has them, else as it has converted them; downloaded, or where an earlier
+    download put them. Raises InputError."""
+    name, hub = data_set.name, data_set.hub
+    yours = f"give the rows that you have: {name}=FOLDER_OR_FILE"
+    explained = {
+        "gated": f"{hub} is gated; accept its terms on its page, then log in with `hf auth login`, or {yours}",
+        "revision": f"{hub} on the hub has neither {data_set.files} nor a converted copy; {yours}",
+        "repository": f"the hub has no data set {hub!r} any more, or it is private; log in, or {yours}",
+        "hub": f"no hub could be reached for {hub} (WHY); connect, or {yours}",
+        "download": f"{hub} could not be downloaded (WHY); try again, or {yours}",
+    }
+    for revision, files in ((None, data_set.files), (CONVERTED, data_set.converted)):
+        asked = {"repo_type": "dataset", "revision": revision, "allow_patterns": files}
+        found = files_in(snapshot(hub, InputError, explained, **asked), data_set)
+        if found:
+            return found
+    raise InputError(
+        f"{hub} on the hub holds no {data_set.files} any more; get its rows yourself, and give {name}=FILE"
+    )
 
 
 def files_in(folder: Path, data_set: DataSet) -> list[Path]:
     """The files of a data set in a folder laid out as on the hub, in its repository or in one of its folders."""
     patterns = (data_set.files, data_set.converted, Path(data_set.files).name)
-    try:
+    with readable(folder, f"name a folder of {data_set.hub}"):
         return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read ({error.strerror}); name a folder of {data_set.hub}") from None
 
 
 def local_files(place: Path, data_set: DataSet) -> list[Path]:
@@ -46,19 +70,17 @@ def prompts_of(
             "give prompts of token ids"
         )
     rows = (row for file in files for row in read_rows(file, data_set.columns))
-    most = None if data_set.category else count
-    prompts = [_prompt(data_set, row, at, tokenizer) for at, row in enumerate(islice(rows, most), 1)]
+    prompts = []
+    for at, row in enumerate(islice(rows, None if data_set.category else count), 1):
+        name = row.name(data_set.id) if data_set.id else f"row {at}"
+        category = row.name(data_set.category) if data_set.category else ""
+        turns = data_set.turns(row)
+        if data_set.cut and tokenizer is not None:
+            turns = tuple(shorten(turn, data_set.cut, tokenizer) for turn in turns)
+        prompts.append(Prompt(name, turns, category, data_set.chat))
     if not prompts:
         raise InputError(f"{files[0]} holds no row; expected some of {data_set.hub}")
     return prompts
-
-
-def _prompt(data_set: DataSet, row: Row, at: int, tokenizer: Tokenizer | None) -> Prompt:
-    turns = data_set.turns(row)
-    if data_set.cut and tokenizer is not None:
-        turns = tuple(shorten(turn, data_set.cut, tokenizer) for turn in turns)
-    name = row.name(data_set.id) if data_set.id else f"row {at}"
-    return Prompt(name, turns, row.name(data_set.category) if data_set.category else "", data_set.chat)
 
 
 def shorten(text: str, most: int, tokenizer: Tokenizer) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foretoken.bench.suites.rows import Row, json_lines
 from foretoken.bench.suites.types import Asked, Prompt
-from foretoken.common.files import read_bytes
+from foretoken.common.files import read_bytes, readable
 from foretoken.errors import InputError
 
 EXPECTED = (
@@ -26,10 +26,8 @@ def text_prompts(path: Path) -> list[Prompt]:
     """A text, or every .txt of a folder in the order of their names, each one prompt."""
     if not path.is_dir():
         return [_text_prompt(path)]
-    try:
+    with readable(path, "name a folder of .txt files"):
         files = sorted(file for file in path.iterdir() if file.suffix == ".txt" and file.is_file())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a folder of .txt files") from None
     if not files:
         raise InputError(f"the folder {path} holds no .txt file; {EXPECTED}")
     return [_text_prompt(file) for file in files]
@@ -39,13 +37,13 @@ def json_prompts(path: Path) -> tuple[list[Prompt], bool]:
     """The prompts of a file of JSON lines, and whether they are Spec-Bench's: the first line says."""
     prompts: list[Prompt] = []
     read: Callable[[Row], Prompt] | None = None
-    lines: dict[str, str] = {}  # of each id, where it was
+    lines: dict[str, int] = {}  # of each id, where it was
     for row in json_lines(path):
         read = read or (_question if "question_id" in row.values else _own)
         prompt = read(row)
         if prompt.id in lines:
-            raise InputError(f"{row.where}: the id {prompt.id!r} is that of {lines[prompt.id]}, expected another")
-        lines[prompt.id] = f"line {row.number}"
+            raise InputError(f"{row.where}: the id {prompt.id!r} is that of line {lines[prompt.id]}, expected another")
+        lines[prompt.id] = row.number
         prompts.append(prompt)
     if not prompts:
         raise InputError(f"{path} holds no prompt; {EXPECTED}")
@@ -72,9 +70,8 @@ def _own(row: Row) -> Prompt:
 
 def _text_prompt(path: Path) -> Prompt:
     try:
-        text = read_bytes(path).decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a file of text") from None
+        with readable(path, "name a file of text"):
+            text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{path}, line {line} is not UTF-8 (byte {error.start} of the file); expected text") from None

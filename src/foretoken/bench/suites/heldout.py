@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from foretoken.bench.suites.types import Prompt
@@ -16,7 +17,8 @@ from foretoken.errors import InputError
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
 
-BUILT_IN = {path.stem: path for path in sorted(Path(__file__).parent.glob("*.json"))}
+BUILT_IN = {"heldout-20": 20, "heldout-40": 40}  # so many of the prompts
+CUTS = Path(__file__).with_name("heldout.json")
 LENGTH = 128  # tokens
 MAX_NEW_TOKENS = 200
 LICENCE = "PSF-2.0"
@@ -43,7 +45,7 @@ def load_cuts(name: str, tokenizer: Tokenizer) -> list[Cut]:
     """Where the prompts of a suite are found, with what is found there."""
     texts = dict(corpus.read_texts(corpus.HELDOUT_FILES))
     cuts = []
-    for entry in json.loads(BUILT_IN[name].read_bytes()):
+    for entry in json.loads(CUTS.read_bytes())[: BUILT_IN[name]]:
         cut = _cut(entry["file"], texts.get(entry["file"], ""), entry["offset"], tokenizer)
         if cut is None or cut.sha256 != entry["sha256"]:
             raise InputError(
@@ -58,14 +60,12 @@ def cut_suite(tokenizer: Tokenizer, count: int) -> list[Cut]:
     """`count` held-out prompts, spread over all files; the longest files give more than one."""
     texts = corpus.read_texts(corpus.HELDOUT_FILES)
     texts.sort(key=lambda item: (-len(item[1]), item[0]))
-    cuts: list[Cut] = []
-    for share in (3, 2):  # from a third of the way into each file on, then from half of the way
-        for name, text in texts:
-            at = text.find("\n", len(text) // share) + 1
-            cut = _cut(name, text, at, tokenizer)
-            if cut is not None and len(cuts) < count:
-                cuts.append(cut)
-    return cuts
+    cuts = (
+        _cut(name, text, text.find("\n", len(text) // share) + 1, tokenizer)
+        for share in (3, 2)  # from a third of the way into each file on, then from half of the way
+        for name, text in texts
+    )
+    return list(islice(filter(None, cuts), count))
 
 
 def _cut(file: str, text: str, offset: int, tokenizer: Tokenizer) -> Cut | None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from foretoken.bench.suites import heldout
-from foretoken.bench.suites.datasets import local_files, prompts_of
+from foretoken.bench.suites.datasets import download, local_files, prompts_of
 from foretoken.bench.suites.files import EXPECTED, json_prompts, text_prompts, told
-from foretoken.bench.suites.hub import download
-from foretoken.bench.suites.table import DATA_SETS, DataSet
+from foretoken.bench.suites.table import DATA_SETS
 from foretoken.bench.suites.types import Prompt, Suite, digest, first
 from foretoken.errors import InputError, nearest, quoted
 from foretoken.settings.generate import GenerateSettings
@@ -32,30 +30,31 @@ def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = No
         raise InputError(f"the number of prompts is {count!r:.40}, expected a whole number from 1 on")
     name, equals, place = spec.partition("=")
     if spec in heldout.BUILT_IN:
-        prompts = heldout.heldout(spec, tokenizer)
-        return _suite(spec, prompts, count, heldout.MAX_NEW_TOKENS, "", heldout.LICENCE)
-    if spec in DATA_SETS:
-        return _data_set(DATA_SETS[spec], download(DATA_SETS[spec]), DATA_SETS[spec].hub, tokenizer, count)
-    if equals and name in DATA_SETS:
-        if not place:
-            raise InputError(f"{spec!r} names no place; expected {name}=FOLDER_OR_FILE, or {name} for the hub's")
-        path = Path(os.path.expanduser(place))
-        return _data_set(DATA_SETS[name], local_files(path, DATA_SETS[name]), told(path), tokenizer, count)
-    return _from_path(spec, count)
+        return _suite(spec, heldout.heldout(spec, tokenizer), count, heldout.MAX_NEW_TOKENS, licence=heldout.LICENCE)
+    if name not in DATA_SETS:
+        return _from_path(spec, count)
+    if equals and not place:
+        raise InputError(f"{spec!r} names no place; expected {name}=FOLDER_OR_FILE, or {name} for the hub's")
+    data_set, path = DATA_SETS[name], Path(os.path.expanduser(place))
+    files = local_files(path, data_set) if equals else download(data_set)
+    prompts = prompts_of(data_set, files, tokenizer, count)
+    source = told(path) if equals else data_set.hub
+    return _suite(name, prompts, count, data_set.max_new_tokens, source, data_set.licence)
 
 
 def _from_path(spec: str, count: int | None) -> Suite:
     if not spec:
         raise InputError(f"no suite is named; {EXPECTED}, or a name{nearest(spec, _NAMES)}")
     path = Path(os.path.expanduser(spec))  # as it is where ~ is nobody's
+    name, most = told(path), GenerateSettings.max_new_tokens
     if os.path.isdir(path) or (os.path.isfile(path) and path.suffix == ".txt"):
-        return _suite(told(path), text_prompts(path), count, GenerateSettings.max_new_tokens, told(path), "")
+        return _suite(name, text_prompts(path), count, most, name)
     if os.path.isfile(path) and path.suffix == ".jsonl":
         prompts, is_spec_bench = json_prompts(path)
         if is_spec_bench:
             licence = "that of each data set it is made of"
-            return _suite("spec-bench", prompts, count, SPEC_BENCH_TOKENS, told(path), licence)
-        return _suite(told(path), prompts, count, GenerateSettings.max_new_tokens, told(path), "")
+            return _suite("spec-bench", prompts, count, SPEC_BENCH_TOKENS, name, licence)
+        return _suite(name, prompts, count, most, name)
     if os.path.exists(path):
         raise InputError(f"{quoted(spec, 200)} is no suite; {EXPECTED}")
     if path.suffix in (".jsonl", ".txt"):
@@ -63,13 +62,8 @@ def _from_path(spec: str, count: int | None) -> Suite:
     raise InputError(f"there is no suite {quoted(spec, 200)}, nor such a file{nearest(spec.partition('=')[0], _NAMES)}")
 
 
-def _data_set(
-    data_set: DataSet, files: Sequence[Path], source: str, tokenizer: Tokenizer | None, count: int | None
+def _suite(
+    name: str, prompts: list[Prompt], count: int | None, most: int, source: str = "", licence: str = ""
 ) -> Suite:
-    prompts = prompts_of(data_set, files, tokenizer, count)
-    return _suite(data_set.name, prompts, count, data_set.max_new_tokens, source, data_set.licence)
-
-
-def _suite(name: str, prompts: list[Prompt], count: int | None, most: int, source: str, licence: str) -> Suite:
     chosen = first(prompts, count)
     return Suite(name, digest(chosen), chosen, most, source, licence)

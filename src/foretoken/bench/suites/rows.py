@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from foretoken.common.files import readable
 from foretoken.errors import InputError, quoted
 from foretoken.text.tokenizer import expect_whole
 
@@ -95,40 +96,32 @@ class Row:
 
 
 def read_rows(path: Path, fields: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file, one after the other; of a parquet file, `fields` alone. Raises InputError."""
+    """The rows of a file with one of the SUFFIXES, one after the other; of a parquet file, `fields` alone. Raises
+    InputError."""
     if path.suffix == ".parquet":
         return parquet_rows(path, fields)
-    if path.suffix == ".csv":
-        return csv_rows(path)
-    if path.suffix == ".jsonl":
-        return json_lines(path)
-    raise InputError(f"{path} is no file of rows; expected one that ends in {', '.join(SUFFIXES)}")
+    return csv_rows(path) if path.suffix == ".csv" else json_lines(path)
 
 
 def json_lines(path: Path) -> Iterator[Row]:
     """The objects of a file of JSON lines. Empty lines are passed over."""
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):
-                if line.removeprefix(_BOM).strip():
-                    where = f"{path}, line {number}"
-                    yield Row(where, number, _object(line.removeprefix(_BOM), where))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a file of prompts") from None
+    with readable(path, "name a file of prompts"), open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            said, where = line.removeprefix(_BOM).rstrip(), f"{path}, line {number}"
+            if said:
+                yield Row(where, number, _object(said, where))
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
     """The rows of a CSV file, by the names in its first line."""
-    reader = None
+    line = 0
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with readable(path, "name a file of rows"), open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, strict=True)
             for values in reader:
-                yield Row(f"{path}, line {reader.line_num}", reader.line_num, values)
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a file of rows") from None
+                line = reader.line_num
+                yield Row(f"{path}, line {line}", line, values)
     except (csv.Error, UnicodeDecodeError) as error:
-        line = reader.line_num if reader is not None else 1
         raise InputError(f"{path}, after line {line}: no CSV in UTF-8 ({error}); fetch the file again") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,12 +61,12 @@ def first(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
     """The first `count` prompts in their order; of several categories, the first ones of each, as evenly as it goes."""
     if count is None or count >= len(prompts):
         return tuple(prompts)
-    seen: dict[str, int] = {}
+    seen = Counter[str]()
     rounds = []  # how many of its category came before
     for prompt in prompts:
-        rounds.append(seen.get(prompt.category, 0))
-        seen[prompt.category] = rounds[-1] + 1
-    taken = sorted(range(len(prompts)), key=lambda at: (rounds[at], at))[:count]
+        rounds.append(seen[prompt.category])
+        seen[prompt.category] += 1
+    taken = sorted(range(len(prompts)), key=rounds.__getitem__)[:count]  # of one round, in their order
     return tuple(prompts[at] for at in sorted(taken))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from contextlib import ExitStack
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -116,14 +117,12 @@ def run(
     else:
         ready = [environments.expect_ready(name, place) for name in dict.fromkeys(peer)]
 
-    def keep(record: dict[str, Any]) -> None:
-        if json_file is not None:
-            write_json(json_file, record)
-
-    with ExitStack() as stack:
-        stack.enter_context(stoppable())  # peers and what they converted are taken away
-        stack.enter_context(saying())
-        folder = work or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foretoken-peers-")))
+    keep = None if json_file is None else partial(write_json, json_file)
+    with (
+        stoppable(),  # peers and what they converted are taken away
+        saying(),
+        tempfile.TemporaryDirectory(prefix="foretoken-peers-") if work is None else nullcontext(work) as folder,
+    ):
         asked = measuring.Asked(
             model,
             _DRAFTS if draft is None else draft,
@@ -132,7 +131,7 @@ def run(
             max_new_tokens=max_new_tokens,
             repeats=repeats,
             peers=ready,
-            work=folder,
+            work=Path(folder),
             peer_draft=peer_draft,
             modes=mode,
             timeout=timeout,
