@@ -23,7 +23,7 @@ from rich.progress import Progress
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
-from foretoken.bench.samples import added
+from foretoken.bench.samples import counted
 from foretoken.bench.script import add_model_and_suite, carry_out, drafting, first_turns, suite_for
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.recipe import Level, LoadedLevel
@@ -77,14 +77,11 @@ def measure(model: Model, prompts: list[tuple[int, ...]], new_tokens: int, tempe
     """What a model's draft gains over some prompts."""
     settings = {"max_new_tokens": new_tokens, "temperature": temperature, "ignore_eos": True}
     done = [model.generate(prompt, seed=number, **settings) for number, prompt in enumerate(prompts)]
-    told = drafting(done)
+    counts = counted(done)
     return {
-        "mean_acceptance_length": told["mean_acceptance_length"],
-        "draft_acceptance_rate": round(told["accepted_tokens"] / told["draft_tokens"], 4),
-        "accepted_per_position": list(added(each.stats.accepted_per_position for each in done)),
-        "drafts": sum(each.stats.drafts for each in done),
-        "draft_tokens": told["draft_tokens"],
-        "accepted_tokens": told["accepted_tokens"],
+        "mean_acceptance_length": drafting(done)["mean_acceptance_length"],
+        "draft_acceptance_rate": round(counts["accepted_tokens"] / counts["draft_tokens"], 4),
+        **{name: counts[name] for name in ("accepted_per_position", "drafts", "draft_tokens", "accepted_tokens")},
     }
 
 

@@ -20,19 +20,19 @@ from typing import Any
 from foretoken.api.build import load
 from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.bench.ceilings import Ceiling
-from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass
+from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass, seconds_on
 from foretoken.bench.script import carry_out
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.peers import PEERS
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
-from foretoken.bench.turns import Timed, clocked, in_turn, memory_speed, milliseconds, some
+from foretoken.bench.turns import Timed, in_turn, memory_speed, some
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import Weights
 from foretoken.errors import InputError
 from foretoken.formats import format_of
-from foretoken.prices.measuring import read_prompt
+from foretoken.prices.measuring import clocked, read_prompt
 
 Kind = int | str  # rows of a pass, or "draft"
 ROWS = (1, 2, 4, 8, 16)
@@ -57,9 +57,7 @@ def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:
 
 def steps(decoder: Decoder, cache: Cache) -> float:
     """Seconds a token of a chain that is drafted in one call."""
-    seconds = clocked(partial(decoder.draft_chain, cache, 5, STEPS))
-    cache.discard()
-    return seconds / STEPS
+    return seconds_on(cache, decoder.draft_chain, cache, 5, STEPS) / STEPS
 
 
 def llama_cpp(peer: PeerProcess, rows: int) -> list[float]:
@@ -135,7 +133,7 @@ def _beside(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed
     theirs = {rows: timed[PEER_NAME, rows] for rows in ROWS}
     return {
         "format": "Q4_0",
-        "milliseconds": {rows: milliseconds(its.seconds) for rows, its in theirs.items()},
+        "milliseconds": {rows: its.milliseconds for rows, its in theirs.items()},
         "faster_than_it": {
             label: {rows: round(its.median / timed[label, rows].median, 2) for rows, its in theirs.items()}
             for label in decoders

@@ -8,6 +8,9 @@ from typing import Any
 from foretoken.bench.fields import is_number
 from foretoken.bench.statistics import FEWEST, SLOW
 from foretoken.common.provenance import isa_of
+from foretoken.errors import one_line
+
+shown = one_line  # a line for a terminal, too, which should not obey what stands in a file
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -24,11 +27,6 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
     under = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     return [line(cells[0]), f"| {' | '.join(under)} |", *map(line, cells[1:])]
-
-
-def shown(line: str) -> str:
-    """A line for a terminal, too, which should not obey what stands in a file."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 def where(record: dict[str, Any]) -> str:

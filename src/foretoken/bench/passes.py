@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from foretoken.api.build import load
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.script import carry_out
-from foretoken.bench.turns import clocked, in_turn, some
+from foretoken.bench.turns import in_turn, some
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
@@ -37,7 +37,7 @@ from foretoken.decoder.shapes import expected_shapes
 from foretoken.errors import InputError
 from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp
-from foretoken.prices.measuring import read_prompt, seconds_of
+from foretoken.prices.measuring import clocked, read_prompt, seconds_of
 
 # the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
 SHAPE: dict[str, Any] = {
@@ -95,11 +95,16 @@ def write_checkpoint(folder: Path, layers: int) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
-    """Seconds of a pass, what its rows choose with it."""
-    seconds = clocked(partial(decoder.run, chain(cache, [5] * rows)))
+def seconds_on(cache: Cache, run: Callable[..., object], *given: object) -> float:
+    """Seconds of what places rows behind a cache, which are taken off again."""
+    seconds = clocked(partial(run, *given))
     cache.discard()
     return seconds
+
+
+def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
+    """Seconds of a pass, what its rows choose with it."""
+    return seconds_on(cache, decoder.run, chain(cache, [5] * rows))
 
 
 def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int) -> list[dict[str, Any]]:
@@ -154,11 +159,9 @@ def prefill(folder: Path, lengths: Sequence[int], rounds: int) -> list[dict[str,
     results = []
     for length in lengths:
         prompt = [7 + i % 1000 for i in range(length)]
-        runs: dict[str, Callable[[], object]] = {
-            "seconds": partial(ours.generate, prompt, max_new_tokens=1, ignore_eos=True),
-            "transformers_seconds": partial(forward, torch.tensor([prompt]), use_cache=True, logits_to_keep=1),
-        }
-        seconds = seconds_of(runs, rounds)
+        own = partial(ours.generate, prompt, max_new_tokens=1, ignore_eos=True)
+        other = partial(forward, torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+        seconds = seconds_of({"seconds": own, "transformers_seconds": other}, rounds)
         results.append({"tokens": length, **{name: round(its, 3) for name, its in seconds.items()}})
     return results
 
@@ -203,9 +206,7 @@ def loading(folder: Path, size: int) -> list[dict[str, Any]]:
 
 
 def _layers(target: Decoder, cache: Cache) -> float:
-    seconds = clocked(partial(target.layers, target.embed([5]), chain(cache, [5])))
-    cache.discard()
-    return seconds
+    return seconds_on(cache, target.layers, target.embed([5]), chain(cache, [5]))
 
 
 @contextmanager
