@@ -7,6 +7,7 @@ from typing import Any
 
 from foretoken.bench.fields import is_number
 from foretoken.bench.statistics import FEWEST, SLOW
+from foretoken.common.progress import many as many
 from foretoken.common.provenance import isa_of
 from foretoken.errors import one_line
 
@@ -48,11 +49,6 @@ def memory(record: dict[str, Any]) -> str:
     slow = record.get("slow_memory_percent")
     disturbed = f"; during {slow:g} % of the generations at less than {SLOW} of that" if is_number(slow) else ""
     return f" Memory was read at {speed} GB/s{between}{disturbed}."
-
-
-def many(count: Any, what: str) -> str:
-    """`1 prompt`, `2 prompts`."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def asked(record: dict[str, Any]) -> str:
