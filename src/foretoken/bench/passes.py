@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -140,15 +141,13 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
 def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
     """Seconds of one choice from a row of logits, and of the best 16, with noise, on one thread."""
     results = []
-    for vocabulary in VOCABULARIES:
+    for vocabulary, (cut, warp), count in product(VOCABULARIES, WARPS.items(), (1, 16)):
         logits = (3 * np.random.default_rng(0).standard_normal(vocabulary)).astype(np.float32)
-        for cut, warp in WARPS.items():
-            for count in (1, 16):
-                noises = [Noise(0, 0, step) for step in range(20 * rounds)]
-                seconds = [clocked(partial(native.rank, logits, warp, noise, count, isa)) for noise in noises]
-                took = round(1e6 * statistics.median(seconds), 1)
-                size = {"kernel": "choose", "isa": isa, "vocabulary": vocabulary}
-                results.append({**size, "cut": cut, "count": count, "microseconds": took})
+        noises = [Noise(0, 0, step) for step in range(20 * rounds)]
+        seconds = [clocked(partial(native.rank, logits, warp, noise, count, isa)) for noise in noises]
+        took = round(1e6 * statistics.median(seconds), 1)
+        about = {"kernel": "choose", "isa": isa, "vocabulary": vocabulary}
+        results.append({**about, "cut": cut, "count": count, "microseconds": took})
     return results
 
 
@@ -172,17 +171,14 @@ def one_token(folder: Path, rounds: int) -> dict[str, Any]:
     ids = torch.full((1, 100), 7)
     theirs.generation_config.pad_token_id, theirs.generation_config.eos_token_id = 0, None
     generate = torch.inference_mode()(theirs.generate)
-    runs: dict[str, Callable[[], object]] = {}
+    runs: dict[tuple[str, int], Callable[[], object]] = {}
     for count in (1, 9):
         counts = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
         own = partial(ours.generate, ids[0].tolist(), max_new_tokens=count, ignore_eos=True)
-        runs[f"seconds_a_token {count}"] = own
-        runs[f"transformers_seconds_a_token {count}"] = partial(generate, ids, **counts)
+        runs["seconds_a_token", count] = own
+        runs["transformers_seconds_a_token", count] = partial(generate, ids, **counts)
     seconds = seconds_of(runs, rounds)
-    return {
-        name: round((seconds[f"{name} 9"] - seconds[f"{name} 1"]) / 8, 4)
-        for name in ("seconds_a_token", "transformers_seconds_a_token")
-    }
+    return {name: round((seconds[name, 9] - seconds[name, 1]) / 8, 4) for name, count in runs if count == 1}
 
 
 def _transformers(folder: Path) -> Any:

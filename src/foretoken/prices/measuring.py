@@ -50,9 +50,9 @@ def measure(
     }
 
 
-def seconds_of(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+def seconds_of(runs: Mapping[Key, Callable[[], object]], rounds: int = 5) -> dict[Key, float]:
     """Seconds of each, the median over rounds; in turn, after one round that is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    seconds: dict[Key, list[float]] = {name: [] for name in runs}
     for name, took in in_turn({name: partial(clocked, run) for name, run in runs.items()}, rounds + 1):
         seconds[name].append(took)
     return {name: median(each[1:]) for name, each in seconds.items()}
