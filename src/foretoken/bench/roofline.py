@@ -1,4 +1,5 @@
-"""Draws a record of `foretoken bench kernels`: the bandwidth that kernels reach by the rows of a pass, and a roofline.
+"""Shows a record of `foretoken bench kernels`: a table; the bandwidth that kernels reach by the rows of a pass, and a
+roofline, as pictures.
 
 The two pictures are figures 7 and 8 of ML-SpecQD (Georganas et al. 2025), of this machine. A kernel's roof is what it
 computes with weights in the cache; where that lies below the line of the bandwidth, memory is not what holds it up.
@@ -9,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foretoken.bench.pages import markdown
 from foretoken.common.pictures import FAINT, new_figure, save, style
+from foretoken.common.progress import many
 from foretoken.common.provenance import isa_of
 
 if TYPE_CHECKING:
@@ -37,6 +40,25 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
         fontsize=10,
     )
     save(figure, path)
+
+
+def lines(record: dict[str, Any]) -> list[str]:
+    """A table: kernels and shapes down, rows across, the share of the bandwidth in each place."""
+    machine, (low, high) = record["machine"], record["read_bandwidth_range_gb_per_s"]
+    threads, speed = many(machine["threads"], "thread"), f"{record['read_bandwidth_gb_per_s']} GB/s ({low} to {high})"
+    sizes = sorted({result["n"] for result in record["results"]})
+    table: dict[tuple[str, str], dict[int, str]] = {}
+    for result in record["results"]:
+        row = table.setdefault((result["kernel"], f"{result['m']} x {result['k']}"), {})
+        row[result["n"]] = f"{result['fraction_of_bandwidth']:.2f} ({result['gflops']:.0f})"
+    rows = [[*named, *(row.get(n, "") for n in sizes)] for named, row in table.items()]
+    return [
+        f"{machine['processor']}, {threads}, {isa_of(machine)}: memory is read at {speed}",
+        "",
+        "Share of the read bandwidth (GFLOP/s), by rows N of a pass:",
+        "",
+        *markdown(["kernel", "outputs x inputs", *(f"N = {n}" for n in sizes)], rows),
+    ]
 
 
 def _short(result: dict[str, Any]) -> str:
