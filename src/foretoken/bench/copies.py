@@ -43,13 +43,13 @@ PEER, PEER_NAME = PEERS["llamacpp"], "llama.cpp"
 TIMEOUT = 1800.0  # seconds that it may be silent
 
 
-def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:
+def cast(target: Decoder, label: str) -> tuple[Decoder, float]:
     """A copy of a model, and the seconds that a cast took."""
     weights: list[Weights] = []
 
     def once() -> None:
         weights.clear()  # no two copies at a time
-        weights.append(quantised(target.weights, target.config, format_of(label), inputs=inputs))
+        weights.append(quantised(target.weights, target.config, format_of(label), inputs=DRAFT_INPUTS))
 
     seconds = some(partial(clocked, once), COUNTED, uncounted=1)()
     return Decoder(target.config, weights[0], threads=target.threads), statistics.median(seconds)
@@ -80,7 +80,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
         target = load(folder, draft="none", weights="mapped").target
         decoders, casts = {"bfloat16": load(folder, draft="none", weights="copied").target}, {}
         for label in args.format:
-            decoders[label], took = cast(target, label, DRAFT_INPUTS)
+            decoders[label], took = cast(target, label)
             casts[label] = round(took, 2)
         ceiling = Ceiling(about["threads"], about["isa"])
         peer: PeerProcess | None = None
@@ -104,28 +104,23 @@ def _runs(decoders: dict[str, Decoder], peer: PeerProcess | None) -> dict[tuple[
     runs: dict[tuple[str, Kind], Callable[[], list[float]]] = {}
     for kind in KINDS:
         for label, decoder in decoders.items():
-            runs[label, kind] = some(partial(_once, decoder, caches[label], kind), COUNTED, uncounted=1)
+            once = partial(steps, decoder, caches[label])
+            if isinstance(kind, int):
+                once = partial(one_pass, decoder, caches[label], kind)
+            runs[label, kind] = some(once, COUNTED, uncounted=1)
         if peer is not None and isinstance(kind, int):
             runs[PEER_NAME, kind] = partial(llama_cpp, peer, kind)
     return runs
 
 
-def _once(decoder: Decoder, cache: Cache, kind: Kind) -> float:
-    return one_pass(decoder, cache, kind) if isinstance(kind, int) else steps(decoder, cache)
-
-
 def _results(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed]) -> list[dict[str, Any]]:
-    return [
-        {
-            "weights": label,
-            "bytes": decoder.weights.nbytes,
-            "rows": kind,
-            **timed[label, kind].figures(decoder.weights.nbytes),
-            "of_bfloat16": round(timed[label, kind].median / timed["bfloat16", kind].median, 3),
-        }
-        for label, decoder in decoders.items()
-        for kind in KINDS
-    ]
+    rows = []
+    for label, decoder in decoders.items():
+        for kind in KINDS:
+            its, size = timed[label, kind], decoder.weights.nbytes
+            beside = round(its.median / timed["bfloat16", kind].median, 3)
+            rows.append({"weights": label, "bytes": size, "rows": kind, **its.figures(size), "of_bfloat16": beside})
+    return rows
 
 
 def _beside(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed]) -> dict[str, Any]:

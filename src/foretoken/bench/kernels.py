@@ -55,13 +55,13 @@ def bench(
     threads = threads or torch.get_num_threads()
     origin = provenance()  # of what is running, whatever is committed until it ends
     ceiling = Ceiling(threads, isa)
-    ceiling.memory().fill_(_FILL)
+    ceiling.memory.fill_(_FILL)
     kernels = {name: list(_kernels(name, isa, threads)) for name in formats}
     cases = [
         _Case(kernel, weights, n)
         for name in formats
         for m, k in shapes
-        for weights in [_rotation(ceiling.memory(), name, m, k)]
+        for weights in [_rotation(ceiling.memory, name, m, k)]
         for n in rows
         for kernel in kernels[name]
     ]
