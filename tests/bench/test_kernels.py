@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretoken.bench import kernels, passes, turns
+from foretoken.bench import kernels, passes
 from foretoken.bench.ceilings import STREAMS, Ceiling
 from foretoken.bench.kernels import FLOATS, bench
 from foretoken.bench.roofline import draw
 from foretoken.errors import NativeError, SettingError
 from foretoken.formats.weight import expect_valid
 from foretoken.kernels import native
+from foretoken.prices import measuring
 from tests.tiny import needs_native
 
 pytestmark = needs_native
@@ -73,10 +74,10 @@ def test_a_roof_is_products_alone(name: str, threads: int, monkeypatch: pytest.M
         return x
 
     monkeypatch.setattr(native, "linear", linear)
-    monkeypatch.setattr(turns, "perf_counter", lambda: now)
-    roof = kernels._Roof.of(name, {}, "generic", threads)
-    roof.measure()
-    assert roof.gflops == 2.0
+    monkeypatch.setattr(measuring, "perf_counter", lambda: now)
+    kernel = kernels._Kernel("x", name, "generic", threads)
+    kernel.measure_roof()
+    assert kernel.roof == 2.0
     assert 0.8 * threads < max(sizes) / (1 << 19) <= threads
     assert max(sizes) == 4 * min(sizes)
 

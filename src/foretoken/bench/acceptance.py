@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import track
 
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
-from foretoken.bench.samples import added
+from foretoken.bench.samples import counted
 from foretoken.bench.script import add_model_and_suite, carry_out, drafting, first_turns, suite_for
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.recipe import Level, LoadedLevel
@@ -77,14 +77,11 @@ def measure(model: Model, prompts: list[tuple[int, ...]], new_tokens: int, tempe
     """What a model's draft gains over some prompts."""
     settings = {"max_new_tokens": new_tokens, "temperature": temperature, "ignore_eos": True}
     done = [model.generate(prompt, seed=number, **settings) for number, prompt in enumerate(prompts)]
-    told = drafting(done)
+    counts = counted(done)
     return {
-        "mean_acceptance_length": told["mean_acceptance_length"],
-        "draft_acceptance_rate": round(told["accepted_tokens"] / told["draft_tokens"], 4),
-        "accepted_per_position": list(added(each.stats.accepted_per_position for each in done)),
-        "drafts": sum(each.stats.drafts for each in done),
-        "draft_tokens": told["draft_tokens"],
-        "accepted_tokens": told["accepted_tokens"],
+        "mean_acceptance_length": drafting(done)["mean_acceptance_length"],
+        "draft_acceptance_rate": round(counts["accepted_tokens"] / counts["draft_tokens"], 4),
+        **{name: counts[name] for name in ("accepted_per_position", "drafts", "draft_tokens", "accepted_tokens")},
     }
 
 
@@ -139,27 +136,24 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     judged = {"walk": model}
     if "rejection" in args.only:
         judged["rejection"] = load(args.model, draft="none", rule="rejection")
-    asked = []
-    drafts, about = {spec: Loaded() for spec in args.draft}, []
-    for spec, loaded in drafts.items():
-        (level,) = find_levels([named(spec)], model.folder)
+    about, rows = [], []
+    levels = [find_levels([named(spec)], model.folder)[0] for spec in args.draft]  # all, before the first is measured
+    for spec, level in zip(args.draft, levels, strict=True):
+        loaded = Loaded()
         with_draft(model, spec, loaded=loaded)
         name = spec if level.folder is None else Path(spec).name
         about.append({"draft": name, **describe(*loaded.values())})
-        asked += [
-            (name, spec, way, temperature)
+        asked = [
+            (temperature, way)
             for temperature in args.temperature or [0.0, 0.8]
             for way in ways(args.tokens, width, depth, args.sharpness or [0.5])
             if (way.greedy or temperature > 0) and way.kind in args.only and (level.is_copy or way.kind != "own-cache")
         ]
-    rows = []
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        for name, spec, way, temperature in progress.track(asked, description="ways"):
-            options = f"{spec}:{way.options}"
-            drafted = with_draft(judged[way.rule], options, samplers=way.samplers, loaded=drafts[spec])
+        for temperature, way in track(asked, name, console=Console(stderr=True), disable=not sys.stderr.isatty()):
+            drafted = with_draft(judged[way.rule], f"{spec}:{way.options}", samplers=way.samplers, loaded=loaded)
             row = measure(drafted, prompts, args.max_new_tokens, temperature)
             rows.append({"draft": name, "way": way.name, "temperature": temperature, **row})
-            progress.console.print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}")
+            print(f"{name}, {way.name}, {temperature:g}: {row['mean_acceptance_length']}", file=sys.stderr)
     return {
         "model": Path(args.model).name,
         "arithmetic": model.target.arithmetic,

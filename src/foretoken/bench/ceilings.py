@@ -27,9 +27,10 @@ class Ceiling:
         self.speeds = {way: max(self._read(*way) for _ in range(2)) for way in every}  # at first, in bytes a second
         self._ways = sorted(self.speeds, key=lambda way: -self.speeds[way])[:3]
 
-    def memory(self, kind: str = "huge") -> torch.Tensor:
-        """The memory that is read: uint8, for others to use."""
-        return self._memory[kind]
+    @property
+    def memory(self) -> torch.Tensor:
+        """What is read in huge pages: uint8, for others to use."""
+        return self._memory["huge"]
 
     def measure(self) -> float:
         """Bytes a second, now: the best of the ways that were best at first."""

@@ -20,7 +20,7 @@ from typing import Any
 from rich.progress import track
 
 from foretoken.api.build import load, with_draft
-from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, drafting, first_turns, suite_for
+from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, changed, drafting, first_turns, suite_for
 from foretoken.bench.suites import Suite
 from foretoken.protocol.types import Request
 from foretoken.results.completion import Completion
@@ -120,7 +120,6 @@ Asked = tuple[tuple[int, ...], Grammar, dict[str, Any]]  # a prompt, what goes o
 
 
 def _row(asked: Sequence[Asked], plain: Sequence[Completion], done: Sequence[Completion]) -> dict[str, Any]:
-    pairs = list(zip(plain, done, strict=True))
     drafted = drafting(done)
     rate = drafted["accepted_tokens"] / drafted["draft_tokens"] if drafted["draft_tokens"] else None
     return {
@@ -128,8 +127,7 @@ def _row(asked: Sequence[Asked], plain: Sequence[Completion], done: Sequence[Com
         "tokens": sum(len(a.tokens) for a in done),
         "outputs_that_do_not_match": sum(not g.fits(a.text) for (_, g, _), a in zip(asked, done, strict=True)),
         "outputs_that_were_cut_short": sum(a.finish_reason != "stop" for a in done),
-        "outputs_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
-        "outputs_with_other_logits": sum(a.logits_sha256 != b.logits_sha256 for a, b in pairs),
+        **changed("outputs", plain, done),
         **drafted,
         "draft_acceptance_rate": None if rate is None else round(rate, 4),
     }
@@ -139,10 +137,9 @@ def compare(model: str, suite: Suite, drafts: Sequence[str], max_new_tokens: int
     """One row a draft and temperature, plain decoding first."""
     plain_model = load(model, draft="none")
     prompts = list(enumerate(first_turns(suite, plain_model)))
+    untold = [draft for draft in drafts if draft != "lookup"]
     ways = [("none", True, plain_model), *((draft, True, with_draft(plain_model, draft)) for draft in drafts)]
-    ways += [
-        (draft, False, with_draft(plain_model, draft, samplers=Untold(None))) for draft in drafts if draft != "lookup"
-    ]
+    ways += [(draft, False, with_draft(plain_model, draft, samplers=Untold(None))) for draft in untold]
     rows = []
     for temperature in TEMPERATURES:
         how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "hash_logits": True}

@@ -20,19 +20,19 @@ from typing import Any
 from foretoken.api.build import load
 from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.bench.ceilings import Ceiling
-from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass
+from foretoken.bench.passes import add_layers_and_rounds, checkpoint, one_pass, seconds_on
 from foretoken.bench.script import carry_out
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.bench.side_by_side.peers import PEERS
 from foretoken.bench.side_by_side.process import PeerError, PeerProcess, Start
-from foretoken.bench.turns import Timed, clocked, in_turn, memory_speed, milliseconds, some
+from foretoken.bench.turns import Timed, in_turn, memory_speed, some
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.weights import Weights
 from foretoken.errors import InputError
 from foretoken.formats import format_of
-from foretoken.prices.measuring import read_prompt
+from foretoken.prices.measuring import clocked, read_prompt
 
 Kind = int | str  # rows of a pass, or "draft"
 ROWS = (1, 2, 4, 8, 16)
@@ -43,13 +43,13 @@ PEER, PEER_NAME = PEERS["llamacpp"], "llama.cpp"
 TIMEOUT = 1800.0  # seconds that it may be silent
 
 
-def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:
+def cast(target: Decoder, label: str) -> tuple[Decoder, float]:
     """A copy of a model, and the seconds that a cast took."""
     weights: list[Weights] = []
 
     def once() -> None:
         weights.clear()  # no two copies at a time
-        weights.append(quantised(target.weights, target.config, format_of(label), inputs=inputs))
+        weights.append(quantised(target.weights, target.config, format_of(label), inputs=DRAFT_INPUTS))
 
     seconds = some(partial(clocked, once), COUNTED, uncounted=1)()
     return Decoder(target.config, weights[0], threads=target.threads), statistics.median(seconds)
@@ -57,9 +57,7 @@ def cast(target: Decoder, label: str, inputs: str) -> tuple[Decoder, float]:
 
 def steps(decoder: Decoder, cache: Cache) -> float:
     """Seconds a token of a chain that is drafted in one call."""
-    seconds = clocked(partial(decoder.draft_chain, cache, 5, STEPS))
-    cache.discard()
-    return seconds / STEPS
+    return seconds_on(cache, decoder.draft_chain, cache, 5, STEPS) / STEPS
 
 
 def llama_cpp(peer: PeerProcess, rows: int) -> list[float]:
@@ -82,7 +80,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
         target = load(folder, draft="none", weights="mapped").target
         decoders, casts = {"bfloat16": load(folder, draft="none", weights="copied").target}, {}
         for label in args.format:
-            decoders[label], took = cast(target, label, DRAFT_INPUTS)
+            decoders[label], took = cast(target, label)
             casts[label] = round(took, 2)
         ceiling = Ceiling(about["threads"], about["isa"])
         peer: PeerProcess | None = None
@@ -106,28 +104,23 @@ def _runs(decoders: dict[str, Decoder], peer: PeerProcess | None) -> dict[tuple[
     runs: dict[tuple[str, Kind], Callable[[], list[float]]] = {}
     for kind in KINDS:
         for label, decoder in decoders.items():
-            runs[label, kind] = some(partial(_once, decoder, caches[label], kind), COUNTED, uncounted=1)
+            once = partial(steps, decoder, caches[label])
+            if isinstance(kind, int):
+                once = partial(one_pass, decoder, caches[label], kind)
+            runs[label, kind] = some(once, COUNTED, uncounted=1)
         if peer is not None and isinstance(kind, int):
             runs[PEER_NAME, kind] = partial(llama_cpp, peer, kind)
     return runs
 
 
-def _once(decoder: Decoder, cache: Cache, kind: Kind) -> float:
-    return one_pass(decoder, cache, kind) if isinstance(kind, int) else steps(decoder, cache)
-
-
 def _results(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed]) -> list[dict[str, Any]]:
-    return [
-        {
-            "weights": label,
-            "bytes": decoder.weights.nbytes,
-            "rows": kind,
-            **timed[label, kind].figures(decoder.weights.nbytes),
-            "of_bfloat16": round(timed[label, kind].median / timed["bfloat16", kind].median, 3),
-        }
-        for label, decoder in decoders.items()
-        for kind in KINDS
-    ]
+    rows = []
+    for label, decoder in decoders.items():
+        for kind in KINDS:
+            its, size = timed[label, kind], decoder.weights.nbytes
+            beside = round(its.median / timed["bfloat16", kind].median, 3)
+            rows.append({"weights": label, "bytes": size, "rows": kind, **its.figures(size), "of_bfloat16": beside})
+    return rows
 
 
 def _beside(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed]) -> dict[str, Any]:
@@ -135,7 +128,7 @@ def _beside(decoders: dict[str, Decoder], timed: Mapping[tuple[str, Kind], Timed
     theirs = {rows: timed[PEER_NAME, rows] for rows in ROWS}
     return {
         "format": "Q4_0",
-        "milliseconds": {rows: milliseconds(its.seconds) for rows, its in theirs.items()},
+        "milliseconds": {rows: its.milliseconds for rows, its in theirs.items()},
         "faster_than_it": {
             label: {rows: round(its.median / timed[label, rows].median, 2) for rows, its in theirs.items()}
             for label in decoders

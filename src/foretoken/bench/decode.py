@@ -74,7 +74,7 @@ def measure(
         "answers": answers,
     }
     journal = Journal(record, measured)
-    _Measurement(asked, opened, journal, answers, progress or (lambda *_: None)).run()
+    _complete(journal, asked, opened, answers, progress or (lambda *_: None))
     return {**origin, **measured, **results(measured, journal.samples)}, journal.samples
 
 
@@ -94,55 +94,44 @@ def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, An
     }
 
 
-@dataclass
-class _Measurement:
-    asked: Asked
-    opened: Ready
-    journal: Journal
-    answers: bool
-    progress: Progress
+def _complete(journal: Journal, asked: Asked, opened: Ready, answers: bool, progress: Progress) -> None:
+    """Measure everything that a journal does not have yet."""
+    groups = [
+        (repeat, number, prompt, temperature)
+        for repeat in range(asked.repeats)
+        for number, prompt in enumerate(opened.suite.prompts)
+        for temperature in asked.temperatures
+    ]
+    models = list(opened.models.items())
+    # what stands beside each other is compared, so a group that was not finished is measured again as a whole
+    counts = Counter((s.repeat, s.prompt, s.temperature) for s in journal.samples)
+    whole = {group for group, count in counts.items() if count == len(models)}
+    journal.keep(lambda s: (s.repeat, s.prompt, s.temperature) in whole)
+    total = len(groups) * len(models)
+    if len(journal.samples) < total:
+        _warm_up(asked, opened, progress)
+        bandwidth = _bandwidth(opened.models[PLAIN])
+    for repeat, number, prompt, temperature in groups:
+        if (repeat, prompt.id, temperature) in whole:
+            continue
+        known = {"prompt": prompt.id, "temperature": temperature, "repeat": repeat, "bandwidth": bandwidth()}
+        settings = asked.settings(temperature, number, opened.new_tokens, keep_rounds=answers and repeat == 0)
+        # who comes first turns with every prompt, and for a prompt with every repeat
+        for draft, model in models if (repeat + number) % 2 == 0 else models[::-1]:
+            progress(f"{draft}, {prompt.id}", len(journal.samples), total)
+            completions, answer = ask(model, prompt, settings), None
+            if settings.keep_rounds:
+                answer = spec_bench.answer_line(prompt, completions, f"{Path(asked.model).name}-{draft}")
+            journal.add(Sample.of(completions, draft=draft, answer=answer, **known))
+    progress("", total, total)
 
-    def run(self) -> None:
-        """Everything that the journal does not have yet."""
-        groups = [
-            (repeat, number, prompt, temperature)
-            for repeat in range(self.asked.repeats)
-            for number, prompt in enumerate(self.opened.suite.prompts)
-            for temperature in self.asked.temperatures
-        ]
-        models = list(self.opened.models)
-        # what stands beside each other is compared, so a group that was not finished is measured again as a whole
-        counts = Counter((s.repeat, s.prompt, s.temperature) for s in self.journal.samples)
-        whole = {group for group, count in counts.items() if count == len(models)}
-        self.journal.keep(lambda s: (s.repeat, s.prompt, s.temperature) in whole)
-        total, done = len(groups) * len(models), len(self.journal.samples)
-        if done < total:
-            self._warm_up()
-            bandwidth = _bandwidth(self.opened.models[PLAIN])
-        for repeat, number, prompt, temperature in groups:
-            if (repeat, prompt.id, temperature) in whole:
-                continue
-            known = {"prompt": prompt.id, "temperature": temperature, "repeat": repeat, "bandwidth": bandwidth()}
-            settings = self.asked.settings(
-                temperature, number, self.opened.new_tokens, keep_rounds=self.answers and repeat == 0
-            )
-            # who comes first turns with every prompt, and for a prompt with every repeat
-            for draft in models if (repeat + number) % 2 == 0 else models[::-1]:
-                self.progress(f"{draft}, {prompt.id}", done, total)
-                completions = ask(self.opened.models[draft], prompt, settings)
-                name, answer = f"{Path(self.asked.model).name}-{draft}", None
-                if settings.keep_rounds:
-                    answer = spec_bench.answer_line(prompt, completions, name)
-                self.journal.add(Sample.of(completions, draft=draft, answer=answer, **known))
-                done += 1
-        self.progress("", total, total)
 
-    def _warm_up(self) -> None:
-        count = min(self.opened.new_tokens, WARM_UP)
-        for draft, model in self.opened.models.items():
-            self.progress(f"warming up {draft}", 0, 1)
-            for temperature in self.asked.temperatures:
-                ask(model, self.opened.suite.prompts[0], self.asked.settings(temperature, 0, count))
+def _warm_up(asked: Asked, opened: Ready, progress: Progress) -> None:
+    count = min(opened.new_tokens, WARM_UP)
+    for draft, model in opened.models.items():
+        progress(f"warming up {draft}", 0, 1)
+        for temperature in asked.temperatures:
+            ask(model, opened.suite.prompts[0], asked.settings(temperature, 0, count))
 
 
 def ask(model: Model, prompt: Prompt, settings: GenerateSettings) -> list[Completion]:

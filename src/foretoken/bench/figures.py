@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,20 @@ NOTHING = "No record is there yet."
 def newest(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The records of `bench decode` of the machine of the newest one, by the models' sizes: of each model and suite the
     newest. One that cannot be read is refused; other kinds are left out."""
-    every = [(path, records.read(path)) for path in sorted(folder.glob("*.json")) if _kind(path) == KIND]
-    every.sort(key=lambda each: str(each[1].get("date")))
-    if not every:
-        return []
-    last = every[-1][1]
+    every = _of_kind(KIND, folder)
     found = {
         (record["model"], record["suite"].get("sha256"), record["max_new_tokens"]): (path, record)
         for path, record in every
-        if record["machine"] == last["machine"]
+        if record["machine"] == every[-1][1]["machine"]
     }
     return sorted(found.values(), key=lambda each: (each[1]["model_bytes"], each[1]["model"]))
 
 
-def _kind(path: Path) -> Any:
-    record = json.loads(path.read_bytes())
-    return record.get("kind") if isinstance(record, dict) else None
+def _of_kind(kind: str, folder: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The records of a kind, the newest last."""
+    said = ((path, json.loads(path.read_bytes())) for path in sorted(folder.glob("*.json")))
+    its = [path for path, record in said if isinstance(record, dict) and record.get("kind") == kind]
+    return sorted(((path, records.read(path)) for path in its), key=lambda each: str(each[1].get("date")))
 
 
 def table(folder: Path, beside: str) -> list[str]:
@@ -43,7 +41,7 @@ def table(folder: Path, beside: str) -> list[str]:
     if not found:
         return [NOTHING]
     temperatures = sorted({run["temperature"] for _, record in found for run in record["runs"]})
-    rows = [_row(path, record, draft, temperatures, beside) for path, record in found for draft in _drafts(record)]
+    rows = [row for path, record in found for row in _rows(path, record, temperatures, beside)]
     head = ["model", "draft"]
     for temperature in temperatures:
         head += ["greedily" if temperature == 0 else f"at {temperature:g}", "all of it"]
@@ -63,28 +61,27 @@ def table(folder: Path, beside: str) -> list[str]:
 
 def beside_others(folder: Path, beside: str) -> list[str]:
     """The table of the newest record of `bench peers`, and where that is."""
-    every = [(path, records.read(path)) for path in sorted(folder.glob("*.json")) if _kind(path) == "peers"]
+    every = _of_kind("peers", folder)
     if not every:
         return [NOTHING]
-    path, record = max(every, key=lambda each: str(each[1].get("date")))
+    path, record = every[-1]
     return [f"[Record]({beside}{path.name}): {peers(record)}".rstrip()]
 
 
-def _row(path: Path, record: dict[str, Any], draft: str, temperatures: Sequence[float], beside: str) -> list[str]:
-    runs = {run["temperature"]: run for run in record["runs"] if run["draft"] == draft}
-    cells = [cell for t in temperatures for cell in (_cells(runs[t]) if t in runs else ("", ""))]
-    model = f"[{record['model']}]({beside}{path.name})" if draft == PLAIN else ""
-    return [model, "plain" if draft == PLAIN else f"`{draft}`", *cells]
+def _rows(path: Path, record: dict[str, Any], temperatures: Sequence[float], beside: str) -> Iterator[list[str]]:
+    runs = {(run["draft"], run["temperature"]): run for run in record["runs"]}
+    for draft in dict.fromkeys(draft for draft, _ in runs):
+        plain = draft == PLAIN
+        cells = [cell for at in temperatures for cell in _cells(runs.get((draft, at)))]
+        yield [f"[{record['model']}]({beside}{path.name})" * plain, "plain" if plain else f"`{draft}`", *cells]
 
 
-def _cells(run: dict[str, Any]) -> tuple[str, str]:
+def _cells(run: dict[str, Any] | None) -> tuple[str, str]:
     """Of decoding, the median over prompts; and of everything."""
+    if run is None:
+        return "", ""
     if run["draft"] == PLAIN:
         return f"{run['tokens_per_second']:.1f}", f"{run['tokens_per_second_with_prefill']:.1f}"
     if not run["identical"]:
         return "NOT identical", ""
     return times(run["speedup"], run["speedup_interval"]), f"{run['speedup_with_prefill']:.2f}"
-
-
-def _drafts(record: dict[str, Any]) -> list[str]:
-    return list(dict.fromkeys(run["draft"] for run in record["runs"]))

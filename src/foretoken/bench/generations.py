@@ -11,6 +11,7 @@ from typing import Any, Self
 from foretoken.api.model import Model
 from foretoken.bench.decode import ask
 from foretoken.bench.fields import expect_fields
+from foretoken.bench.samples import counted
 from foretoken.bench.statistics import by_prompt, times_as_fast, with_interval
 from foretoken.bench.suites import Prompt
 from foretoken.results.completion import Completion
@@ -41,16 +42,14 @@ class Generation:
     @classmethod
     def of(cls, completions: Sequence[Completion], plain: Sequence[Completion], **known: Any) -> Self:
         """Of a prompt's turns; they were asked for their rounds. plain: the same turns by the reference."""
-        stats = [completion.stats for completion in completions]
+        counts = counted(completions)
         return cls(
             prompt_tokens=sum(completion.prompt_tokens for completion in completions),
             tokens=sum(len(completion.tokens) for completion in completions),
             differing=differing(completions, plain),
-            decoded=sum(len(completion.tokens) - 1 for completion in completions),
-            **{name: sum(getattr(s, name) for s in stats) for name in ("prefill_seconds", "decode_seconds", "passes")},
             rounds=tuple(each for completion in completions for each in rounds_of(completion)),
-            promise=min(completion.promise for completion in completions),
             flops=_flops(completions),
+            **{name: counts[name] for name in counts.keys() & cls.__dataclass_fields__.keys()},
             **known,
         )
 

@@ -16,7 +16,7 @@ import torch
 from rich.progress import track
 
 from foretoken.api.build import load, with_draft
-from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, drafting, first_turns, suite_for
+from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, changed, drafting, first_turns, suite_for
 from foretoken.bench.suites import Suite
 from foretoken.results.completion import Completion
 
@@ -24,37 +24,32 @@ from foretoken.results.completion import Completion
 def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
     """One row a draft: how many completions and logits differ from plain decoding, and what drafting did."""
     plain_model = load(model, draft="none", dtype=dtype)
-    prompts = first_turns(suite, plain_model)
-    loaded = {draft: with_draft(plain_model, draft) for draft in drafts}
-    done: dict[str, list[Completion]] = {draft: [] for draft in drafts}
-    plain: list[Completion] = []
-    for prompt in track(prompts, f"{dtype}", disable=not sys.stderr.isatty()):
-        settings = {"max_new_tokens": max_new_tokens, "keep_logits": True}
-        plain.append(plain_model.generate(prompt, **settings))
-        for draft in drafts:
-            done[draft].append(loaded[draft].generate(prompt, **settings))
-    return [_row(draft, dtype, plain, done[draft]) for draft in drafts]
+    models = [plain_model, *(with_draft(plain_model, draft) for draft in drafts)]
+    done: list[list[Completion]] = [[] for _ in models]
+    for prompt in track(first_turns(suite, plain_model), dtype, disable=not sys.stderr.isatty()):
+        for each, its in zip(models, done, strict=True):
+            its.append(each.generate(prompt, max_new_tokens=max_new_tokens, hash_logits=True))
+    plain, *drafted = done
+    return [
+        {
+            "draft": draft,
+            "dtype": dtype,
+            "prompts": len(plain),
+            "tokens": sum(len(completion.tokens) for completion in plain),
+            **changed("completions", plain, its),
+            **drafting(its),
+            "promise": sorted({completion.promise for completion in its}),
+            **_speeds("", its),
+            **_speeds("plain_", plain),
+        }
+        for draft, its in zip(drafts, drafted, strict=True)
+    ]
 
 
-def _row(draft: str, dtype: str, plain: list[Completion], drafted: list[Completion]) -> dict[str, Any]:
-    def equal_logits(a: Completion, b: Completion) -> bool:
-        return a.logits is not None and b.logits is not None and torch.equal(a.logits, b.logits)
-
-    pairs = list(zip(plain, drafted, strict=True))
+def _speeds(prefix: str, completions: list[Completion]) -> dict[str, float]:
     return {
-        "draft": draft,
-        "dtype": dtype,
-        "prompts": len(pairs),
-        "tokens": sum(len(a.tokens) for a in plain),
-        "completions_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
-        "completions_with_other_logits": sum(not equal_logits(a, b) for a, b in pairs),
-        **drafting(drafted),
-        "promise": sorted({a.promise for a in drafted}),
-        **{
-            f"{prefix}{rate}": round(statistics.median(getattr(a.stats, rate) for a in completions), 1)
-            for prefix, completions in (("", drafted), ("plain_", plain))
-            for rate in ("tokens_per_second", "tokens_per_second_with_prefill")
-        },
+        f"{prefix}{rate}": round(statistics.median(getattr(done.stats, rate) for done in completions), 1)
+        for rate in ("tokens_per_second", "tokens_per_second_with_prefill")
     }
 
 

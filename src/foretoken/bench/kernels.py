@@ -6,16 +6,16 @@ and the share is that of the round: bandwidth is not constant on a machine that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import torch
 
 from foretoken.bench.ceilings import Ceiling
-from foretoken.bench.turns import Timed, clocked, in_turn, memory_speed, some
+from foretoken.bench.turns import Timed, in_turn, memory_speed, some
 from foretoken.common.provenance import provenance
 from foretoken.decoder.homes.huge_pages import Kind, size_of, viewed
 from foretoken.errors import NativeError, SettingError, nearest
@@ -24,6 +24,7 @@ from foretoken.formats import Format, format_of
 from foretoken.formats.table import TILE
 from foretoken.formats.weight import QuantisedWeight, parts
 from foretoken.kernels import native
+from foretoken.prices.measuring import clocked
 
 SHAPES = ((4096, 4096), (8192, 2048), (2048, 8192), (8192, 8192))  # outputs, inputs
 ROWS = (1, 2, 4, 8, 16, 32)
@@ -31,16 +32,6 @@ FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 Weight = torch.Tensor | QuantisedWeight
 _FILL = 0x43  # of every byte: a valid scale, zero point and code in every format, and a number in every type of float
 _ROOF = (1024, 1 << 19, 32)  # inputs, bytes of weights a thread (half a core's second-level cache of 1 MiB), rows
-
-
-def kernels_of(name: str, isa: str) -> dict[str, dict[str, Any]]:
-    """The kernels that multiply a format, by name, with what `native.linear` must be told: a low-bit format has one for
-    each kind of input."""
-    if name in FLOATS:
-        repacked = {f"linear_{name}_repacked": {"repacked": True}} if name == "bf16" and native.repacks(isa) else {}
-        return {f"linear_{name}": {}, **repacked}
-    inputs = ("int8", "bf16", "fp32") if name == "mxfp4" else ("int8", "bf16")
-    return {f"linear_{name}_{kind}": {"inputs": kind} for kind in inputs}
 
 
 def bench(
@@ -64,25 +55,24 @@ def bench(
     threads = threads or torch.get_num_threads()
     origin = provenance()  # of what is running, whatever is committed until it ends
     ceiling = Ceiling(threads, isa)
-    ceiling.memory().fill_(_FILL)
-    kernels = {kernel: (name, told) for name in formats for kernel, told in kernels_of(name, isa).items()}
-    roofs = {kernel: _Roof.of(name, told, isa, threads) for kernel, (name, told) in kernels.items()}
-    runs = {kernel: _runner(isa, threads, told) for kernel, (_, told) in kernels.items()}
+    ceiling.memory.fill_(_FILL)
+    kernels = {name: list(_kernels(name, isa, threads)) for name in formats}
     cases = [
-        _Case(kernel, isa, weights, n, runs[kernel])
+        _Case(kernel, weights, n)
         for name in formats
         for m, k in shapes
-        for weights in [_rotation(ceiling.memory(), name, m, k)]
+        for weights in [_rotation(ceiling.memory, name, m, k)]
         for n in rows
-        for kernel in kernels_of(name, isa)
+        for kernel in kernels[name]
     ]
 
-    def measure_roofs() -> None:
-        for roof in roofs.values():
-            roof.measure()
+    def measure_roofs() -> tuple[float, ...]:
+        for kernel in itertools.chain(*kernels.values()):
+            kernel.measure_roof()
+        return ()
 
-    seconds = {at: some(case.seconds) for at, case in enumerate(cases)}
-    timed = in_turn(seconds, rounds, ceiling, progress=progress, between=measure_roofs)
+    runs = {at: some(case.seconds) for at, case in enumerate(cases)}
+    timed = in_turn({-1: measure_roofs, **runs}, rounds, ceiling, progress)
     results = [case.result(timed[at]) for at, case in enumerate(cases)]
     origin["machine"] |= {"threads": threads, "isa": isa}
     return {
@@ -92,10 +82,68 @@ def bench(
         "results": results,
         "roofs": [
             # one that a product from memory has gone beyond was measured while the machine did something else
-            {"kernel": kernel, "gflops": max(roof.gflops, *(r["gflops"] for r in results if r["kernel"] == kernel))}
-            for kernel, roof in roofs.items()
+            {"kernel": each.name, "gflops": max(each.roof, *(r["gflops"] for r in results if r["kernel"] == each.name))}
+            for each in itertools.chain(*kernels.values())
         ],
     }
+
+
+@dataclass(eq=False)
+class _Kernel:
+    """What multiplies rows by weights of a format. told: what `native.linear` must be told for it.
+
+    Its roof is what it computes where memory does not hold it up, with a weight that stays in the cores' caches: a
+    product with all of the weight, less one with a quarter of its outputs, as what packing the rows and waking the
+    threads take is in both. The least of each counts: a roof is what can be had.
+    """
+
+    name: str
+    format: str
+    isa: str
+    threads: int
+    told: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        k, size, _ = _ROOF
+        a_tile = sum(prod(shape) * dtype.itemsize for shape, dtype in _kinds(self.format, TILE, k).values())
+        quarter = max(size // a_tile // 4, 1) * self.threads * TILE  # outputs
+        memory = torch.full((4 * quarter // TILE * a_tile + 4096,), _FILL, dtype=torch.uint8)
+        memory = memory[-memory.data_ptr() % 64 :]
+        self._cached = [_rotation(memory, self.format, m, k)[0] for m in (quarter, 4 * quarter)]
+        self._least = [float("inf")] * 2  # seconds, with a quarter and with all of it
+
+    def seconds(self, x: torch.Tensor, *weights: Weight) -> float:
+        """Of products with each of some weights, with the rows' packing."""
+
+        def products() -> None:
+            for weight in weights:
+                native.linear(x, weight, None, self.isa, self.threads, **self.told)
+
+        return clocked(products)
+
+    def measure_roof(self) -> None:
+        """Some products more."""
+        x = torch.full((_ROOF[2], _ROOF[0]), 0.5)
+        for _ in range(50):
+            self._least = [min(least, self.seconds(x, w)) for least, w in zip(self._least, self._cached, strict=True)]
+
+    @property
+    def roof(self) -> float:
+        """Billions of operations a second."""
+        quarter, whole = (weight.shape[0] for weight in self._cached)
+        seconds = max(self._least[1] - self._least[0], 1e-9)
+        return round(2e-9 * (whole - quarter) * _ROOF[0] * _ROOF[2] / seconds, 1)
+
+
+def _kernels(name: str, isa: str, threads: int) -> Iterator[_Kernel]:
+    """Those of a format: a low-bit one has one for each kind of input."""
+    if name in FLOATS:
+        yield _Kernel(f"linear_{name}", name, isa, threads)
+        if name == "bf16" and native.repacks(isa):
+            yield _Kernel(f"linear_{name}_repacked", name, isa, threads, {"repacked": True})
+        return
+    for kind in ("int8", "bf16", "fp32") if name == "mxfp4" else ("int8", "bf16"):
+        yield _Kernel(f"linear_{name}_{kind}", name, isa, threads, {"inputs": kind})
 
 
 def _low_bit(name: str) -> Format:
@@ -109,32 +157,21 @@ def _low_bit(name: str) -> Format:
 class _Case:
     """One kernel at one size, over weights that fill the memory."""
 
-    kernel: str
-    isa: str
+    kernel: _Kernel
     weights: list[Weight]
     n: int
-    run: Callable[[torch.Tensor, Weight], torch.Tensor]  # rows, weight
 
     def seconds(self) -> float:
-        """Of a product, with its rows' packing."""
+        """Of a product."""
         x = torch.full((self.n, self.weights[0].shape[1]), 0.5)
-
-        def products() -> None:
-            for weight in self.weights:
-                self.run(x, weight)
-
-        return clocked(products) / len(self.weights)
+        return self.kernel.seconds(x, *self.weights) / len(self.weights)
 
     def result(self, timed: Timed) -> dict[str, Any]:
         """As it stands in a record: m outputs, k inputs, n rows, the bytes of the weight."""
         (m, k), size, seconds = self.weights[0].shape, self.weights[0].nbytes, timed.median
-        sizes = {"kernel": self.kernel, "isa": self.isa, "m": m, "k": k, "n": self.n, "bytes": size}
+        sizes = {"kernel": self.kernel.name, "isa": self.kernel.isa, "m": m, "k": k, "n": self.n, "bytes": size}
         gflops = round(2e-9 * m * k * self.n / seconds, 1)
         return {**sizes, "seconds": seconds, "fraction_of_bandwidth": timed.share(size), "gflops": gflops}
-
-
-def _runner(isa: str, threads: int, options: dict[str, Any]) -> Callable[[torch.Tensor, Weight], torch.Tensor]:
-    return lambda x, weight: native.linear(x, weight, None, isa, threads, **options)
 
 
 def _kinds(name: str, m: int, k: int) -> dict[str, Kind]:
@@ -154,40 +191,3 @@ def _rotation(memory: torch.Tensor, name: str, m: int, k: int) -> list[Weight]:
         made = viewed(memory[first:], kinds)
         weights.append(made["values"] if name in FLOATS else QuantisedWeight(_low_bit(name), (m, k), **made))
     return weights
-
-
-@dataclass
-class _Roof:
-    """What a kernel computes where memory does not hold it up: with a weight that stays in the cores' caches.
-
-    A product with all of the weight, less one with a quarter of its outputs: what packing the rows and waking the
-    threads take is in both. The least of each counts: a roof is what can be had.
-    """
-
-    weights: list[Weight]  # a quarter, and all of it
-    run: Callable[[torch.Tensor, Weight], torch.Tensor]
-    least: list[float]  # seconds
-
-    @classmethod
-    def of(cls, name: str, options: dict[str, Any], isa: str, threads: int) -> _Roof:
-        k, size, _ = _ROOF
-        a_tile = sum(prod(shape) * dtype.itemsize for shape, dtype in _kinds(name, TILE, k).values())
-        quarter = max(size // a_tile // 4, 1) * threads * TILE  # outputs
-        memory = torch.full((4 * quarter // TILE * a_tile + 4096,), _FILL, dtype=torch.uint8)
-        memory = memory[-memory.data_ptr() % 64 :]
-        weights = [_rotation(memory, name, m, k)[0] for m in (quarter, 4 * quarter)]
-        return cls(weights, _runner(isa, threads, options), [float("inf")] * 2)
-
-    def measure(self) -> None:
-        """Some products more."""
-        x = torch.full((_ROOF[2], _ROOF[0]), 0.5)
-        for _ in range(50):
-            took = [clocked(partial(self.run, x, weight)) for weight in self.weights]
-            self.least = list(map(min, self.least, took))
-
-    @property
-    def gflops(self) -> float:
-        outputs = [weight.shape[0] for weight in self.weights]
-        return round(
-            2e-9 * (outputs[1] - outputs[0]) * _ROOF[0] * _ROOF[2] / max(self.least[1] - self.least[0], 1e-9), 1
-        )

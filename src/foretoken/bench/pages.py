@@ -7,7 +7,11 @@ from typing import Any
 
 from foretoken.bench.fields import is_number
 from foretoken.bench.statistics import FEWEST, SLOW
+from foretoken.common.progress import many as many
 from foretoken.common.provenance import isa_of
+from foretoken.errors import one_line
+
+shown = one_line  # a line for a terminal, too, which should not obey what stands in a file
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -21,11 +25,6 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
         padded = [cell.ljust(width) if at < left else cell.rjust(width) for at, (cell, width) in columns]
         lines.append(f"| {' | '.join(padded)} |")
     return lines
-
-
-def shown(line: str) -> str:
-    """A line for a terminal, too, which should not obey what stands in a file."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in line)
 
 
 def where(record: Mapping[str, Any]) -> str:
@@ -48,11 +47,6 @@ def memory(record: dict[str, Any]) -> str:
     slow = record.get("slow_memory_percent")
     disturbed = f"; during {slow:g} % of the generations at less than {SLOW} of that" if is_number(slow) else ""
     return f" Memory was read at {speed} GB/s{between}{disturbed}."
-
-
-def many(count: Any, what: str) -> str:
-    """`1 prompt`, `2 prompts`."""
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def asked(record: dict[str, Any]) -> str:

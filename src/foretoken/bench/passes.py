@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from safetensors.torch import save_file
 from foretoken.api.build import load
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.script import carry_out
-from foretoken.bench.turns import clocked, in_turn, some
+from foretoken.bench.turns import in_turn, some
 from foretoken.decoder.cache import Cache, new_writer
 from foretoken.decoder.config import parse_config
 from foretoken.decoder.decoder import Decoder
@@ -37,7 +38,7 @@ from foretoken.decoder.shapes import expected_shapes
 from foretoken.errors import InputError
 from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp
-from foretoken.prices.measuring import read_prompt, seconds_of
+from foretoken.prices.measuring import clocked, read_prompt, seconds_of
 
 # the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
 SHAPE: dict[str, Any] = {
@@ -95,11 +96,16 @@ def write_checkpoint(folder: Path, layers: int) -> int:
     return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
-    """Seconds of a pass, what its rows choose with it."""
-    seconds = clocked(partial(decoder.run, chain(cache, [5] * rows)))
+def seconds_on(cache: Cache, run: Callable[..., object], *given: object) -> float:
+    """Seconds of what places rows behind a cache, which are taken off again."""
+    seconds = clocked(partial(run, *given))
     cache.discard()
     return seconds
+
+
+def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
+    """Seconds of a pass, what its rows choose with it."""
+    return seconds_on(cache, decoder.run, chain(cache, [5] * rows))
 
 
 def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int) -> list[dict[str, Any]]:
@@ -135,15 +141,13 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
 def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
     """Seconds of one choice from a row of logits, and of the best 16, with noise, on one thread."""
     results = []
-    for vocabulary in VOCABULARIES:
+    for vocabulary, (cut, warp), count in product(VOCABULARIES, WARPS.items(), (1, 16)):
         logits = (3 * np.random.default_rng(0).standard_normal(vocabulary)).astype(np.float32)
-        for cut, warp in WARPS.items():
-            for count in (1, 16):
-                noises = [Noise(0, 0, step) for step in range(20 * rounds)]
-                seconds = [clocked(partial(native.rank, logits, warp, noise, count, isa)) for noise in noises]
-                took = round(1e6 * statistics.median(seconds), 1)
-                size = {"kernel": "choose", "isa": isa, "vocabulary": vocabulary}
-                results.append({**size, "cut": cut, "count": count, "microseconds": took})
+        noises = [Noise(0, 0, step) for step in range(20 * rounds)]
+        seconds = [clocked(partial(native.rank, logits, warp, noise, count, isa)) for noise in noises]
+        took = round(1e6 * statistics.median(seconds), 1)
+        about = {"kernel": "choose", "isa": isa, "vocabulary": vocabulary}
+        results.append({**about, "cut": cut, "count": count, "microseconds": took})
     return results
 
 
@@ -154,11 +158,9 @@ def prefill(folder: Path, lengths: Sequence[int], rounds: int) -> list[dict[str,
     results = []
     for length in lengths:
         prompt = [7 + i % 1000 for i in range(length)]
-        runs: dict[str, Callable[[], object]] = {
-            "seconds": partial(ours.generate, prompt, max_new_tokens=1, ignore_eos=True),
-            "transformers_seconds": partial(forward, torch.tensor([prompt]), use_cache=True, logits_to_keep=1),
-        }
-        seconds = seconds_of(runs, rounds)
+        own = partial(ours.generate, prompt, max_new_tokens=1, ignore_eos=True)
+        other = partial(forward, torch.tensor([prompt]), use_cache=True, logits_to_keep=1)
+        seconds = seconds_of({"seconds": own, "transformers_seconds": other}, rounds)
         results.append({"tokens": length, **{name: round(its, 3) for name, its in seconds.items()}})
     return results
 
@@ -169,17 +171,14 @@ def one_token(folder: Path, rounds: int) -> dict[str, Any]:
     ids = torch.full((1, 100), 7)
     theirs.generation_config.pad_token_id, theirs.generation_config.eos_token_id = 0, None
     generate = torch.inference_mode()(theirs.generate)
-    runs: dict[str, Callable[[], object]] = {}
+    runs: dict[tuple[str, int], Callable[[], object]] = {}
     for count in (1, 9):
         counts = {"max_new_tokens": count, "min_new_tokens": count, "do_sample": False}
         own = partial(ours.generate, ids[0].tolist(), max_new_tokens=count, ignore_eos=True)
-        runs[f"seconds_a_token {count}"] = own
-        runs[f"transformers_seconds_a_token {count}"] = partial(generate, ids, **counts)
+        runs["seconds_a_token", count] = own
+        runs["transformers_seconds_a_token", count] = partial(generate, ids, **counts)
     seconds = seconds_of(runs, rounds)
-    return {
-        name: round((seconds[f"{name} 9"] - seconds[f"{name} 1"]) / 8, 4)
-        for name in ("seconds_a_token", "transformers_seconds_a_token")
-    }
+    return {name: round((seconds[name, 9] - seconds[name, 1]) / 8, 4) for name, count in runs if count == 1}
 
 
 def _transformers(folder: Path) -> Any:
@@ -203,9 +202,7 @@ def loading(folder: Path, size: int) -> list[dict[str, Any]]:
 
 
 def _layers(target: Decoder, cache: Cache) -> float:
-    seconds = clocked(partial(target.layers, target.embed([5]), chain(cache, [5])))
-    cache.discard()
-    return seconds
+    return seconds_on(cache, target.layers, target.embed([5]), chain(cache, [5]))
 
 
 @contextmanager

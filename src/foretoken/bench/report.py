@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -81,11 +81,17 @@ def section(record: dict[str, Any]) -> list[str]:
     if record["kind"] != KIND:
         return ["### Beside others", "", *peers(record).splitlines(), ""]
     lines = [_about(record), "", *_disturbed(record)]
-    for temperature in dict.fromkeys(run["temperature"] for run in record["runs"]):
-        runs = [run for run in record["runs"] if run["temperature"] == temperature]
+    for temperature, runs in _by_temperature(record).items():
         lines += [f"Temperature {temperature:g}" + (", greedy" if temperature == 0 else ""), ""]
         lines += [*table(runs), "", *_differences(runs), *_positions(runs)]
     return lines
+
+
+def _by_temperature(record: dict[str, Any]) -> dict[float, list[dict[str, Any]]]:
+    runs: dict[float, list[dict[str, Any]]] = {}
+    for run in record["runs"]:
+        runs.setdefault(run["temperature"], []).append(run)
+    return runs
 
 
 def lines(record: dict[str, Any]) -> list[str]:
@@ -96,31 +102,23 @@ def lines(record: dict[str, Any]) -> list[str]:
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
     """The runs of one temperature."""
     sure = how_sure(min(run["prompts"] for run in runs))
-    counted = any(run.get("flops_per_token") is not None for run in runs)  # older records have bytes alone
-    head = ["draft", "tokens/s", "with prompts", f"speed-up ({sure})", "of all", "all with prompts", "tokens a check"]
-    rows = [
-        [
-            run["draft"],
-            f"{run['tokens_per_second']:.1f}",
-            f"{run['tokens_per_second_with_prefill']:.1f}",
-            times(run["speedup"], run["speedup_interval"]),
-            f"{run['speedup_of_total']:.2f}",
-            f"{run['speedup_with_prefill']:.2f}",
-            f"{run['mean_acceptance_length']:.2f}",
-            *([_gflop(run.get("flops_per_token"))] if counted else []),
-            size(int(run["bytes_per_token"])),
-            "" if run["share_of_ceiling"] is None else f"{run['share_of_ceiling']:.2f}",
-            run["promise"],
-            "yes" if run["identical"] else "NO",
-        ]
-        for run in runs
-    ]
-    cost = ["GFLOP a token", "bytes a token"] if counted else ["bytes a token"]
-    return markdown([*head, *cost, "of ceiling", "promise", "identical"], rows)
-
-
-def _gflop(flops: float | None) -> str:
-    return "" if flops is None else f"{flops / 1e9:.3g}"
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "draft": lambda run: str(run["draft"]),
+        "tokens/s": lambda run: f"{run['tokens_per_second']:.1f}",
+        "with prompts": lambda run: f"{run['tokens_per_second_with_prefill']:.1f}",
+        f"speed-up ({sure})": lambda run: times(run["speedup"], run["speedup_interval"]),
+        "of all": lambda run: f"{run['speedup_of_total']:.2f}",
+        "all with prompts": lambda run: f"{run['speedup_with_prefill']:.2f}",
+        "tokens a check": lambda run: f"{run['mean_acceptance_length']:.2f}",
+        "GFLOP a token": lambda run: "" if (flops := run.get("flops_per_token")) is None else f"{flops / 1e9:.3g}",
+        "bytes a token": lambda run: size(int(run["bytes_per_token"])),
+        "of ceiling": lambda run: "" if run["share_of_ceiling"] is None else f"{run['share_of_ceiling']:.2f}",
+        "promise": lambda run: str(run["promise"]),
+        "identical": lambda run: "yes" if run["identical"] else "NO",
+    }
+    if all(run.get("flops_per_token") is None for run in runs):  # older records have bytes alone
+        del columns["GFLOP a token"]
+    return markdown(list(columns), [[cell(run) for cell in columns.values()] for run in runs])
 
 
 def _about(record: dict[str, Any]) -> str:
@@ -145,14 +143,12 @@ def _disturbed(record: dict[str, Any]) -> list[str]:
 
 
 def _differences(runs: Sequence[dict[str, Any]]) -> list[str]:
-    lines = []
-    for run in runs:
-        found = run["first_difference"]
-        if isinstance(found, dict):
-            lines.append(
-                f"{run['draft']} differs from plain decoding first in prompt {found.get('prompt')}, token "
-                f"{found.get('position')}: {found.get('token')} instead of {found.get('plain_token')}."
-            )
+    differing = [(run["draft"], run["first_difference"]) for run in runs if isinstance(run["first_difference"], dict)]
+    lines = [
+        f"{draft} differs from plain decoding first in prompt {found.get('prompt')}, token {found.get('position')}: "
+        f"{found.get('token')} instead of {found.get('plain_token')}."
+        for draft, found in differing
+    ]
     return [*lines, ""] if lines else []
 
 
@@ -178,9 +174,9 @@ def _positions(runs: Sequence[dict[str, Any]]) -> list[str]:
 def _best(record: dict[str, Any]) -> list[str]:
     """What to use here, in a sentence a temperature: the draft with the largest speed-up that is surely one."""
     lines = [""]
-    for temperature in dict.fromkeys(run["temperature"] for run in record["runs"]):
-        runs = [run for run in record["runs"] if run["temperature"] == temperature and run["identical"]]
-        sure = [run for run in runs if run["speedup_interval"][0] > 1 and run["mean_acceptance_length"] > 1]
+    for temperature, runs in _by_temperature(record).items():
+        same = [run for run in runs if run["identical"]]
+        sure = [run for run in same if run["speedup_interval"][0] > 1 and run["mean_acceptance_length"] > 1]
         best = max(sure, key=lambda run: run["speedup"], default=None)
         at = f"At temperature {temperature:g}" if temperature else "Greedily"
         if best is None:

@@ -11,6 +11,7 @@ from foretoken.bench.samples import Sample, added, summed
 from foretoken.bench.statistics import PLAIN, by_prompt, parting, times_as_fast, with_interval
 
 KIND = "decode"  # of a record of such runs
+_COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
     own = [s for s, _ in pairs]
     first = [s for s in own if s.repeat == min(other.repeat for other in own)]  # the counts are those of every repeat
     speedup, interval = with_interval(times_as_fast(pairs))
-    decoded, passes = sum(s.decoded for s in first), sum(s.passes for s in first)
-    draft_tokens, accepted = sum(s.draft_tokens for s in first), sum(s.accepted_tokens for s in first)
+    counts = {name: sum(getattr(s, name) for s in first) for name in ("decoded", "passes", *_COUNTS)}
+    decoded, drafted = counts["decoded"], counts["draft_tokens"]
     shares = [_spent("weight_bytes", s) / s.decode_seconds / s.bandwidth for s in own if s.bandwidth]
     difference = _first_difference(every, plain)
     return Run(
@@ -81,12 +82,10 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
         speedup_interval=interval,
         speedup_of_total=_of_total(pairs, lambda s: s.decode_seconds, lambda s: s.decoded),
         speedup_with_prefill=_of_total(pairs, _seconds, lambda s: s.decoded + len(s.tokens)),
-        mean_acceptance_length=decoded / passes,
-        draft_acceptance_rate=accepted / draft_tokens if draft_tokens else 0.0,
+        mean_acceptance_length=decoded / counts["passes"],
+        draft_acceptance_rate=counts["accepted_tokens"] / drafted if drafted else 0.0,
         accepted_per_position=added(s.accepted_per_position for s in first),
-        drafts=sum(s.drafts for s in first),
-        draft_tokens=draft_tokens,
-        accepted_tokens=accepted,
+        **{name: counts[name] for name in _COUNTS},
         bytes_per_token=_spent("weight_bytes", *first) / decoded,
         share_of_ceiling=median(shares) if shares else None,
         levels=_levels(first, sum(s.decode_seconds for s in first)),

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,12 +59,9 @@ class Sample:
         stats = [completion.stats for completion in completions]
         return cls(
             tokens=tuple(completion.tokens for completion in completions),
-            decoded=sum(len(completion.tokens) - 1 for completion in completions),
-            accepted_per_position=added(s.accepted_per_position for s in stats),
-            promise=min(completion.promise for completion in completions),  # the weaker one, should they differ
             levels=summed({level.name: {n: getattr(level, n) for n in _LEVEL}} for s in stats for level in s.levels),
             cost=summed({name: asdict(cost) for name, cost in s.cost.items()} for s in stats),
-            **{name: sum(getattr(s, name) for s in stats) for name in _SUMS},
+            **counted(completions),
             **known,
         )
 
@@ -88,14 +86,20 @@ _COST = ("flops", "weight_bytes", "cache_bytes")
 _SUMS = ("decode_seconds", "prefill_seconds", "passes", "drafts", "draft_tokens", "accepted_tokens")
 
 
+def counted(completions: Sequence[Completion]) -> dict[str, Any]:
+    """What some completions come to, by the names that a sample has for it. The promise is the weakest of theirs."""
+    stats = [completion.stats for completion in completions]
+    return {
+        "decoded": sum(len(completion.tokens) - 1 for completion in completions),
+        **{name: sum(getattr(s, name) for s in stats) for name in _SUMS},
+        "accepted_per_position": added(s.accepted_per_position for s in stats),
+        "promise": min(completion.promise for completion in completions),
+    }
+
+
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Counts by position, added up: each sequence may be of another length."""
-    total: list[int] = []
-    for each in counts:
-        total += [0] * (len(each) - len(total))
-        for at, count in enumerate(each):
-            total[at] += count
-    return tuple(total)
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def summed(counts: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.api.model import Model
+from foretoken.bench.samples import counted
 from foretoken.bench.suites import Suite, first_turn, open_suite
 from foretoken.common.files import expect_place, write_json
 from foretoken.common.provenance import provenance
@@ -44,15 +45,23 @@ def asked_of(model: str, suite: Suite) -> dict[str, Any]:
 
 def drafting(completions: Sequence[Completion]) -> dict[str, Any]:
     """What a record says of drafts: what became of their tokens, and tokens a check."""
-    stats = [completion.stats for completion in completions]
-    decoded = sum(len(completion.tokens) - 1 for completion in completions)  # the first is that of the prompt's pass
-    passes = sum(each.passes for each in stats)
-    drafted, accepted = sum(each.draft_tokens for each in stats), sum(each.accepted_tokens for each in stats)
+    counts = counted(completions)
+    drafted, accepted, passes = counts["draft_tokens"], counts["accepted_tokens"], counts["passes"]
     return {
         "draft_tokens": drafted,
         "accepted_tokens": accepted,
         "rejected_tokens": drafted - accepted,
-        "mean_acceptance_length": round(decoded / passes, 3) if passes else None,
+        "mean_acceptance_length": round(counts["decoded"] / passes, 3) if passes else None,
+    }
+
+
+def changed(what: str, plain: Sequence[Completion], drafted: Sequence[Completion]) -> dict[str, int]:
+    """How many have other tokens or other logits than plain decoding; what: what a record calls them. They were asked
+    for `hash_logits`."""
+    pairs = list(zip(plain, drafted, strict=True))
+    return {
+        f"{what}_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
+        f"{what}_with_other_logits": sum(a.logits_sha256 != b.logits_sha256 for a, b in pairs),
     }
 
 

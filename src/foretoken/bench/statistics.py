@@ -12,7 +12,7 @@ from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
 
 PLAIN = "none"  # the draft of plain decoding
-RESAMPLES = 4000
+RESAMPLES, CONFIDENCE = 4000, 0.95
 SLOW = 0.8  # of the usual speed of memory: what ran meanwhile was disturbed
 FEWEST = 6  # values, of which the smallest and the largest hold the median at 95 %
 
@@ -55,9 +55,9 @@ def with_interval(values: Mapping[str, float]) -> tuple[float, tuple[float, floa
     return median(values.values()), median_interval(list(values.values()))
 
 
-def median_interval(values: Sequence[float], *, seed: int = 0, confidence: float = 0.95) -> tuple[float, float]:
-    """The interval in which the median of such values lies with a `confidence`: the middle part of the medians of
-    resamples, as many values each, drawn with replacement (Efron 1979). The same values and seed give the same one.
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The interval in which the median of such values lies with `CONFIDENCE`: the middle part of the medians of
+    resamples, as many values each, drawn with replacement (Efron 1979). The same values give the same one.
 
     Of fewer than `FEWEST` values it is their range, which holds the median less often than that: of one value nothing
     is known of how far another would be. Raises ContractError without any.
@@ -67,9 +67,9 @@ def median_interval(values: Sequence[float], *, seed: int = 0, confidence: float
         raise ContractError(f"an interval of {list(values)!r:.80}; expected finite numbers, one or more")
     if len(numbers) < FEWEST:
         return float(numbers.min()), float(numbers.max())
-    drawn = np.random.default_rng(seed).integers(len(numbers), size=(RESAMPLES, len(numbers)))
+    drawn = np.random.default_rng(0).integers(len(numbers), size=(RESAMPLES, len(numbers)))
     medians = np.median(numbers[drawn], axis=1)
-    low, high = np.quantile(medians, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(medians, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any, TypeVar
 
 from foretoken.bench.ceilings import Ceiling
 from foretoken.bench.statistics import bandwidths
+from foretoken.prices import measuring
 
-Key = TypeVar("Key", bound=Hashable)
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class Timed:
         """Seconds."""
         return statistics.median(self.seconds)
 
+    @property
+    def milliseconds(self) -> float:
+        """The median, as records have it."""
+        return round(1e3 * self.median, 2)
+
     def share(self, size: float) -> float:
         """The share of the bandwidth at which so many bytes were read: the median."""
         pairs = zip(self.seconds, self.bandwidths, strict=True)
@@ -33,48 +38,31 @@ class Timed:
 
     def figures(self, size: float, share: str = "fraction_of_ceiling") -> dict[str, Any]:
         """As they stand in a record. share: what it is called there."""
-        return {"milliseconds": milliseconds(self.seconds), share: self.share(size)}
+        return {"milliseconds": self.milliseconds, share: self.share(size)}
 
 
 def in_turn(
     runs: Mapping[Key, Callable[[], Iterable[float]]],
     rounds: int,
     ceiling: Ceiling,
-    *,
     progress: Callable[[float], None] = lambda share: None,
-    between: Callable[[], object] = lambda: None,
 ) -> dict[Key, Timed]:
     """Each run in every round, the bandwidth measured before it.
 
-    runs: each gives the seconds of a turn. progress: hears the share that is done. between: is done before each round.
+    runs: each gives the seconds of a turn that count. progress: hears the share that is done.
     """
     timed = {key: Timed() for key in runs}
-    for number in range(rounds):
-        between()
-        for at, (key, run) in enumerate(runs.items(), 1):
-            bandwidth = ceiling.measure()
-            for seconds in run():
-                timed[key].seconds.append(seconds)
-                timed[key].bandwidths.append(bandwidth)
-            progress((number * len(runs) + at) / (rounds * len(runs)))
+    turns = {key: lambda run=run: (ceiling.measure(), list(run())) for key, run in runs.items()}
+    for done, (key, (bandwidth, seconds)) in enumerate(measuring.in_turn(turns, rounds), 1):
+        timed[key].seconds.extend(seconds)
+        timed[key].bandwidths.extend([bandwidth] * len(seconds))
+        progress(done / (rounds * len(runs)))
     return timed
 
 
 def some(run: Callable[[], float], count: int = 1, uncounted: int = 0) -> Callable[[], list[float]]:
     """A turn of what tells its seconds: so many times, after some that do not count."""
     return lambda: [run() for _ in range(uncounted + count)][uncounted:]
-
-
-def clocked(run: Callable[[], object]) -> float:
-    """Seconds that something takes."""
-    began = perf_counter()
-    run()
-    return perf_counter() - began
-
-
-def milliseconds(seconds: Iterable[float]) -> float:
-    """The median, as records have it."""
-    return round(1e3 * statistics.median(seconds), 2)
 
 
 def memory_speed(timed: Iterable[Timed]) -> dict[str, Any]:

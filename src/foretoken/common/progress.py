@@ -1,5 +1,5 @@
 """A bar on standard error, with the time left, while something large is read or written; none if it is not large, or
-nobody is looking. And sizes as people read them."""
+nobody is looking. And sizes and counts as people read them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ LARGE = 1_000_000_000  # bytes
 def size(count: int) -> str:
     """A number of bytes: `2.68 GB`, `61.0 MB`."""
     return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def many(count: object, what: str) -> str:
+    """`1 prompt`, `2 prompts`."""
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def provenance() -> dict[str, Any]:
         "machine": machine(),
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("foretoken", "torch", "transformers", "llguidance")},
+            **{name: version_of(name) for name in ("foretoken", "torch", "transformers", "llguidance")},
         },
     }
 
@@ -104,7 +104,8 @@ def _first_processor() -> Mapping[str, str]:
     return {name.strip(): value.strip() for name, _, value in found}
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Of an installed package; None where it is not."""
     try:
         return version(package)
     except PackageNotFoundError:

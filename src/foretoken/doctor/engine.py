@@ -8,12 +8,13 @@ import platform
 import shutil
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 
 import torch
 from packaging.requirements import Requirement
 
+from foretoken.common.provenance import version_of
 from foretoken.doctor.facts import BINDING, COUNTING, WAITING, Amx, Engine, Gpu, Part, Threads
 from foretoken.doctor.machine import allowed_cores, cpu_flags
 from foretoken.errors import NativeError
@@ -35,36 +36,31 @@ _SPIN_WATCH = 0.1  # seconds
 
 def versions() -> dict[str, str | None]:
     """Foretoken's, Python's, and those of what it computes with."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
 
 
 def untested() -> tuple[str, ...]:
     """Installed packages that are not of a version that Foretoken asks for: `torch 2.14.0 (torch<2.14,>=2.8)`."""
-    if _version("foretoken") is None:  # it runs from its sources
+    if version_of("foretoken") is None:  # it runs from its sources
         return ()
     asked = [wanted for wanted in map(Requirement, requires("foretoken") or ()) if wanted.marker is None]
     return tuple(
         f"{wanted.name} {here} ({wanted.specifier} is asked for)"
         for wanted in asked
-        if (here := _version(wanted.name)) and not wanted.specifier.contains(here, prereleases=True)
+        if (here := version_of(wanted.name)) and not wanted.specifier.contains(here, prereleases=True)
     )
 
 
 def engine() -> Engine:
     """The native module, if it is there, and its instruction set in use. What cannot be had is said, not raised."""
-    kind, error, isa, best = "here", None, None, None
+    kind, error, isa, best = "off" if os.environ.get("FORETOKEN_NATIVE") == "off" else "absent", None, None, None
     lacking: dict[str, str] = {}
     try:
-        if native.module() is None:
-            kind = "off" if os.environ.get("FORETOKEN_NATIVE") == "off" else "absent"
-        else:
-            best, lacking = native.supported()[-1], native.lacking()
+        if native.module() is not None:
+            kind, best, lacking = "here", native.supported()[-1], native.lacking()
+            isa = native.isa()
     except NativeError as reason:
-        kind, error = "broken", str(reason)
-    try:
-        isa = native.isa() if kind == "here" else None
-    except NativeError as reason:
-        error = str(reason)
+        kind, error = "here" if best else "broken", str(reason)
     flags = cpu_flags() or ()
     compilers = (*os.environ.get("CXX", "").split()[:1], *_COMPILERS)  # CXX may have options behind the name
     return Engine(
@@ -94,21 +90,13 @@ def threads(allowed_before: frozenset[int]) -> Threads:
 
 def parts() -> tuple[Part, ...]:
     """The packages that only some commands need."""
-    return tuple(Part(name, _version(name), gives, wanted) for name, (gives, wanted) in PARTS.items())
+    return tuple(Part(name, version_of(name), gives, wanted) for name, (gives, wanted) in PARTS.items())
 
 
 def gpus() -> tuple[Gpu, ...]:
     """Those that PyTorch can use."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    every = map(torch.cuda.get_device_properties, range(count))
+    every = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return tuple(Gpu(gpu.name, gpu.total_memory) for gpu in every)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _amx(root: Path = Path("/")) -> Amx:

@@ -13,9 +13,10 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from foretoken.common.progress import many
 from foretoken.doctor.facts import Facts, Fit
 from foretoken.doctor.findings import GOOD, NOTE, PROBLEM, STATUSES, WARNING, Finding
-from foretoken.doctor.findings.finding import gigabytes, several
+from foretoken.doctor.findings.finding import gigabytes
 from foretoken.doctor.fits import CONTEXT, DRAFT
 from foretoken.errors import one_line
 
@@ -34,10 +35,10 @@ def summary(findings: list[Finding]) -> str:
     stops, things, notes = topics[PROBLEM], topics[WARNING], topics[NOTE]
     said = [f"Foretoken cannot run like this: see {', '.join(stops)}"] if stops else []
     if things:
-        said.append(f"{'then ' if stops else ''}{several(len(things), 'thing')} to improve: {', '.join(things)}")
+        said.append(f"{'then ' if stops else ''}{many(len(things), 'thing')} to improve: {', '.join(things)}")
     said = said or ["Nothing to improve"]
     if notes:
-        said.append(f"{several(len(notes), 'note')} ({', '.join(notes)})")
+        said.append(f"{many(len(notes), 'note')} ({', '.join(notes)})")
     return f"{'; '.join(said)}."
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 import torch
 
@@ -18,6 +19,9 @@ from foretoken.prices.price import PassPrice, Price
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are measured unless others are asked for
 _STEPS = 4  # tokens of a chain that is drafted in one call
 _TOKEN = 5  # which token it is costs nothing
+
+Key = TypeVar("Key")
+Given = TypeVar("Given")
 
 
 def measure(
@@ -46,16 +50,26 @@ def measure(
     }
 
 
-def seconds_of(runs: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
+def seconds_of(runs: Mapping[Key, Callable[[], object]], rounds: int = 5) -> dict[Key, float]:
     """Seconds of each, the median over rounds; in turn, after one round that is not counted."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            began = perf_counter()
-            run()
-            if number:
-                seconds[name].append(perf_counter() - began)
-    return {name: median(each) for name, each in seconds.items()}
+    seconds: dict[Key, list[float]] = {name: [] for name in runs}
+    for name, took in in_turn({name: partial(clocked, run) for name, run in runs.items()}, rounds + 1):
+        seconds[name].append(took)
+    return {name: median(each[1:]) for name, each in seconds.items()}
+
+
+def in_turn(runs: Mapping[Key, Callable[[], Given]], rounds: int) -> Iterator[tuple[Key, Given]]:
+    """What each run gives, all of them in every round."""
+    for _ in range(rounds):
+        for key, run in runs.items():
+            yield key, run()
+
+
+def clocked(run: Callable[[], object]) -> float:
+    """Seconds that something takes."""
+    began = perf_counter()
+    run()
+    return perf_counter() - began
 
 
 def read_prompt(decoder: Decoder, length: int) -> Cache:

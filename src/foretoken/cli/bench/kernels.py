@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -53,10 +53,9 @@ def kernels(
     from rich.progress import Progress
 
     from foretoken.bench.kernels import bench as measure
-    from foretoken.bench.roofline import draw
+    from foretoken.bench.roofline import draw, lines
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("measuring", total=1.0)
         record = measure(
             threads=threads,
@@ -65,35 +64,8 @@ def kernels(
             rounds=rounds,
             progress=lambda share: bar.update(task, completed=share),
         )
-    _show(record)
+    print("\n".join(lines(record)))
     if json_file is not None:
         write_json(json_file, record)
     if plot is not None:
         draw(plot, record)
-
-
-def _show(record: dict[str, Any]) -> None:
-    """A table: kernels and shapes down, rows across, the share of the bandwidth in each place."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from foretoken.common.provenance import isa_of
-
-    machine, low_high = record["machine"], record["read_bandwidth_range_gb_per_s"]
-    threads = f"{machine['threads']} thread" + ("s" if machine["threads"] > 1 else "")
-    speed = f"{record['read_bandwidth_gb_per_s']} GB/s ({low_high[0]} to {low_high[1]})"
-    print(f"{machine['processor']}, {threads}, {isa_of(machine)}: memory is read at {speed}")
-    rows = sorted({result["n"] for result in record["results"]})
-    table = Table(
-        "kernel",
-        "outputs x inputs",
-        *(f"N = {n}" for n in rows),
-        title="share of the read bandwidth (GFLOP/s), by rows N of a pass",
-    )
-    lines: dict[tuple[str, str], dict[int, str]] = {}
-    for result in record["results"]:
-        line = lines.setdefault((result["kernel"], f"{result['m']} x {result['k']}"), {})
-        line[result["n"]] = f"{result['fraction_of_bandwidth']:.2f} ({result['gflops']:.0f})"
-    for (kernel, shape), line in lines.items():
-        table.add_row(kernel, shape, *(line.get(n, "") for n in rows))
-    Console(width=None if sys.stdout and sys.stdout.isatty() else 120).print(table)

@@ -10,6 +10,7 @@ import typer
 from foretoken.cli.common import say
 from foretoken.common.files import expect_place, write_bytes
 from foretoken.common.pictures import expect_drawable
+from foretoken.common.progress import many
 from foretoken.errors import InputError
 
 
@@ -52,7 +53,7 @@ def report(
         if path in pictures:
             draw(pictures[path], record)
     write_bytes(out, (text.rstrip() + "\n").encode(), what="report")
-    say(f"report: {out}, with {len(pictures)} picture{'s' * (len(pictures) != 1)}")
+    say(f"report: {out}, with {many(len(pictures), 'picture')}")
 
 
 def _picture(out: Path, record: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretoken.doctor.facts import Facts
-from foretoken.doctor.findings import engine, machine, model, speed, threads
+from foretoken.doctor.findings import engine, machine, speed
 from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, STATUSES, WARNING, Finding, Judge
 
 __all__ = ["GOOD", "GROUPS", "NOTE", "PROBLEM", "STATUSES", "WARNING", "Finding", "judge"]
@@ -12,10 +12,10 @@ __all__ = ["GOOD", "GROUPS", "NOTE", "PROBLEM", "STATUSES", "WARNING", "Finding"
 GROUPS: dict[str, tuple[Judge, ...]] = {
     "This machine": (machine.processor, machine.cores, machine.memory, machine.system, machine.load, machine.host),
     "Engine": (engine.arithmetic, engine.instructions, engine.amx, engine.promise, engine.versions),
-    "Threads": (threads.threads, threads.binding, threads.waiting),
+    "Threads": (machine.threads, machine.binding, machine.waiting),
     "Speed": (speed.memory_speed, speed.huge_pages, speed.disk_speed, speed.models),
     "Optional": (engine.gpu,),  # behind the parts
-    "Model": (model.model, model.weights, model.fits),
+    "Model": (speed.model, speed.weights, speed.fits),
 }
 
 

@@ -41,11 +41,6 @@ def speed(count: float) -> str:
     return f"{gigabytes(count)}/s"
 
 
-def several(count: int, what: str) -> str:
-    """`1 core`, `2 cores`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def sentence(text: str) -> str:
     """The text, begun with a capital."""
     return text[:1].upper() + text[1:]

@@ -1,13 +1,15 @@
-"""Processor, cores, memory, and who else wants them."""
+"""Processor, cores, memory, and who else wants them; whether there are as many threads as cores, and what they do."""
 
 from __future__ import annotations
 
-from foretoken.doctor.facts import Facts, Machine
-from foretoken.doctor.findings.finding import GOOD, NOTE, WARNING, Said, gigabytes, sentence, several
+from foretoken.common.progress import many
+from foretoken.doctor.facts import BINDING, COUNTING, WAITING, Facts, Machine, Threads
+from foretoken.doctor.findings.finding import GOOD, NOTE, WARNING, Said, gigabytes, sentence
 
 _LITTLE = 1_000_000_000  # bytes of memory, below which even a small model is tight
 _BUSY = 0.25  # of the usable cores
 _STEAL = 0.05
+_SPIN = 50.0  # milliseconds: longer than a pass of a small model
 _MORE = {  # memory, by what limits it
     "ulimit -v": "raise the limit, with `ulimit -v unlimited` in the same shell",
     "a control group": "give the container or service more, such as with docker's --memory",
@@ -25,12 +27,12 @@ def cores(facts: Facts) -> Said:
     """How many can be used, and what holds back the others."""
     machine, allowed = facts.machine, facts.machine.allowed_cores
     physical = machine.physical_cores
-    pairs = f" ({several(physical, 'physical core')})" if physical and physical < allowed else ""
+    pairs = f" ({many(physical, 'physical core')})" if physical and physical < allowed else ""
     if machine.core_quota is not None:
-        text = f"A control group gives the time of {machine.core_quota:.3g} of {several(allowed, 'core')}{pairs}."
+        text = f"A control group gives the time of {machine.core_quota:.3g} of {many(allowed, 'core')}{pairs}."
         return NOTE, text, "To use more, start the container with more, such as with docker's --cpus."
     if allowed < machine.cores:
-        text = f"This process may run on {allowed} of {several(machine.cores, 'core')}{pairs}."
+        text = f"This process may run on {allowed} of {many(machine.cores, 'core')}{pairs}."
         return NOTE, text, "To use all, start it without taskset, numactl or --cpuset-cpus, or give those more cores."
     return GOOD, f"All {machine.cores} are usable{pairs}." if machine.cores > 1 else "1, usable.", None
 
@@ -63,7 +65,7 @@ def is_busy(machine: Machine) -> bool:
 
 def load(facts: Facts) -> Said | None:
     """Other processes."""
-    machine, every = facts.machine, several(facts.machine.cores, "core")
+    machine, every = facts.machine, many(facts.machine.cores, "core")
     if machine.busy_cores is None:
         return None
     average = "" if machine.load is None else f"; load average {machine.load:.1f}"
@@ -86,3 +88,54 @@ def host(facts: Facts) -> Said | None:
     text = f"The host gives {100 * steal:.0f} % of the cores' time to other guests (steal)."
     advice = "Expect speeds that change from minute to minute; ask for dedicated cores, or use another host."
     return WARNING, text, advice
+
+
+def threads(facts: Facts) -> Said:
+    """Threads of arithmetic: as many as PyTorch takes, unless --threads says otherwise."""
+    count, usable = facts.threads.torch, facts.machine.usable_cores
+    names, because = _set(facts.threads, COUNTING)
+    fewest = min(facts.machine.physical_cores or usable, usable)
+    text = f"{many(count, 'thread')} of arithmetic for {many(usable, 'usable core')}{because}"
+    if count > usable:
+        advice = f"`export OMP_NUM_THREADS={usable}`, or give `--threads {usable}`."
+        return WARNING, f"{text}: they wait for each other.", advice
+    if count < fewest:
+        idle = "one of them idles" if usable - count == 1 else "the others idle"
+        cure = f"unset {' '.join(names)}" if names else f"export OMP_NUM_THREADS={fewest}"
+        return WARNING, f"{text}: {idle}.", f"`{cure}`, or give `--threads {fewest}`."
+    return GOOD, f"{text}.", None
+
+
+def binding(facts: Facts) -> Said | None:
+    """Whether PyTorch's OpenMP ties this process to fewer cores, where all later threads then are."""
+    bound, every = facts.threads.bound_cores, many(facts.machine.allowed_cores, "core")
+    if bound is None:
+        return None
+    names, because = _set(facts.threads, BINDING)
+    text = f"Importing PyTorch ties this process to {bound} of {every}{because}, and all threads of arithmetic with it."
+    return WARNING, text, f"`unset {' '.join(names or BINDING[:3])}`."
+
+
+def waiting(facts: Facts) -> Said | None:
+    """Whether PyTorch's threads keep their cores when they have no work."""
+    spin, policy = facts.threads.spin_ms, facts.threads.environment.get("OMP_WAIT_POLICY", "").lower()
+    if policy == "active" or (spin or 0) >= _SPIN:
+        names, because = _set(facts.threads, WAITING)
+        long = "long" if spin is None else f"{spin:.0f} ms or more"
+        text = f"PyTorch's threads keep their cores for {long} after work{because}, while ours want them."
+        unset = f", and `unset {' '.join(names[1:])}`" if names[1:] else ""
+        return WARNING, text, f"`export OMP_WAIT_POLICY=passive`{unset}."
+    if facts.engine.native != "here" and policy != "passive" and (facts.machine.busy_cores or 0) >= 0.5:
+        text = "PyTorch computes while other programs want the same cores: its threads then wait for each other."
+        return NOTE, text, "`export OMP_WAIT_POLICY=passive`."
+    if spin is None:
+        return None
+    short = f"{spin:.0f} ms" if spin >= 1 else "less than a millisecond"
+    return GOOD, f"PyTorch's threads keep their cores for {short} after work: out of our way.", None
+
+
+def _set(threads: Threads, names: tuple[str, ...]) -> tuple[list[str], str]:
+    """Those of the variables that are set; and how a sentence says to what."""
+    here = {name: threads.environment[name] for name in names if name in threads.environment}
+    said = ", ".join(f"{name}={value}" for name, value in here.items())
+    return list(here), f" ({said})" if said else ""

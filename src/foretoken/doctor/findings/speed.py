@@ -1,9 +1,10 @@
-"""How fast memory and disk are, and whether there is room for models."""
+"""How fast memory and disk are, whether there is room for models, and what is said of one that was asked about."""
 
 from __future__ import annotations
 
+from foretoken.common.progress import many
 from foretoken.doctor.facts import QUICK, Facts
-from foretoken.doctor.findings.finding import GOOD, NOTE, WARNING, Said, gigabytes, several, speed
+from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, WARNING, Said, gigabytes, sentence, speed
 from foretoken.doctor.findings.machine import is_busy
 
 _SLOW_DISK = 0.3e9  # bytes a second
@@ -20,12 +21,12 @@ def memory_speed(facts: Facts) -> Said:
     found = facts.memory_speed
     if found is None:
         return _left_out(facts.memory_not_measured, "Free some, then run `foretoken doctor` again.")
-    streams = {kind: f" in {several(count, 'stream')}" for kind, count in found.streams.items()}
+    streams = {kind: f" in {many(count, 'stream')}" for kind, count in found.streams.items()}
     speeds = {"huge": found.huge, "small": found.small}
     kinds = (f"{speed(value)} in {kind} pages{streams.get(kind, '')}" for kind, value in speeds.items())
-    how = f"{several(found.threads, 'thread')}, the best of 1 to 16 streams each"
+    how = f"{many(found.threads, 'thread')}, the best of 1 to 16 streams each"
     if found.by != "native":
-        how = f"by {found.by}, on {several(found.threads, 'thread')}, so a little more is there"
+        how = f"by {found.by}, on {many(found.threads, 'thread')}, so a little more is there"
     if found.size < _FULL_SIZE:
         how += f"; only {gigabytes(found.size)} were read, so the processor's cache may have helped"
     text = f"Read at {', '.join(kinds)} ({how})"
@@ -89,3 +90,55 @@ def models(facts: Facts) -> Said | None:
 
 def _left_out(why: str | None, advice: str) -> Said:
     return (GOOD, "Not measured (--quick).", None) if why == QUICK else (NOTE, f"Not measured: {why}.", advice)
+
+
+def model(facts: Facts) -> Said | None:
+    """What it is, what it runs on, and what it promises."""
+    found, engine = facts.checkpoint, facts.engine
+    if found is None:
+        return None
+    if found.error is not None:
+        text, _, advice = found.error.partition("; ")
+        if not advice or advice.startswith("supported"):
+            advice = "use another model" + advice.replace("supported:", "; supported are", 1)
+        return PROBLEM, f"{text}.", f"{sentence(advice)}."
+    called = f"{found.name} ({found.model_type}, {found.format})"
+    if found.why_not_native is not None:
+        text = f"{called} runs in PyTorch: {found.why_not_native}."
+        return WARNING, text, "Give `--dtype bfloat16`, which converts it."
+    native = engine.native == "here" and engine.isa is not None
+    runs = f"native with the instruction set {engine.isa}" if native else "in PyTorch"
+    return GOOD, f"{called} runs {runs}; promise: exact.", None
+
+
+def weights(facts: Facts) -> Said | None:
+    """Whether its weights are here."""
+    found = facts.checkpoint
+    if found is None or found.error is not None or found.here:
+        return None
+    advice = f'`foretoken generate --model {found.name} "Hello"` fetches them.'
+    return NOTE, "Its weights are not on this machine yet.", advice
+
+
+def fits(facts: Facts) -> Said | None:
+    """Whether it fits into memory, and what does where it does not."""
+    found = facts.checkpoint
+    if found is None or found.error is not None or not facts.fits:
+        return None
+    own, *others = facts.fits[0].formats
+    needs = f"{gigabytes(own.needs)}"
+    if own.fits == "no":
+        text = f"It needs {needs} of memory, more than is available: every token would read it from disk."
+        smaller = [fit.format for fit in others if fit.fits in ("yes", "without a draft copy")]
+        if not smaller:
+            return WARNING, text, "Use a smaller model."
+        quantise = f"`foretoken quantize {found.name} --format {smaller[-1]}`"
+        return WARNING, text, f"{quantise}, and use that copy as the model."
+    if own.fits == "without a draft copy":
+        text = "It fits, and a low-bit copy of it that drafts does not."
+        return NOTE, text, "Draft with `--draft lookup`, which takes no memory."
+    if own.fits is None:
+        return None
+    most = own.tokens_per_second
+    rate = "" if most is None else f"; memory allows at most {most:.3g} tokens/s plainly"
+    return GOOD, f"With keys and values and a draft it takes {needs}{rate}.", None
