@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from foretoken.bench.figures import NOTHING, beside_others, table
+from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from tests.bench.test_report import DRAFTED, RUN, record
 
 
@@ -37,6 +39,8 @@ def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) ->
 
 def test_beside_others_stands_the_newest_record(tmp_path: Path) -> None:
     assert beside_others(tmp_path, "../results/") == [NOTHING]
+    way = Way(OURS, PLAIN, "draft none")
+    decoded = [Sample(OURS, PLAIN, "none", f"p{i}", 0, (1, 2, 3), 2.0, 1.0) for i in range(10)]
     measured = {
         "kind": "peers",
         "model": "small",
@@ -46,7 +50,7 @@ def test_beside_others_stands_the_newest_record(tmp_path: Path) -> None:
         "max_new_tokens": 64,
         "repeats": 1,
         "promise": "exact",
-        "rows": [],
+        "rows": [asdict(row(way, decoded))],
         "peers": {},
     }
     for name, date in (("old.json", "2026-11-20"), ("new.json", "2026-11-22"), ("older.json", "2026-11-19")):
