@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from foretoken.bench import identical, passes
-from foretoken.common.files import as_json, beginning, expect_place, read_bytes, write_json
+from foretoken.common.files import as_json, beginning, expect_place, read_bytes, write_bytes, write_json
 from foretoken.errors import InputError, TranscriptError
 from tests.prove import __main__ as prove
 
@@ -98,20 +98,17 @@ def test_what_cannot_be_json_touches_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere/record.json", "there is no folder {folder}/nowhere for the record; make it first"),
         (".", "{folder} is a folder; expected the name of a file for the record"),
         ("/dev/null", "/dev/null is no ordinary file; expected the name of a file for the record"),
         ("x" * 300, "{folder}/" + "x" * 300 + " cannot hold the record (File name too long); name another file"),
         ("a\0b", "{folder}/a\\x00b cannot hold the record (embedded null byte); name another file"),
         ("file/record.json", "{folder}/file/record.json cannot hold the record (Not a directory); name another file"),
         ("loop", "{folder}/loop cannot hold the record (Too many levels of symbolic links); name another file"),
-        ("dangling", "there is no folder {folder}/gone for the record; make it first"),
     ],
 )
 def test_a_place_that_can_hold_no_record_is_refused(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "record.json")
     before = left_in(tmp_path)
     for kind in (InputError, TranscriptError):
         with pytest.raises(kind) as error:
@@ -119,6 +116,21 @@ def test_a_place_that_can_hold_no_record_is_refused(name: str, message: str, tmp
         assert type(error.value) is kind
         assert str(error.value) == message.format(folder=tmp_path)
     assert left_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["made/for it/record.json", "dangling"])
+def test_a_folder_that_is_not_there_is_made_when_the_record_is_written(name: str, tmp_path: Path) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "record.json")
+    expect_place(tmp_path / name)
+    assert left_in(tmp_path) == ["dangling"]
+    write_bytes(tmp_path / name, b"x")
+    assert (tmp_path / name).read_bytes() == b"x"
+
+
+def test_a_folder_is_not_made_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda folder, mode: Path(folder) != tmp_path)
+    with pytest.raises(InputError, match=f"the folder {tmp_path} cannot be written to; name a file elsewhere"):
+        expect_place(tmp_path / "gone" / "further" / "record.json")
 
 
 def test_the_beginning_of_what_is_there_is_told_or_why_it_cannot_be(tmp_path: Path) -> None:
@@ -152,11 +164,12 @@ def test_a_link_keeps_leading_to_the_file(tmp_path: Path) -> None:
 
 def test_a_place_that_went_away_meanwhile_is_told_in_words(tmp_path: Path) -> None:
     path = tmp_path / "gone" / "record.json"
+    expect_place(path)
+    (tmp_path / "gone").touch()
     with pytest.raises(TranscriptError) as error:
         write_json(path, RECORD, TranscriptError)
-    assert str(error.value) == (
-        f"the record cannot be written to {path} (No such file or directory); name a file elsewhere"
-    )
+    assert str(error.value) == f"the record cannot be written to {path} (File exists); name a file elsewhere"
+    assert left_in(tmp_path) == ["gone"]
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_a_record_that_was_tampered_with_ends_with_1(cli: Cli, tmp_path: Path) -
         (("verify", "/nowhere"), "/nowhere cannot be read (No such file or directory); name the file of a record"),
         (("verify", "/"), "/ cannot be read (Is a directory); name the file of a record"),
         (("verify", __file__), "is not JSON"),
-        (("generate", "x", "--record", "/nowhere/at/all"), "there is no folder /nowhere/at for the record"),
+        (("generate", "x", "--record", "/dev/null/at/all"), "/dev/null/at/all cannot hold the record (Not a directory"),
         (("generate", "x", "--record", "/"), "/ is a folder; expected the name of a file for the record"),
         (("generate", "x", "--promise", "exact", "--device", "cuda"), "promise is 'exact', but device is 'cuda'"),
         (("generate", "x", "--promise", "vague"), "promise is 'vague'"),

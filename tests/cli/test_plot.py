@@ -36,7 +36,7 @@ def test_a_picture_leaves_the_output_as_it_is(cli: Cli, tmp_path: Path) -> None:
 def test_what_cannot_be_drawn_is_refused_before_anything_is_loaded(cli: Cli, tmp_path: Path) -> None:
     for name, complaint in (
         ("rounds.pdf", "is no name for a picture; expected one that ends in .png or .svg"),
-        ("nowhere/rounds.png", "for the picture; make it first"),
+        (f"{'x' * 300}/rounds.png", "cannot hold the picture (File name too long); name another file"),
     ):
         ran = cli("generate", "def add(", "--model", "/no/such/model", "--plot", tmp_path / name)
         assert (ran.code, ran.out) == (2, "")

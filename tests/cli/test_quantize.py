@@ -102,7 +102,6 @@ def test_a_copy_of_an_embedded_model_goes_where_it_is_told_and_is_a_model(cli: C
             "there is no folder 'owner/name' that a copy could lie beside; check the name, or give the copy's "
             "folder, OUT",
         ),
-        (["stdlib-1m", "--format", "int4", "gone/out"], "there is no folder {here}/gone for the copy; make it first"),
         (
             ["stdlib-1m", "--format", "int4", "out", "--threads", "0"],
             "threads is 0, expected a whole number, 1 or more",

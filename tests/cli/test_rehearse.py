@@ -80,7 +80,6 @@ def test_numbers_can_be_said_apart_and_what_is_not_as_asked_is_said(cli: Cli, tm
             ["--shape", "llama-3.2-1b", "--vocab-size", "99", "out"],
             "stdlib-7m does not fit into llama-3.2-1b: it has 4",
         ),
-        (["--shape", "llama-3.2-1b", "gone/out"], "there is no folder {here}/gone for the rehearsal; make it first"),
         (["--shape", "llama-3.2-1b", "--placement", "last", "out"], "the placement 'last' is not known (known: first,"),
         (["--model", "stdlib", "--shape", "llama-3.2-1b", "out"], "there is no folder 'stdlib'; expected a checkpoint"),
         (["--shape", "llama-3.2-1b", "--seed", "-1", "out"], "seed is -1, expected a whole number, 0 or more"),

@@ -45,7 +45,6 @@ def test_a_token_that_differs_is_an_error(cli: Cli, tmp_path: Path, monkeypatch:
         (("fractl",), "there is no paper 'fractl' to reproduce; did you mean 'fractal'"),
         (("fractal", "--scale", "huge"), "scale is 'huge'"),
         (("fractal", "--only", "table9"), "there is no 'table9' in this paper"),
-        (("fractal", "--out", "no/such"), "there is no folder no/such for the record; make it first"),
         (("fractal", "--models", "."), "models are the paper's own checkpoints"),
         (("fractal", "--scale", "paper", "--models", "."), "holds no checkpoint of this paper"),
         (("fractal", "--max-new-tokens", 1), "max-new-tokens"),

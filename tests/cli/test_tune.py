@@ -62,7 +62,7 @@ def test_without_a_method_it_lists_them(cli: Cli) -> None:
         (("--prompts", "heldout-21"), "there is no suite 'heldout-21'"),
         (("--max-new-tokens", 5000), "the model has room for"),
         (("--plot", "picture.bmp"), "picture.bmp is no name for a picture"),
-        (("--json", "no/such/file.json"), "there is no folder no/such for the record"),
+        (("--json", "/dev/null/file.json"), "/dev/null/file.json cannot hold the record (Not a directory)"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_in_one_line(cli: Cli, options: tuple[object, ...], said: str) -> None:

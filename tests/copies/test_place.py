@@ -265,7 +265,6 @@ def test_what_is_there_and_is_no_copy_is_refused(replace: bool, model: Path) -> 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere/copy", "there is no folder {folder}/nowhere for the copy; make it first"),
         ("file/copy", "{folder}/file/copy cannot hold the copy (Not a directory); name another folder"),
         ("a\0b", "{folder}/a\\x00b cannot hold the copy (embedded null byte); name another folder"),
         ("x" * 300, "File name too long); name another folder"),

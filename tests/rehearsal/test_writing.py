@@ -234,8 +234,7 @@ def test_only_a_rehearsal_is_replaced_and_only_if_that_is_asked_for(model: Path,
     for other in (model, copy_of(rehearse(model, tmp_path / "another"))):
         with pytest.raises(InputError, match="is there, and is no rehearsal of a model; expected the name of a"):
             rehearse(model, other, replace=True)
-    with pytest.raises(InputError, match=r"there is no folder .*/gone for the rehearsal; make it first"):
-        rehearse(model, tmp_path / "gone" / "out")
+    assert (rehearse(model, tmp_path / "made" / "for it" / "out") / "config.json").is_file()
 
 
 def breaking(function: Callable[..., Any], after: int, reason: BaseException) -> Callable[..., Any]:

@@ -135,7 +135,6 @@ def test_a_link_keeps_leading_to_the_record(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere/record.json", "there is no folder {folder}/nowhere for the record; make it first"),
         (".", "{folder} is a folder; expected the name of a file for the record"),
         ("x" * 300, "{folder}/" + "x" * 300 + " cannot hold the record (File name too long); name another file"),
         ("/dev/null", "/dev/null is no ordinary file; expected the name of a file for the record"),

@@ -9,7 +9,7 @@ import os
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -96,15 +96,15 @@ def expect_place(
     what: str = "record",
     is_one: Callable[[bytes], bool] | None = None,
 ) -> None:
-    """Refuse, with an `error`, a place where no record (or `what`) can be written. What is there may be replaced: by
-    default whatever it is, else what `is_one`, which is shown its first 1000 bytes, or is empty."""
+    """Refuse, with an `error`, a place where no record (or `what`) can be written. Its folder need not be there. What
+    is there may be replaced: by default whatever it is, else what `is_one`, which is shown its first 1000 bytes, or is
+    empty."""
     path = Path(path)
-    folder = _behind_links(path).parent
+    folder = existing(_behind_links(path).parent)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        if not folder.is_dir():
-            raise error(f"there is no folder {folder} for the {what}; make it first") from None
+        pass  # it and its folder are made
     except (OSError, ValueError) as reason:
         raise error(f"{path} cannot hold the {what} ({_words(reason)}); name another file") from None
     else:
@@ -115,6 +115,11 @@ def expect_place(
         raise error(f"the folder {folder} cannot be written to; name a file elsewhere for the {what}")
     if is_one is not None and (start := beginning(path, error, what)) and not is_one(start):
         raise error(f"{path} is there, and is no {what}; name another file, or remove it")
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or where it is not there, the nearest one above it that is: in which it would be made."""
+    return next(place for place in (folder, *folder.absolute().parents) if os.path.isdir(place))
 
 
 def expect_new(path: str | Path, error: type[InputError] = InputError, what: str = "record") -> None:
@@ -155,26 +160,33 @@ def _as_json(value: Any) -> str:
 
 
 def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputError, what: str = "record") -> None:
-    """Write a file. Whatever happens, it is what it was before, or holds all of the data.
+    """Write a file. Whatever happens, it is what it was before, or holds all of the data. Its folder is made, if it is
+    not there.
 
     Raises an `error` if it cannot be written. A link keeps leading to the file.
     """
     place = _behind_links(Path(path))
     partial = place.with_name(f".foretoken-{uuid.uuid4().hex}.partial")
     try:
+        place.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # else a machine that loses power could keep the name and lose what it names
         partial.replace(place)
     except (OSError, ValueError) as reason:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
         raise error(
             f"the {what} cannot be written to {path} ({_words(reason)}); {more_room(reason)}name a file elsewhere"
         ) from None
     except BaseException:
-        partial.unlink(missing_ok=True)
+        _remove(partial)
         raise
+
+
+def _remove(partial: Path) -> None:
+    with suppress(OSError, ValueError):  # it may never have been there, or not even its folder
+        partial.unlink()
 
 
 def _behind_links(path: Path) -> Path:

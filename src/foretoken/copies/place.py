@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.common.files import more_room
+from foretoken.common.files import existing, more_room
 from foretoken.decoder.config import QUANT_METHOD, read_json
 from foretoken.errors import ForetokenError, InputError, ModelError, quoted
 
@@ -57,10 +57,9 @@ def expect_place(out: Path, *, replace: bool, ours: Container[str], kind: Kind =
         raise InputError(f"{_cut(out)} cannot hold the {kind.name} ({_words(reason)}); name another folder") from None
     else:
         _expect_replaceable(out, place, replace, ours, kind)
-    if not place.parent.is_dir():
-        raise InputError(f"there is no folder {place.parent} for the {kind.name}; make it first")
-    if not os.access(place.parent, os.W_OK | os.X_OK):
-        raise InputError(f"the folder {place.parent} cannot be written to; name one elsewhere for the {kind.name}")
+    parent = existing(place.parent)
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise InputError(f"the folder {parent} cannot be written to; name one elsewhere for the {kind.name}")
 
 
 def _expect_replaceable(out: Path, place: Path, replace: bool, ours: Container[str], kind: Kind) -> None:
@@ -95,7 +94,7 @@ def _said_of(folder: Path, kind: Kind) -> str | None:
 
 def free_bytes(out: Path) -> int:
     """What the disk of a place has free."""
-    return shutil.disk_usage(_behind_links(out).parent).free
+    return shutil.disk_usage(existing(_behind_links(out).parent)).free
 
 
 def tidy(out: Path) -> None:
@@ -126,7 +125,7 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
     work = place.with_name(_WORK.format(uuid.uuid4().hex))
     fresh, new = work.with_suffix(".new"), work / "new"
     try:
-        fresh.mkdir()
+        fresh.mkdir(parents=True)
         with _locked(fresh):
             try:
                 fresh.rename(work)

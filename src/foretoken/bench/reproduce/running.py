@@ -86,8 +86,6 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
 def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path, dict[str, Any]]:
     """Where the record is, and what it holds already: today's, or one of the same that was not finished."""
     origin = provenance()
-    if not asked.out.is_dir():
-        raise InputError(f"there is no folder {asked.out} for the record; make it first")
     settings = {
         "models": list(dict.fromkeys(subject.called for subject in subjects)),
         "data": [Data(each).called for each in asked.data],

@@ -104,8 +104,13 @@ def run(
     """
     if json_file is not None:
         expect_new(json_file)
-    if work is not None and not work.is_dir():
-        raise InputError(f"there is no folder {work} for what peers convert; make it first")
+    if work is not None:
+        try:
+            work.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"no folder {work} for what peers convert can be made ({error.strerror}); name another"
+            ) from None
 
     from foretoken.bench.side_by_side import environments, measuring
     from foretoken.bench.side_by_side.rows import OURS
