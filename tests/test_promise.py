@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,8 +32,14 @@ def pytorch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @needs_native
 @pytest.mark.parametrize("asked", ["auto", "exact", "algorithmic"])
-def test_the_native_engine_keeps_the_exact_promise_whatever_is_asked(asked: str) -> None:
-    model = foretoken.load("stdlib-1m", promise=asked)
+def test_the_native_engine_keeps_the_exact_promise_whatever_is_asked(
+    asked: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="foretoken"):
+        model = foretoken.load("stdlib-1m", promise=asked)
+    told = [text for text in caplog.messages if "promise" in text]
+    kept = "promise algorithmic was asked for, and exact is kept: here it costs nothing"
+    assert told == ([kept] if asked == "algorithmic" else [])
     done = model.generate(PROMPT, max_new_tokens=4)
     assert model.promise == done.promise == "exact"
     assert done.arithmetic == model.target.arithmetic == f"native {native.isa()}"

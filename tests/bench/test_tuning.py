@@ -249,6 +249,17 @@ def test_a_plainer_draft_that_is_faster_is_said_first() -> None:
     ]
 
 
+def test_why_not_the_draft_with_the_most_tokens_a_second_is_said() -> None:
+    # of another turn, in which the machine was faster
+    other = {**_final("int8", 1.5), "tokens_per_second": 30.0}
+    said = verdict(_record("mxfp4", [_final("mxfp4", 2.0), other]))
+    assert (
+        "int8 has more tokens/s in the table, at another time; beside plain decoding, in the same turns, it is 1.50 "
+        "times as fast, mxfp4 2.00 times"
+    ) in said
+    assert not any("more tokens/s" in line for line in verdict(_record("mxfp4", [_final("mxfp4", 2.0)])))
+
+
 def test_that_nothing_gains_and_that_it_is_not_sure_are_said() -> None:
     none = verdict(_record(PLAIN, [_final("fractal:layers=1", 0.8)]))
     assert none[0] == "fastest here: --draft none, plain decoding: no draft that was measured is faster"

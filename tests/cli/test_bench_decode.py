@@ -41,7 +41,7 @@ def test_a_measurement_and_its_report(cli: Cli, tmp_path: Path, monkeypatch: pyt
     other.write_text("{}")
     done = cli("bench", "report", other)
     assert done.code == 2
-    assert "a record of kind None" in done.err
+    assert "no record of a measurement" in done.err
 
     pytest.importorskip("matplotlib")
     done = cli("bench", "report", place, "--out", tmp_path / "report.md")

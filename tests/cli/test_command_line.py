@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import foretoken
+from foretoken.common.source import EMBEDDED
 from tests.cli.conftest import Cli
 
 
@@ -22,6 +23,33 @@ def test_every_option_that_is_left_open_says_what_it_is_then(cli: Cli, monkeypat
     told = cli("generate", "--help").out
     for default in ("what suits the draft", "as many as PyTorch takes", "stdlib-7m", "128"):
         assert f"[default: ({default})]" in told or f"[default: {default}]" in told
+
+
+def test_what_is_asked_often_has_a_letter(cli: Cli) -> None:
+    long = cli("generate", "def add(", "--model", "stdlib-1m", "--max-new-tokens", 9, "--threads", 1, "--draft", "none")
+    short = cli("generate", "def add(", "-m", "stdlib-1m", "-n", 9, "-t", 1, "--draft", "none")
+    assert short.code == 0
+    assert short.out == long.out
+    assert ", 1 thread" in short.err
+    assert cli("generate", "-h").out == cli("generate", "--help").out != ""
+
+
+def test_a_wrong_option_points_to_the_help_of_its_command(cli: Cli) -> None:
+    assert cli("bench", "decode", "--bogus").err.endswith("See `foretoken bench decode --help`.\n")
+    assert cli("generat").err.endswith("See `foretoken --help`.\n")
+
+
+def test_a_shell_can_complete(cli: Cli) -> None:
+    assert "--install-completion" in cli("--help").out
+
+
+def test_more_is_said_to_who_asks_for_it(cli: Cli, tmp_path: Path) -> None:
+    model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
+    assert cli("quantize", model, "--format", "int2").code == 0
+    command = ("generate", "x", "--model", model, "-n", 2, "--draft", "int4")
+    assert "beside the model lies" not in cli(*command).err
+    assert f"beside the model lies {model}-int2" in cli(*command, "-v").err
+    assert "beside the model lies" not in cli(*command).err
 
 
 def timed(command: list[str]) -> float:

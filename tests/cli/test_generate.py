@@ -44,6 +44,7 @@ def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
         "accepted_per_position",
         "tokens_per_second",
         "tokens_per_second_with_prefill",
+        "plain_tokens_per_second",
         "prefill_seconds",
         "decode_seconds",
         "draft_seconds",

@@ -70,7 +70,7 @@ def test_a_copy_of_an_embedded_model_goes_where_it_is_told_and_is_a_model(cli: C
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["stdlib-1m"], "Missing option '--format'. See `foretoken COMMAND --help`."),
+        (["stdlib-1m"], "Missing option '--format'. See `foretoken quantize --help`."),
         (
             ["stdlib-1m", "--format", "mxfp5", "out"],
             "the format 'mxfp5' is not known; did you mean 'mxfp4'? (known: int2, int3, int4, int8, mxfp4)",

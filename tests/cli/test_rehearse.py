@@ -72,7 +72,7 @@ def test_numbers_can_be_said_apart_and_what_is_not_as_asked_is_said(cli: Cli, tm
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["out"], "Missing option '--shape'. See `foretoken COMMAND --help`."),
+        (["out"], "Missing option '--shape'. See `foretoken rehearse --help`."),
         (["--shape", "hidden=64", "out"], "the shape 'hidden=64' lacks layers, heads, kv-heads, intermediate, vocab; "),
         (["--shape", "llama-68m", "--num-layers", "0", "out"], "num_layers of a shape is 0, expected a whole number"),
         (["--shape", "llama-68m", "out"], "stdlib-7m does not fit into llama-68m: it has 4 layers, the shape has 2."),

@@ -186,18 +186,20 @@ def test_a_copy_in_another_format_is_told_with_how_to_ask_for_it(
 ) -> None:
     def told(target: Path, draft: str) -> list[str]:
         caplog.clear()
-        with caplog.at_level(logging.INFO, logger=levels.__name__):
+        with caplog.at_level(logging.DEBUG, logger=levels.__name__):
             draft_of(target, draft)
-        return [text for text in map(logging.LogRecord.getMessage, caplog.records) if "is made anew" in text]
+        found = [record for record in caplog.records if "would read that instead" in record.getMessage()]
+        assert {record.levelno for record in found} <= {logging.DEBUG}, "only who asks for more is told"
+        return [record.getMessage() for record in found]
 
     other = write_checkpoint(model.with_name("other"), seed=1)
     assert told(model, "int4") == []
     copy_of(model, "int2")
     out = copy_of(model, "int4-g128")
-    assert told(model, "int4") == [f"int4-g64 is made anew, and {out} is there: the draft 'int4-g128' reads it"]
+    assert told(model, "int4") == [f"beside the model lies {out}: --draft int4-g128 would read that instead"]
     asked = f"{model}:format=int4:group=128"
     assert told(other, f"{model}:format=int4") == [
-        f"llama in int4-g64 is made anew, and {out} is there: the draft '{asked}' reads it"
+        f"beside the model lies {out}: --draft {asked} would read that instead"
     ]
     casts.clear()
     assert told(model, "int4-g128") == told(other, asked) == []

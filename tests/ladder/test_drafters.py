@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -107,6 +108,15 @@ def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> N
     drafter.begin([Request(0, prompt, 9)])
     (draft,) = drafter.propose([Turn(0, 1, len(prompt), rows=1, depth=1)])
     assert draft.tokens == tokens
+
+
+def test_a_draft_that_is_the_model_itself_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="foretoken"):
+        done = foretoken.load("stdlib-1m", draft="stdlib-1m").generate("def add(", max_new_tokens=8)
+        foretoken.load("stdlib-7m", draft="stdlib-1m")
+    assert done.tokens == foretoken.load("stdlib-1m", draft="none").generate("def add(", max_new_tokens=8).tokens
+    (told,) = caplog.messages
+    assert told.startswith("the draft stdlib-1m is the model itself, so a draft token takes as long as")
 
 
 # -- whose keys and values a copy drafts on ---------------------------------------------------------------------------

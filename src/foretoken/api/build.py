@@ -7,6 +7,7 @@ build.py        target, drafter and verifier become a model
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from foretoken.text.stream import watch_for_stops
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.uncached import UncachedVerifier
 
+log = logging.getLogger(__name__)
+
 
 def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     """Load a checkpoint of the Llama family, ready to generate.
@@ -46,6 +49,8 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     files = FilesAsRead.note(deciding_files(folder).values())
     config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
     target = decoder_of(config, weights, chosen)
+    if target.promise == "exact" and chosen.promise == "algorithmic":
+        log.info("promise algorithmic was asked for, and exact is kept: here it costs nothing")
     if config.low_bit is not None:
         warn_if_inflated(f"{model} ({config.low_bit.label})", weights)
     ends = find_end_tokens(folder, config, tokenizer)

@@ -78,6 +78,12 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
         weights = with_inputs(weights, _inputs(level))
         _tell(level.called, weights, f"read from {copy.folder}", began)
     elif level.format is None:
+        if level.folder.samefile(folder):
+            log.warning(
+                "the draft %s is the model itself, so a draft token takes as long as one of the model's own; name a "
+                "smaller model, or a low-bit copy such as mxfp4",
+                level.name,
+            )
         config, weights, tokenizer = read_checkpoint(level.folder, settings)
     else:
         config, weights, tokenizer = read_checkpoint(level.folder, replace(settings, weights="mapped"))
@@ -103,7 +109,7 @@ def _low_bit(
         other = beside.find_other(folder, config, level.format)
         if other is not None:
             spec = other.format.label if level.is_copy else in_format(level.name, other.format)
-            log.info("%s is made anew, and %s is there: the draft %r reads it", called, other.folder, spec)
+            log.debug("beside the model lies %s: --draft %s would read that instead", other.folder, spec)
         rows = weights
         if weights.layouts != {"rows"}:  # of an instruction set's own layout nobody else can make anything
             rows = weights_of(folder, config, replace(settings, weights="mapped"))

@@ -21,6 +21,7 @@ from foretoken.loop.engine import Engine
 from foretoken.loop.generating import Ended, Event, Prepare, generating
 from foretoken.loop.output import Generation, Output, Piece, Stream, exhausted
 from foretoken.loop.schedule import Schedule
+from foretoken.prices.plain import plain_speed
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Cost
 from foretoken.protocol.types import TARGET, Budget, Request
@@ -80,7 +81,7 @@ class Model:
         return self._verifier.context_length
 
     def __repr__(self) -> str:
-        return f"<foretoken.Model {self.target.config.model_type}, draft {self.draft!r}, promise {self.promise!r}>"
+        return f"<foretoken.Model {self.name}, draft {self.draft!r}, promise {self.promise!r}>"
 
     def generate(
         self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
@@ -258,6 +259,7 @@ class Model:
         tokens = tuple(piece.token for piece in output.pieces)
         sampled = request.sampling.temperature > 0
         stats = summarise(records, request.sequence, self.levels)
+        stats = replace(stats, plain_tokens_per_second=plain_speed(records, request.sequence))
         if stats.cost:  # a decoder that had nothing to do is told, too
             stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
         # it shares nothing with the first; of a prompt that was another's it reads all

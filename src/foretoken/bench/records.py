@@ -29,10 +29,9 @@ def read(path: Path) -> dict[str, Any]:
     """A record of `bench decode` or `bench peers`, with what a report reads in place. Raises InputError."""
     record = read_json(path, "name a record of a measurement")
     if not isinstance(record, dict) or record.get("kind") not in KINDS:
-        kind = record.get("kind") if isinstance(record, dict) else type(record).__name__
-        raise InputError(
-            f"{path} is a record of kind {quoted(kind, 40)}; expected one that `bench decode` or `bench peers` wrote"
-        )
+        kind = record.get("kind") if isinstance(record, dict) else None
+        what = "no record of a measurement" if kind is None else f"a record of kind {quoted(kind, 40)}"
+        raise InputError(f"{path} is {what}; expected one that `bench decode` or `bench peers` wrote")
     expect(record, _COMMON | (_DECODE if record["kind"] == KIND else _PEERS), str(path))
     expect(record["suite"], {"prompts": "int"}, f"{path}: suite")
     if record["kind"] != KIND:

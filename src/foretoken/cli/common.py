@@ -30,6 +30,15 @@ def say(line: str) -> None:
     print(f"-- {line}", file=sys.stderr, flush=True)
 
 
+_level = logging.INFO  # of what the package logs, from where on it is said
+
+
+def details(wanted: bool) -> None:
+    """Whether `saying` says more than everybody needs to know."""
+    global _level
+    _level = logging.DEBUG if wanted else logging.INFO
+
+
 @contextmanager
 def saying() -> Iterator[None]:
     """Within it, what the package logs is said: where the copies that draft come from."""
@@ -40,7 +49,7 @@ def saying() -> Iterator[None]:
 
     handler, log = Handler(), logging.getLogger("foretoken")
     before = log.level
-    log.setLevel(logging.INFO)
+    log.setLevel(_level)
     log.addHandler(handler)
     try:
         yield

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from foretoken.cli import common
 from foretoken.common.files import read_bytes
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import SettingError, quoted
@@ -17,10 +18,14 @@ from foretoken.formats import FORMATS
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
 
+_OTHERS = "Options"
 _LOADING, _LENGTH, _SAMPLING, _FORM = "Model and draft", "Length and end", "Sampling", "Form of the output"
 
 Model = Annotated[
-    str, typer.Option(help="A folder, a hub id (owner/name) or an embedded model.", rich_help_panel=_LOADING)
+    str,
+    typer.Option(
+        "--model", "-m", help="A folder, a hub id (owner/name) or an embedded model.", rich_help_panel=_LOADING
+    ),
 ]
 Prompts = Annotated[
     str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
@@ -50,7 +55,7 @@ LOAD: dict[str, Any] = {
         "How drafts are judged when sampling: walk (the same tokens whatever drafts), or rejection (the same "
         "distribution).",
     ),
-    "dtype": _option(str, _LOADING, "auto, bfloat16, float16 or float32."),
+    "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
     "promise": _option(str, _LOADING, "exact (on the CPU), algorithmic, or auto: exact wherever it can be kept."),
     "weights": _option(
@@ -66,13 +71,20 @@ LOAD: dict[str, Any] = {
         " /--no-cache",
         show_default="they are kept",
     ),
-    "threads": _option(int | None, _LOADING, "Threads of arithmetic.", show_default="as many as PyTorch takes"),
+    "threads": _option(
+        int | None, _LOADING, "Threads of arithmetic.", "--threads", "-t", show_default="as many as PyTorch takes"
+    ),
     "revision": _option(
         str | None, _LOADING, "Branch, tag or commit of a hub model.", show_default="the hub's main branch"
     ),
 }
+_VERBOSE = _option(
+    bool, _OTHERS, "Say more on standard error, such as which copies lie beside the model.", "--verbose", "-v"
+)
 GENERATE: dict[str, Any] = {
-    "max_new_tokens": _option(int, _LENGTH, "Stop after this many tokens, or where the model's context is full."),
+    "max_new_tokens": _option(
+        int, _LENGTH, "Stop after this many tokens, or where the model's context is full.", "--max-new-tokens", "-n"
+    ),
     "ignore_eos": _option(bool, _LENGTH, "Go on after an end token.", "--ignore-eos"),
     "stop": _option(
         list[str] | None,
@@ -129,11 +141,12 @@ def with_settings(
     """
     every = {**LOAD, **(GENERATE if generating else {})}
     options = {name: option for name, option in every.items() if name not in without}
-    usual = {**vars(GenerateSettings()), **vars(LoadSettings()), "stop": None, **defaults}
+    usual = {**vars(GenerateSettings()), **vars(LoadSettings()), "stop": None, "verbose": False, **defaults}
     usual["draft"] = [usual["draft"]]
 
     def decorate(command: Callable[..., None]) -> Any:
-        def run(**given: Any) -> None:
+        def run(verbose: bool, **given: Any) -> None:
+            common.details(verbose)
             chosen = {name: given.pop(name) for name in options}
             if "draft" in chosen:
                 chosen["draft"] = _one_draft(chosen["draft"])
@@ -148,6 +161,9 @@ def with_settings(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=usual[name], annotation=option)
             for name, option in options.items()
         ]
+        parameters.append(
+            inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_VERBOSE)
+        )
         parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}

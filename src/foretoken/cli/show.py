@@ -9,6 +9,7 @@ from itertools import cycle
 from typing import Any
 
 from foretoken.cli.common import say
+from foretoken.common.progress import many
 from foretoken.errors import quoted
 from foretoken.loop.output import Piece
 from foretoken.protocol.types import TARGET
@@ -23,11 +24,16 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
     full_context: how many tokens the context holds, if it is that which ended the generation.
     """
     stats = completion.stats
-    line = f"{len(completion.tokens)} tokens, {stats.tokens_per_second:.1f} tokens/s, "
+    line = f"{many(len(completion.tokens), 'token')}, "
+    if stats.tokens_per_second:  # the first token is the prompt's: of one there is no speed
+        line += f"{stats.tokens_per_second:.1f} tokens/s"
+        if stats.draft_tokens and stats.plain_tokens_per_second:
+            line += f" (plain decoding: about {stats.plain_tokens_per_second:.1f})"
+        line += ", "
     if stats.draft_tokens:
         line += (
-            f"{stats.mean_acceptance_length:.2f} tokens a check (bonus counted), "
             f"{stats.accepted_tokens} of {stats.draft_tokens} draft tokens accepted, "
+            f"{stats.mean_acceptance_length:.2f} tokens a check, "
         )
     else:
         line += "nothing drafted, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretoken.errors import quoted
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import FinishReason
 
@@ -47,7 +48,7 @@ class TokenLogprobs:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Completion:
     """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
 
@@ -77,3 +78,9 @@ class Completion:
     logits_sha256: str | None = None
     audit: Audit | None = None
     rounds: tuple[RoundRecord, ...] | None = None
+
+    def __repr__(self) -> str:
+        """A line: the beginning of the text, and what came of it."""
+        count = len(self.tokens)
+        came = f"{count} token{'s' * (count != 1)}, ended by {self.finish_reason}"
+        return f"<foretoken.Completion {quoted(self.text, 60)}, {came}, draft {self.draft!r}, promise {self.promise!r}>"

@@ -10,6 +10,7 @@ from foretoken.errors import SettingError, quoted
 from foretoken.settings.values import Settings, count, is_text, one_of
 
 MOST_DRAFT_TOKENS = 4096  # in a round
+_SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class LoadSettings(Settings):
     draft: str = "lookup"  # what drafts: a name, perhaps with options, or none; with commas between them, a ladder
     rule: str = "walk"  # by which drafts are judged when sampling: walk, or rejection (another text, one distribution)
     num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
-    dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32
+    dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32; bf16, fp16, fp32
     device: str = "cpu"  # cpu or cuda
     promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
     weights: str = "auto"  # where they lie: mapped from their files, copied into memory, or auto: where that pays
@@ -32,6 +33,8 @@ class LoadSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", _SHORT_DTYPES.get(self.dtype, self.dtype))
         one_of("dtype", self.dtype, ("auto", "bfloat16", "float16", "float32"))
         if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
             raise SettingError(f"device is {quoted(self.device)}, expected cpu, cuda or cuda:NUMBER")

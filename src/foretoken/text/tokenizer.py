@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ class Tokenizer:
             return None
         from transformers import AutoTokenizer
 
-        with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"):
+        with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"), _without_warnings():
             _expect_sound_merges(folder / "tokenizer.json")
             try:
                 # not to say anything of remote code would let it ask on standard input, and run it after a `y` there
@@ -117,6 +118,19 @@ def expect_whole(text: str, what: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise PromptError(f"{what} is not text: character {error.start} is half a character") from None
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Within it, transformers does not advise how a checkpoint's files should have been written: a user cannot know
+    what is meant, nor do anything about it."""
+    log = logging.getLogger("transformers")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 @contextmanager

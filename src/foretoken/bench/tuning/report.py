@@ -91,6 +91,12 @@ def verdict(record: Mapping[str, Any]) -> list[str]:
         low, high = finals[best]["interval"]
         if low <= 1 <= high:
             lines.append(f"that it is faster than plain decoding is not sure: {low:.2f} to {high:.2f} times")
+    fastest = max(finals.values(), key=lambda final: float(final["tokens_per_second"]), default=None)
+    if fastest is not None and best in finals and fastest["tokens_per_second"] > finals[best]["tokens_per_second"]:
+        lines.append(
+            f"{fastest['draft']} has more tokens/s in the table, at another time; beside plain decoding, in the same "
+            f"turns, it is {fastest['speedup']:.2f} times as fast, {best} {finals[best]['speedup']:.2f} times"
+        )
     if len(record["prompts"]["measuring"]) < FEWEST:
         lines.append(f"of fewer than {FEWEST} prompts, intervals are their range")
     if record["left_out"]:

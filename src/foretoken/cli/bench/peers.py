@@ -29,7 +29,11 @@ _DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup")
 
 
 @peers.command("install")
-def install(name: _Names = None, into: _Into = None) -> None:
+def install(
+    name: _Names = None,
+    peer: Annotated[list[str] | None, typer.Option(help="The same, as in `peers run`; may come again.")] = None,
+    into: _Into = None,
+) -> None:
     """Make a virtual environment for each peer, with the versions that it is measured in.
 
     Some gigabytes are downloaded, and llama.cpp is compiled: minutes. What was begun is gone on with.
@@ -37,8 +41,8 @@ def install(name: _Names = None, into: _Into = None) -> None:
     from foretoken.bench.side_by_side import environments
     from foretoken.bench.side_by_side.peers import PEERS, named
 
-    for peer in [named(each).name for each in name or PEERS]:
-        environments.install(peer, into or environments.default_place(), say=say)
+    for each in [named(one).name for one in [*(name or ()), *(peer or ())] or PEERS]:
+        environments.install(each, into or environments.default_place(), say=say)
 
 
 @peers.command("list")

@@ -1,0 +1,43 @@
+"""The speed of plain decoding, told by passes that checked drafts."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretoken.prices.plain import plain_speed
+from foretoken.protocol.telemetry import RoundRecord
+
+
+def checked(drafted: int, seconds: float, *others: int, read: bool = False) -> RoundRecord:
+    """A round of sequence 0, perhaps with others."""
+    gained = dict.fromkeys((0, *others), 1)
+    return RoundRecord(
+        round=1,
+        drafted={0: drafted},
+        accepted={},
+        new_tokens=gained,
+        propose_seconds=9.0,
+        check_seconds=seconds,
+        read={5: 3} if read else {},
+    )
+
+
+def test_it_is_one_by_a_check_of_one_row() -> None:
+    # 0.1 seconds a pass, and 0.01 for each further row
+    records = [checked(drafted, 0.1 + 0.01 * drafted) for drafted in (3, 8, 5, 0, 2)]
+    assert plain_speed(records, 0) == pytest.approx(10.0)
+    assert plain_speed([checked(4, 0.2)] * 3, 0) == pytest.approx(5.0), "of one size, the pass itself"
+
+
+def test_what_others_share_says_nothing() -> None:
+    alone = [checked(2, 0.5), checked(2, 0.5)]
+    shared = [checked(2, 0.1, 1), checked(2, 0.1, read=True)]
+    assert plain_speed([*shared, *alone], 0) == pytest.approx(2.0)
+    assert plain_speed(shared, 0) == 0.0
+    assert plain_speed(alone, 1) == 0.0
+    assert plain_speed([], 0) == 0.0
+
+
+def test_a_long_generation_is_told_by_some_of_its_passes() -> None:
+    records = [checked(n % 7, 0.1 + 0.01 * (n % 7)) for n in range(5000)]
+    assert plain_speed(records, 0) == pytest.approx(10.0, rel=1e-6)
