@@ -6,9 +6,12 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from foretoken.bench.figures import NOTHING, beside_others, table
+from foretoken.bench.figures import NOTHING, beside_others, draw_beside_others, table
+from foretoken.bench.side_by_side.picture import _note
 from foretoken.bench.side_by_side.rows import OURS, PLAIN, Sample, Way, row
 from tests.bench.test_report import DRAFTED, RUN, record
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) -> None:
@@ -26,7 +29,7 @@ def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) ->
         (tmp_path / name).write_text(json.dumps(content))
     lines = table(tmp_path, "results/")
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    assert cells[0] == ["model", "draft", "greedily", "all of it", "at 0.8", "all of it"]
+    assert cells[0] == ["model", "draft", "greedy", "with prompts", "temperature 0.8", "with prompts"]
     assert cells[2:] == [
         ["[before](results/before.json)", "plain", "10.0", "9.0", "", ""],
         ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "2.10", "", ""],
@@ -58,3 +61,16 @@ def test_beside_others_stands_the_newest_record(tmp_path: Path) -> None:
     text = "\n".join(beside_others(tmp_path, "../results/"))
     assert text.startswith("[Record](../results/new.json): A, 2 threads")
     assert "our best is x (95 %)" in text
+
+
+def test_the_picture_beside_others_is_of_the_newest_record(tmp_path: Path) -> None:
+    draw_beside_others(tmp_path, tmp_path / "peers.png")
+    assert not (tmp_path / "peers.png").exists(), "there is nothing to draw"
+    newest = ROOT / "results" / "2026-11-22-peers-1b-4096.json"
+    (tmp_path / newest.name).write_bytes(newest.read_bytes())
+    draw_beside_others(tmp_path, tmp_path / "peers.png")
+    assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+    notes = {(row["engine"], row["mode"]): _note(row) for row in json.loads(newest.read_bytes())["rows"]}
+    assert notes["foretoken", "mxfp4,lookup"] == notes["llamacpp", "plain"] == ""
+    assert notes["llamacpp", "q4_0"] == "   other weights, another output"
+    assert notes["transformers", "assisted"] == "   changed tokens in 2 of 10 prompts"

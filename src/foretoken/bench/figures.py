@@ -10,6 +10,7 @@ from typing import Any
 from foretoken.bench import records
 from foretoken.bench.pages import how_sure, many, markdown, times
 from foretoken.bench.runs import KIND
+from foretoken.bench.side_by_side.picture import draw
 from foretoken.bench.side_by_side.tables import table as peers
 from foretoken.bench.statistics import PLAIN
 
@@ -44,7 +45,7 @@ def table(folder: Path, beside: str) -> list[str]:
     rows = [row for path, record in found for row in _rows(path, record, temperatures, beside)]
     head = ["model", "draft"]
     for temperature in temperatures:
-        head += ["greedily" if temperature == 0 else f"at {temperature:g}", "all of it"]
+        head += ["greedy" if temperature == 0 else f"temperature {temperature:g}", "with prompts"]
     machine, sure = found[0][1]["machine"], {how_sure(run["prompts"]) for _, record in found for run in record["runs"]}
     often = " or ".join(sorted({many(record["repeats"], "repeat") for _, record in found}))
     commits = {str(record["commit"]) for _, record in found}
@@ -52,8 +53,8 @@ def table(folder: Path, beside: str) -> list[str]:
     return [
         *markdown(head, rows),
         "",
-        f"Plain decoding in tokens a second; drafts in how many times as fast decoding is, the median over prompts "
-        f"({' or '.join(sorted(sure))}); *all of it*: with the reading of prompts, and of all prompts together. "
+        f"Plain decoding: tokens a second. Drafts: how many times as fast decoding is, the median over prompts "
+        f"({' or '.join(sorted(sure))}). *With prompts*: reading the prompts counts too, and all prompts together. "
         f"{often}, measured in turn on {machine.get('processor')}, {machine.get('threads')} threads, "
         f"commit {', '.join(sorted(commits))}; promise {', '.join(sorted(promises))}.",
     ]
@@ -66,6 +67,13 @@ def beside_others(folder: Path, beside: str) -> list[str]:
         return [NOTHING]
     path, record = every[-1]
     return [f"[Record]({beside}{path.name}): {peers(record)}".rstrip()]
+
+
+def draw_beside_others(folder: Path, path: Path) -> None:
+    """Draw the newest record of `bench peers`, if there is one."""
+    every = _of_kind("peers", folder)
+    if every:
+        draw(path, every[-1][1])
 
 
 def _rows(path: Path, record: dict[str, Any], temperatures: Sequence[float], beside: str) -> Iterator[list[str]]:
