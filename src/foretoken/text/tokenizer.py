@@ -57,11 +57,11 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether it says how a talk is written down for the model."""
+        """Whether it says how a conversation is written down for the model."""
         return bool(self._tokenizer.chat_template)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a talk, up to where the model's reply begins. Messages have a `role` and a `content` each."""
+        """Token ids of a conversation, up to where the model's reply begins. Messages have a `role` and a `content`."""
         try:
             tokens: list[int] = self._tokenizer.apply_chat_template(
                 list(messages),
@@ -71,7 +71,7 @@ class Tokenizer:
                 tokenizer_kwargs={"verbose": False},
             )
         except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
-            raise PromptError(f"the chat template refuses the talk ({_first_line(error)})") from error
+            raise PromptError(f"the chat template refuses the conversation ({_first_line(error)})") from error
         return tokens
 
     @property
