@@ -14,6 +14,7 @@ from typing import Any
 from foretoken.common.files import read_bytes
 from foretoken.errors import CheckpointError, PromptError, cut, quoted
 
+_CONTENT = "foretoken"  # of a message by which a template is tried
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -73,6 +74,24 @@ class Tokenizer:
         except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
             raise PromptError(f"the chat template refuses the conversation ({_first_line(error)})") from error
         return tokens
+
+    def begins_as_chat(self, text: str) -> bool:
+        """Whether a text begins as the chat template's do: with a token that the template puts there, or with the words
+        that it puts before the first content."""
+        try:
+            written: str = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": _CONTENT}], add_generation_prompt=True, tokenize=False
+            )
+        except Exception:  # it raises what it likes, and then nothing begins as it does
+            return False
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        added = self._tokenizer.all_special_tokens if rust is None else rust.get_added_tokens_decoder().values()
+        marks = tuple(mark for mark in map(str, added) if mark and mark in written)
+        before = written.partition(_CONTENT)[0].strip()
+        while found := next((mark for mark in marks if before.startswith(mark)), None):
+            before = before.removeprefix(found).strip()
+        begins = (*marks, before) if before else marks
+        return text.lstrip().startswith(begins)
 
     @property
     def json(self) -> str | None:
