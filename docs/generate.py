@@ -148,13 +148,31 @@ def command_line() -> Iterator[str]:
         "that is complete first, wherever tokens divide it, and nothing that is cut was printed before. The tokens "
         "(`--json`) end with the one that completed it.",
         "",
-        "## Talks",
+        "## Conversations",
+        "",
+        "A model that was tuned for conversations answers a prompt that its chat template has written. `foretoken "
+        "generate --chat` applies the template to one prompt, as a user's message, behind the message of `--system`. "
+        "Without `--chat` the model goes on with the prompt as it is; a line on standard error says so, where there is "
+        "a template and the prompt does not begin as it does. With `--json` there is no such line.",
         "",
         "`foretoken chat` needs a checkpoint with a chat template; `--plain` needs none: what you type is put to the "
-        "text, as a line of its own, and the model goes on from there. A turn is the generation of the whole talk, "
-        "token for token; the model reads only what it has not read in an earlier turn (`/stats` says how much it "
-        "had). A reply that Ctrl-C has ended stays in the talk as far as it came; a second Ctrl-C, before the model "
-        "has answered to the first, ends the process.",
+        "text, as a line of its own, and the model goes on from there. A turn is the generation of the whole "
+        "conversation, token for token; the model reads only what it has not read in an earlier turn (`/stats` says "
+        "how much it had). A reply that Ctrl-C has ended stays in the conversation as far as it came; a second Ctrl-C, "
+        "before the model has answered to the first, ends the process.",
+        "",
+        "On a terminal, lines that are pasted together are one message, and a backslash at the end of a line continues "
+        "it. `exit` and `quit` leave. In a pipe or a `--prompt-file` each line is a message, as it is. Commands are "
+        "obeyed in both: `/regenerate` takes the last reply back and generates it again, with a new seed (greedily it "
+        "would be the same, unless it was interrupted); `/system TEXT` begins a new conversation with that system "
+        "message, `/reset` with the one that there was; `/save FILE` writes the conversation as a list of JSON "
+        "messages, and replaces a saved conversation, no other file; `/stats`, `/help` and `/exit`. When the context "
+        "is full, a shorter text, `/reset` or `/system` goes on.",
+        "",
+        "`--json` prints the object of `generate --json` for each reply; an interrupted one has the `finish_reason` "
+        "`cancelled`. `--stats` prints the table after each reply. `--audit` decodes each whole reply again. `--record "
+        "FILE` writes, at the end, the record of the last whole reply: its prompt is the whole conversation before it, "
+        "so `foretoken verify` proves the reply by itself. It needs the promise `exact`.",
         "",
         "## Environment and exit codes",
         "",
@@ -175,7 +193,8 @@ def command_line() -> Iterator[str]:
         "",
         "`--record FILE` writes the prompt, the settings, the seed, the tokens, a SHA-256 of their logits and one of "
         "each file of the model that decides something. `foretoken verify FILE` generates again and compares all of "
-        "it, bit for bit: later, with another draft, with another number of threads, or on another machine. A record "
+        "it, bit for bit: later, with another draft, with another number of threads, or on another machine. Of a "
+        "prompt that a chat template wrote, a record holds the tokens. A record "
         "of the native engine needs the native engine and the same architecture (x86-64, say), not the same "
         "instruction set; one of PyTorch needs `FORETOKEN_NATIVE=off`, and the same PyTorch, threads and processor "
         "if its bits are to be equal. A model that moved is named with `--model`.",

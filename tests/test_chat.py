@@ -1,4 +1,4 @@
-"""Talks: each turn is what a fresh generation of the whole talk gives, and reads only what is new."""
+"""Conversations: each turn is what a fresh generation of the whole gives, and reads only what is new."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("draft", ["none", "lookup", "stdlib-1m,lookup", "stdlib-1m:k=2:depth=3"])
 @pytest.mark.parametrize("chosen", SETTINGS)
-def test_every_turn_is_a_fresh_generation_of_the_whole_talk_bit_for_bit(
+def test_every_turn_is_a_fresh_generation_of_the_whole_conversation_bit_for_bit(
     folder: Path, model: Model, draft: str, chosen: dict[str, Any]
 ) -> None:
-    talks = foretoken.load(folder, draft=draft)
-    chat = talks.chat(system="Speak Python.")
+    drafted = foretoken.load(folder, draft=draft)
+    chat = drafted.chat(system="Speak Python.")
     held: tuple[int, ...] = ()
     for text in SAID:
         prompt = written([*chat.messages, {"role": "user", "content": text}])
@@ -108,9 +108,9 @@ def test_a_turn_reads_what_is_new_and_no_more(model: Model, read: list[int]) -> 
         assert turn.cached_tokens > 0.5 * turn.prompt_tokens
 
 
-def test_wherever_a_turn_is_interrupted_the_talk_goes_on(model: Model) -> None:
-    """At every line of the talk's own, the last ones of a turn among them; the exception and its frames are kept, as
-    an interactive Python keeps them."""
+def test_wherever_a_turn_is_interrupted_the_conversation_goes_on(model: Model) -> None:
+    """At every line of the conversation's own, the last ones of a turn among them; the exception and its frames are
+    kept, as an interactive Python keeps them."""
     interrupts = Interrupts("api/chat.py")
     kept: list[BaseException] = []
 
@@ -136,14 +136,15 @@ def test_wherever_a_turn_is_interrupted_the_talk_goes_on(model: Model) -> None:
     gc.collect()  # what they held is not counted with what the next tests hold
 
 
-def test_a_turn_that_is_closed_leaves_what_was_said_and_the_talk_goes_on(model: Model, read: list[int]) -> None:
+def test_a_turn_that_is_closed_leaves_what_came_and_the_conversation_goes_on(model: Model, read: list[int]) -> None:
     chat = model.chat()
     first = exhausted(chat.send(SAID[0], max_new_tokens=20))
     stream = chat.send(SAID[1], max_new_tokens=20)
     said = "".join(next(stream).text for _ in range(9))
     stream.close()
-    with pytest.raises(InputError, match="the stream has not ended"):
-        stream.completion  # noqa: B018
+    assert (stream.completion.text, stream.completion.finish_reason) == (said, "cancelled")
+    assert stream.completion.cached_tokens > 0
+    assert chat.prompt == model.tokens_of(written([*chat.messages[:2], {"role": "user", "content": SAID[1]}]))
     assert [message["content"] for message in chat.messages] == [SAID[0], first.text, SAID[1], said]
     prompt = written([*chat.messages, {"role": "user", "content": SAID[2]}])
     read.clear()
@@ -161,7 +162,7 @@ def test_a_turn_that_had_not_begun_leaves_nothing(model: Model) -> None:
     assert exhausted(chat.send(SAID[0], max_new_tokens=5)).tokens
 
 
-def test_a_turn_that_fails_leaves_the_talk_as_it_was(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_fails_leaves_the_conversation_as_it_was(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     chat = model.chat()
     exhausted(chat.send(SAID[0], max_new_tokens=8))
     before = chat.messages
@@ -207,7 +208,7 @@ def test_one_turn_at_a_time(model: Model) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1])
-def test_what_was_sent_before_a_reset_does_not_come_into_the_new_talk(model: Model, turns: int) -> None:
+def test_what_was_sent_before_a_reset_does_not_come_into_the_new_conversation(model: Model, turns: int) -> None:
     chat = model.chat("Speak Python.")
     for text in SAID[:turns]:
         exhausted(chat.send(text, max_new_tokens=5))
@@ -216,13 +217,13 @@ def test_what_was_sent_before_a_reset_does_not_come_into_the_new_talk(model: Mod
     for text in SAID[2 : 2 + turns]:  # as many messages as when it was sent
         exhausted(chat.send(text, max_new_tokens=5))
     before = chat.messages
-    with pytest.raises(InputError, match="or the talk was reset; send it again"):
+    with pytest.raises(InputError, match="or the conversation was reset; send it again"):
         next(late)
     assert chat.messages == before
     assert exhausted(chat.send(SAID[1], max_new_tokens=5)).tokens
 
 
-def test_talks_do_not_hear_each_other_nor_what_is_generated_between(model: Model) -> None:
+def test_conversations_do_not_hear_each_other_nor_what_is_generated_between(model: Model) -> None:
     one, other = model.chat(), model.chat(system="Be brief.")
     turns: list[list[Completion]] = [[], []]
     for text in SAID:
@@ -253,7 +254,7 @@ def test_reset_begins_anew_and_frees_what_was_kept(model: Model) -> None:
     assert len(kept) == held
     del chat
     gc.collect()
-    assert len(kept) == held - 1, "a talk that nobody holds is kept by nobody"
+    assert len(kept) == held - 1, "a conversation that nobody holds is kept by nobody"
 
 
 def test_a_turn_may_be_audited(model: Model) -> None:
@@ -265,7 +266,7 @@ def test_a_turn_may_be_audited(model: Model) -> None:
     assert turn.cached_tokens > 20
 
 
-def test_a_plain_talk_is_one_text_that_both_go_on_with(read: list[int]) -> None:
+def test_a_plain_conversation_is_one_text_that_both_go_on_with(read: list[int]) -> None:
     model = foretoken.load("stdlib-1m")
     chat = model.chat(plain=True)
     text = ""
@@ -276,29 +277,31 @@ def test_a_plain_talk_is_one_text_that_both_go_on_with(read: list[int]) -> None:
         text += said + turn.text
         assert chat.text == text
     assert turn.cached_tokens > 0.5 * turn.prompt_tokens
-    with pytest.raises(SettingError, match="a plain talk has no system message; put it at the beginning of the first"):
+    with pytest.raises(
+        SettingError, match="a plain conversation has no system message; put it at the beginning of the first"
+    ):
         model.chat("Speak Python.", plain=True)
 
 
-def test_who_was_not_taught_to_talk_says_so_and_what_to_do(tmp_path: Path) -> None:
+def test_who_was_not_taught_to_take_turns_says_so_and_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(PromptError) as error:
         foretoken.load("stdlib-1m").chat()
     assert str(error.value) == (
-        "stdlib-1m has no chat template: it was not taught to talk in turns; use --plain (plain=True), where it goes "
-        "on with your text, or a model that was tuned for talks"
+        "stdlib-1m has no chat template: it was not taught to take turns; use --plain (plain=True), where it goes on "
+        "with your text, or a model that was tuned for conversations"
     )
     model = foretoken.load("stdlib-1m")
     model.tokenizer = None
-    with pytest.raises(PromptError, match="stdlib-1m has no tokenizer, so it cannot read what is said; add its files"):
+    with pytest.raises(PromptError, match="stdlib-1m has no tokenizer, so it cannot read text; add its files"):
         model.chat(plain=True)
 
 
 def test_what_a_template_refuses_is_told_in_its_words(model: Model, tmp_path: Path) -> None:
     refuses = foretoken.load(talking(tmp_path / "strict", "{{ raise_exception('no talk\nwith you') }}"))
-    with pytest.raises(PromptError, match=r"^the chat template refuses the talk \(no talk\)$"):
+    with pytest.raises(PromptError, match=r"^the chat template refuses the conversation \(no talk\)$"):
         refuses.chat().send("hello")
     broken = foretoken.load(talking(tmp_path / "broken", "{% for %}"))
-    with pytest.raises(PromptError, match=r"^the chat template refuses the talk \(.+\)$"):
+    with pytest.raises(PromptError, match=r"^the chat template refuses the conversation \(.+\)$"):
         broken.chat().send("hello")
 
 
@@ -313,3 +316,43 @@ def test_a_template_in_a_file_of_its_own_is_found(folder: Path, model: Model, tm
     (apart / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
     turn = exhausted(foretoken.load(apart).chat().send(SAID[0], max_new_tokens=5))
     assert turn.tokens == exhausted(model.chat().send(SAID[0], max_new_tokens=5)).tokens
+
+
+def test_a_turn_can_be_taken_back_and_taken_again(model: Model) -> None:
+    chat = model.chat("Speak Python.")
+    with pytest.raises(InputError, match="the conversation has no turn yet, so there is none to take back"):
+        chat.take_back()
+    first = exhausted(chat.send(SAID[0], max_new_tokens=9))
+    before, prompt = chat.messages, chat.prompt
+    assert prompt == model.tokens_of(written([before[0], before[1]]))
+    second = exhausted(chat.send(SAID[1], max_new_tokens=9, hash_logits=True))
+    assert chat.take_back() == SAID[1]
+    assert chat.messages == before
+    again = exhausted(chat.send(SAID[1], max_new_tokens=9, hash_logits=True))
+    expect_equal(again, second)
+    assert again.cached_tokens > first.prompt_tokens, "what was read before the turn is kept"
+    chat.take_back()
+    chat.take_back()
+    assert chat.messages == [{"role": "system", "content": "Speak Python."}]
+    stream = chat.send(SAID[0], max_new_tokens=9)
+    next(stream)
+    for call in (chat.take_back, lambda: chat.begin("x")):
+        with pytest.raises(InputError, match="the last turn has not ended"):
+            call()
+    stream.close()
+
+
+def test_a_conversation_begins_anew_with_another_system_message(model: Model) -> None:
+    chat = model.chat("Speak Python.")
+    exhausted(chat.send(SAID[0], max_new_tokens=3))
+    for text in ("Be brief.", None):
+        chat.begin(text)
+        system = [] if text is None else [{"role": "system", "content": text}]
+        assert (chat.messages, chat.prompt) == (system, None)
+        turn = exhausted(chat.send(SAID[0], max_new_tokens=9, hash_logits=True))
+        prompt = written([*system, {"role": "user", "content": SAID[0]}])
+        expect_equal(turn, model.generate(prompt, max_new_tokens=9, hash_logits=True))
+    with pytest.raises(PromptError, match="the system message is 7, expected text"):
+        chat.begin(7)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="a plain conversation has no system message"):
+        model.chat(plain=True).begin("Be brief.")

@@ -74,13 +74,45 @@ def test_streamed_pieces_are_the_completion() -> None:
     assert {piece.origin for piece in pieces} == {"target", "lookup"}
 
 
-def test_a_closed_stream_has_no_completion_and_leaves_the_model_usable() -> None:
+@pytest.mark.parametrize("count", [1, 4, 9, 30])
+@pytest.mark.parametrize("sampled", [{}, {"temperature": 0.8, "seed": 3}])
+def test_a_closed_stream_has_what_came_so_far_and_leaves_the_model_usable(count: int, sampled: dict[str, Any]) -> None:
+    model = foretoken.load("stdlib-7m")
+    asked: dict[str, Any] = {"logprobs": 1, "keep_logits": True, "hash_logits": True, "ignore_eos": True, **sampled}
+    stream = model.stream(PROMPTS["repeats"], max_new_tokens=30, audit=True, **asked)
+    pieces = [next(stream) for _ in range(count)]
+    stream.close()
+    stream.close()
+    assert list(stream) == []
+    got, whole = stream.completion, model.generate(PROMPTS["repeats"], max_new_tokens=count, **asked)
+    assert (got.finish_reason, got.stop_string, got.audit) == ("cancelled", None, None)
+    assert got.text == "".join(piece.text for piece in pieces)
+    assert got.origins == tuple(piece.origin for piece in pieces)
+    assert len(got.tokens) == count
+    for name in ("tokens", "logits_sha256", "logprobs", "seed", "prompt_tokens"):
+        assert getattr(got, name) == getattr(whole, name)
+    assert got.logits is not None
+    assert torch.equal(got.logits, whole.logits)  # type: ignore[arg-type]
+    assert got.stats.prefill_seconds > 0
+
+
+def test_a_stream_that_has_not_ended_has_no_completion_nor_has_one_of_which_nothing_came() -> None:
     model = foretoken.load("stdlib-7m")
     stream = model.stream(PROMPTS["repeats"], max_new_tokens=30)
-    next(stream)
+    for step in (lambda: None, lambda: next(stream)):
+        step()
+        with pytest.raises(foretoken.InputError, match="the stream has no completion: it has not ended, or nothing"):
+            _ = stream.completion
+    early = model.stream(PROMPTS["repeats"])
+    early.close()
+    assert list(early) == []
+    with pytest.raises(foretoken.InputError, match="or close it after its first piece"):
+        _ = early.completion
+    done = model.stream(PROMPTS["repeats"], max_new_tokens=3)
+    assert len(list(done)) == 3
+    done.close()
+    assert done.completion.finish_reason == "length"
     stream.close()
-    with pytest.raises(foretoken.InputError, match="the stream has not ended"):
-        _ = stream.completion
     assert len(model.generate(PROMPTS["repeats"], max_new_tokens=5).tokens) == 5
 
 
@@ -93,7 +125,7 @@ def test_token_ids_and_text_are_the_same_prompt() -> None:
     assert model.tokens_of(torch.tensor(ids)) == ids  # type: ignore[arg-type]
     odd: list[Any] = [3, b"def", [True, False], [1.5], [float("inf")], None, [[1]]]
     for prompt in odd:
-        with pytest.raises(foretoken.PromptError, match="expected text or token ids"):
+        with pytest.raises(foretoken.PromptError, match="expected text, token ids, or messages"):
             model.generate(prompt)
     with pytest.raises(foretoken.SettingError, match="did you mean 'max_new_tokens'"):
         model.generate("x", max_tokens=3)

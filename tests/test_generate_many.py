@@ -182,7 +182,7 @@ def test_where_some_prompts_fail_the_others_are_finished(at_once: int) -> None:
         2: ([5] * context, f"the prompt has {context} tokens, and the model's context holds {context}"),
         3: ([5, 10**6], "the prompt holds token 1000000; the model has tokens 0 to"),
         5: ([], "the prompt is empty"),
-        6: (7, "the prompt is 7, expected text or token ids"),
+        6: (7, "the prompt is 7, expected text, token ids, or messages with a role and a content"),
         8: ([-1], "the prompt holds token -1"),
         11: ("\ud800", "half a character|surrogate|UTF-8|not whole|cannot be"),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -10,12 +11,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import foretoken
+from foretoken.api import build
+from foretoken.api.model import Model
+from foretoken.cli.show import as_json
 from tests.cli.conftest import Cli
 from tests.talks import talking, written
+from tests.test_audit import Flips
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +60,14 @@ def test_commands_are_obeyed_through_a_pipe_too(cli: Cli, folder: Path) -> None:
     kept = [int(kept) for kept in re.findall(r"(\d+) of them kept", ran.err)]
     assert len(kept) == 2
     assert kept[0] > 5 > kept[1] == 0
-    assert ran.err.count("-- there is no whole reply to tell of\n") == 2
-    assert "-- a new talk\n" in ran.err
+    assert ran.err.count("-- there is no reply to tell of\n") == 2
+    assert "-- a new conversation\n" in ran.err
     assert "-- there is no command '/nonsense'\n" in ran.err
-    assert "-- /exit   end, as Ctrl-D does\n" in ran.err
-    assert ran.err.count("cut off") == 4, "a line that begins with two slashes is said, and nothing after /exit"
+    assert "-- /exit         end, as Ctrl-D, exit and quit do\n" in ran.err
+    assert ran.err.count("cut off") == 4, "a line that begins with two slashes is sent, and nothing after /exit"
 
 
-def test_a_plain_talk_goes_on_with_the_text(cli: Cli) -> None:
+def test_a_plain_conversation_goes_on_with_the_text(cli: Cli) -> None:
     ran = cli(
         *("chat", "--plain", "--model", "stdlib-1m", "--max-new-tokens", 12, "--stop", "\n\n"),
         stdin=b"def add(a, b):\ndef sub(a, b):\n",
@@ -78,13 +84,19 @@ def test_a_plain_talk_goes_on_with_the_text(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("args", "stdin", "message"),
     [
-        ((), b"hello", "stdlib-7m has no chat template: it was not taught to talk in turns; use --plain (plain=True)"),
-        (("--plain", "--system", "x"), b"hello", "a plain talk has no system message"),
+        ((), b"hello", "stdlib-7m has no chat template: it was not taught to take turns; use --plain (plain=True)"),
+        (("--plain", "--system", "x"), b"hello", "a plain conversation has no system message"),
         (("--plain",), b"\xff", "line 1 is not UTF-8 (byte 0); expected text"),
         (("--plain",), b"x " * 3000, "the model's context holds 2048 with what follows; shorten the prompt"),
         (("--plain", "--logit-bias", "99999=1"), b"x", "logit_bias names token 99999; the model has tokens 0 to 4095"),
         (("--plain", "--n", "2"), b"x", "No such option: --n"),
         (("--plain", "--regex", "("), b"x", "regex"),
+        (("--plain", "--prompt-file", "/nowhere"), b"", "/nowhere cannot be read (No such file or directory); name a"),
+        (("--plain", "--prompt-file", "/"), b"", "/ cannot be read (Is a directory); name a file of text"),
+        (("--plain", "--record", "/nowhere/x"), b"", "there is no folder /nowhere for the record; make it first"),
+        (("--plain", "--record", "/dev/null"), b"", "/dev/null is no ordinary file"),
+        (("--audit", "--rule", "rejection", "--temperature", "1"), b"", "an audit needs tokens that come again"),
+        (("--plain",), b"/system y", "a plain conversation has no system message"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(
@@ -99,13 +111,143 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
 def test_a_context_that_is_full_is_told(cli: Cli) -> None:
     ran = cli("chat", "--plain", "--model", "stdlib-1m", "--ignore-eos", "--max-new-tokens", 300, stdin=b"x " * 1990)
     assert ran.code == 0
-    assert ran.err == "-- the context of 2048 tokens is full; /reset begins a new talk\n"
+    assert ran.err == (
+        "-- the context of 2048 tokens is full; send a shorter text, or begin a new conversation: /reset\n"
+    )
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_json_is_an_object_a_reply_and_lines_may_come_from_a_file(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    said = ["def add(a, b):", "exit", "class Stack:\\"]  # words of a terminal are words like others in a file
+    (file := tmp_path / "lines").write_text("\n".join(said), encoding="utf-8")
+    ran = cli("chat", "--model", folder, "--max-new-tokens", 6, "--json", "--stats", "--prompt-file", file, stdin=b"no")
+    assert ran.code == 0
+    messages: list[dict[str, str]] = []
+    model = foretoken.load(folder)
+    for text, found in zip(said, objects(ran.out), strict=True):
+        messages.append({"role": "user", "content": text})
+        done = model.generate(messages, max_new_tokens=6)
+        assert (found["tokens"], found["text"], found["finish_reason"]) == (list(done.tokens), done.text, "length")
+        assert list(found) == list(as_json(done))
+        messages.append({"role": "assistant", "content": done.text})
+    assert ran.err.count("all decoding") == 3
+    assert "-- " not in ran.err
+
+
+def test_replies_are_audited(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ("chat", "--model", folder, "--max-new-tokens", 12, "--audit")
+    ran = cli(*given, stdin=b"x = 1\ny = 2")
+    assert (ran.code, ran.err.count("-- audit: identical, 12 tokens\n")) == (0, 2)
+    assert [found["audit"]["identical"] for found in objects(cli(*given, "--json", stdin=b"x = 1").out)] == [True]
+    monkeypatch.setattr(build, "LocalVerifier", Flips)
+    ran = cli(*given, stdin=b"def add(a, b):\ny = 2")
+    assert ran.code == 1
+    assert "-- audit: differs at token " in ran.err
+
+
+@pytest.mark.parametrize("sampled", [(), ("--temperature", 0.9, "--seed", 5)])
+@pytest.mark.parametrize("plain", [(), ("--plain",)])
+def test_the_last_reply_is_recorded_and_proven(
+    cli: Cli, folder: Path, tmp_path: Path, sampled: tuple[object, ...], plain: tuple[str, ...]
+) -> None:
+    path = tmp_path / "record.json"
+    given = ("chat", "--model", folder, "--max-new-tokens", 12, *plain, *sampled)
+    ran = cli(*given, "--record", path, stdin=b"def add(a, b):\nclass Stack:\n/regenerate\n/reset")
+    assert ran.code == 0
+    assert ran.err.endswith(f"-- a new conversation\n-- record: {path}\n")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    assert ran.out.endswith(told["text"].removesuffix("\n") + "\n")
+    assert len(told["prompt"]["tokens"]) > 12, "the whole conversation"
+    assert (told["settings"]["seed"] == 5) == (False if sampled else told["settings"]["seed"] == 5)
+    for draft in ("none", "lookup"):
+        assert cli("verify", path, "--draft", draft).out == "verified: 12 tokens and their logits, bit for bit\n"
+    (other := tmp_path / "none.json").write_text("", encoding="utf-8")
+    none = cli(*given, "--record", other, stdin=b"/stats")
+    assert none.err.endswith(f"-- no record: no reply came to its end, so nothing was written to {other}\n")
+
+
+def test_what_earlier_turns_may_change_is_not_recorded(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(name: str, **settings: Any) -> Model:
+        model = foretoken.load(name, **settings)
+        model.promise = "algorithmic"  # as on a GPU
+        return model
+
+    monkeypatch.setattr("foretoken.cli.chat.load", load)
+    ran = cli("chat", "--plain", "--model", "stdlib-1m", "--record", tmp_path / "x", stdin=b"x")
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "the promise is 'algorithmic', where bits may depend on what earlier turns have read" in ran.err
+    assert "leave --record out, or record one prompt with `generate --chat --record`" in ran.err
+
+
+def test_a_reply_is_generated_again_with_another_seed(cli: Cli, folder: Path) -> None:
+    given = ("chat", "--model", folder, "--max-new-tokens", 12, "--json")
+    ran = cli(*given, "--temperature", 1.5, "--seed", 5, stdin=b"/regenerate\nx = 1\n/regenerate\n/regenerate\ny")
+    first, second, third, last = objects(ran.out)
+    assert ran.err == "-- there is no reply to generate again\n"
+    assert first["seed"] == last["seed"] == 5
+    assert len({first["seed"], second["seed"], third["seed"]}) == 3
+    assert len({first["text"], second["text"], third["text"]}) == 3
+    assert first["prompt_tokens"] == second["prompt_tokens"] == third["prompt_tokens"]
+    asked = [
+        {"role": "user", "content": "x = 1"},
+        {"role": "assistant", "content": third["text"]},
+        {"role": "user", "content": "y"},
+    ]
+    done = foretoken.load(folder).generate(asked, max_new_tokens=12, temperature=1.5, seed=5)
+    assert last["tokens"] == list(done.tokens)
+    greedy = cli(*given, stdin=b"x = 1\n/regenerate")
+    assert len(objects(greedy.out)) == 1
+    assert greedy.err.startswith("-- decoding is greedy, so the reply would be the same; ")
+
+
+def test_a_new_system_message_begins_a_new_conversation(cli: Cli, folder: Path) -> None:
+    lines = "x = 1\n/system  Speak  Python. \nx = 1\n/system\nx = 1\n/stats"
+    ran = cli("chat", "--model", folder, "--max-new-tokens", 6, "--json", stdin=lines.encode())
+    model, user = foretoken.load(folder), {"role": "user", "content": "x = 1"}
+    system = {"role": "system", "content": "Speak  Python."}
+    for messages, found in zip([[user], [system, user], [user]], objects(ran.out), strict=True):
+        assert found["tokens"] == list(model.generate(messages, max_new_tokens=6).tokens)
+        assert found["prompt_tokens"] == len(model.tokens_of(messages))
+    assert "-- a new conversation, with this system message\n-- a new conversation, without a system mess" in ran.err
+    assert ", 0 of them kept from earlier turns\n" in ran.err
+
+
+def test_a_conversation_is_saved_and_no_other_file_is_replaced(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    given = ("chat", "--model", folder, "--system", "é", "--max-new-tokens", 6, "--json")
+    ran = cli(*given, stdin="/save\né😀\n/save\n/save ~/with a space.json\nx\n/save ~/with a space.json".encode())
+    path = tmp_path / "with a space.json"
+    assert ran.err == "-- /save needs the name of a file: /save FILE\n" * 2 + f"-- saved: {path}\n" * 2
+    first, second = objects(ran.out)
+    assert json.loads(path.read_text(encoding="utf-8")) == [
+        {"role": "system", "content": "é"},
+        {"role": "user", "content": "é😀"},
+        {"role": "assistant", "content": first["text"]},
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": second["text"]},
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    empty = cli("chat", "--model", folder, stdin=b"/save x")
+    assert empty.err == "-- there is nothing to save yet\n"
+    for other in ("notes", "{}", '[{"name": "x"}]', '["role"]'):
+        path.write_text(other, encoding="utf-8")
+        refused = cli(*given, stdin=f"x\n/save {path}".encode())
+        assert refused.code == 2
+        assert f"{path} is there, and is no conversation; name another file, or remove it" in refused.err
+        assert path.read_text(encoding="utf-8") == other
 
 
 class Terminal:
     """A command on a terminal of its own."""
 
-    def __init__(self, *args: str, stdout: int | None = None) -> None:
+    def __init__(self, *args: str, stdout: int | None = None, term: str = "dumb") -> None:
         import fcntl
         import pty
         import termios
@@ -118,6 +260,7 @@ class Terminal:
             stdout=there if stdout is None else stdout,
             stderr=there,
             start_new_session=True,
+            env={**os.environ, "TERM": term},
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
         )
         os.close(there)
@@ -128,8 +271,16 @@ class Terminal:
         while text not in self.seen:
             ready, _, _ = select.select([self.here], [], [], max(0.0, until - time.monotonic()))
             assert ready, f"{text!r} did not come; there came {self.seen!r}"
-            self.seen += os.read(self.here, 65536).decode()
+            self.seen += os.read(self.here, 65536).decode(errors="replace")
         self.seen = self.seen[self.seen.index(text) + len(text) :]
+
+    def expect_some(self, count: int = 1, seconds: float = 60.0) -> None:
+        """Wait until so many characters have come."""
+        until = time.monotonic() + seconds
+        while len(self.seen) < count:
+            ready, _, _ = select.select([self.here], [], [], max(0.0, until - time.monotonic()))
+            assert ready, f"{count} characters did not come; there came {self.seen!r}"
+            self.seen += os.read(self.here, 100).decode(errors="replace")
 
     def type(self, text: str) -> None:
         os.write(self.here, text.encode())
@@ -146,41 +297,44 @@ def terminals() -> Iterator[list[Terminal]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no terminals to make")
-def test_on_a_terminal_ctrl_c_ends_a_reply_and_ctrl_d_the_talk(terminals: list[Terminal]) -> None:
+def test_on_a_terminal_ctrl_c_ends_a_reply_and_ctrl_d_the_conversation(terminals: list[Terminal]) -> None:
     # a reply so long that it can be interrupted
     terminal = Terminal("chat", "--plain", "--draft", "none", "--ignore-eos", "--max-new-tokens", "1500")
     terminals.append(terminal)
-    terminal.expect("-- stdlib-7m, draft none; Ctrl-D ends the talk, /help tells more")
+    terminal.expect("-- stdlib-7m, draft none; Ctrl-D or exit ends the conversation, /help tells more")
     for _ in range(2):
         terminal.expect("> ")
         terminal.type("def add(a, b):\n")
         terminal.expect("def add(a, b):\r\n")
-        while not terminal.seen:
-            terminal.seen += os.read(terminal.here, 100).decode()
+        terminal.expect_some()
         terminal.type("\x03")
-        terminal.expect("-- interrupted; the talk goes on")
+        terminal.expect("-- interrupted; the conversation goes on")
     terminal.expect("> ")
     time.sleep(0.5)  # a signal between the prompt and the waiting behind it is seen at the next key
     terminal.type("\x03")
-    terminal.expect("-- Ctrl-D or /exit ends the talk")
+    terminal.expect("-- Ctrl-D or /exit ends the conversation")
     terminal.expect("> ")
     terminal.type("/stats\n")
-    terminal.expect("-- there is no whole reply to tell of")
+    terminal.expect(" tokens/s, ")
+    terminal.expect(" cancelled; promise: ")
+    terminal.expect("-- the prompt had ")
     terminal.expect("> ")
     terminal.type("\x04")
     assert terminal.running.wait(timeout=30) == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no terminals to make")
-def test_a_talk_that_fills_the_context_says_so(terminals: list[Terminal]) -> None:
+def test_a_conversation_that_fills_the_context_says_so(terminals: list[Terminal]) -> None:
     terminal = Terminal("chat", "--plain", "--model", "stdlib-1m", "--draft", "none", "--ignore-eos")
     terminals.append(terminal)
     terminal.expect("> ")
     terminal.type("x " * 1990 + "\n")
-    terminal.expect("-- the context of 2048 tokens is full; /reset begins a new talk", seconds=240)  # read in PyTorch
+    terminal.expect(
+        "-- the context of 2048 tokens is full; send a shorter text, or begin a", seconds=240
+    )  # read in PyTorch
     terminal.expect("> ")
     terminal.type("x " * 100 + "\n")
-    terminal.expect("shorten the prompt; /reset begins a new talk")
+    terminal.expect("shorten the prompt; send a shorter text, or begin a new conversation: /reset")
     terminal.expect("> ")
     terminal.type("\x04")
     assert terminal.running.wait(timeout=30) == 0
@@ -201,3 +355,120 @@ def test_replies_go_into_a_file_without_what_is_for_the_terminal(terminals: list
         assert terminal.running.wait(timeout=30) == 0
     text = foretoken.load("stdlib-1m").generate("x = 1", max_new_tokens=4).text
     assert (tmp_path / "replies").read_text(encoding="utf-8") == text + "\n" * (not text.endswith("\n"))
+
+
+ON_A_TERMINAL = pytest.mark.skipif(sys.platform == "win32", reason="no terminals to make")
+
+
+def talking_on(terminals: list[Terminal], folder: Path, *more: str, **settings: Any) -> Terminal:
+    """A conversation with such a model, which replies briefly and is waiting for its first message."""
+    words = ("chat", "--model", str(folder), "--max-new-tokens", "4", *more)
+    terminals.append(Terminal(*words, **settings))
+    terminals[-1].expect("/help tells more")
+    terminals[-1].expect("> ")
+    return terminals[-1]
+
+
+def saved(terminal: Terminal, path: Path) -> list[str]:
+    """What was sent so far."""
+    terminal.type(f"/save {path}\n")
+    terminal.expect(f"-- saved: {path}")
+    terminal.expect("> ")
+    return [each["content"] for each in json.loads(path.read_text(encoding="utf-8")) if each["role"] == "user"]
+
+
+@ON_A_TERMINAL
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_what_is_pasted_is_one_message(terminals: list[Terminal], folder: Path, tmp_path: Path, term: str) -> None:
+    terminal = talking_on(terminals, folder, term=term)
+    brackets = ("\x1b[200~", "\x1b[201~") if term == "xterm" else ("", "")
+    text = "def add(a, b):\n    # é\\\n\n    return a + b"
+    terminal.type(f"{brackets[0]}{text}{brackets[1]}\n")
+    terminal.expect("-- cut off after 4 tokens")
+    terminal.expect("> ")
+    assert saved(terminal, tmp_path / "one.json") == [text]
+    terminal.type("x = 1\n")
+    terminal.expect("-- cut off after 4 tokens")
+    terminal.expect("> ")
+    assert saved(terminal, tmp_path / "two.json") == [text, "x = 1"]
+    terminal.type("exit\n")
+    assert terminal.running.wait(timeout=30) == 0
+
+
+@ON_A_TERMINAL
+def test_a_backslash_continues_a_line_and_what_is_typed_ahead_are_messages_of_their_own(
+    terminals: list[Terminal], folder: Path, tmp_path: Path
+) -> None:
+    terminal = talking_on(terminals, folder)
+    for line in ("if x:\\", "\\", "    y"):
+        terminal.type(f"{line}\n")
+        terminal.expect(". " if line.endswith("\\") else "-- cut off after 4 tokens")
+    terminal.expect("> ")
+    terminal.type("a\\\n")
+    terminal.expect(". ")
+    terminal.type("\x03")
+    terminal.expect("-- Ctrl-D or /exit ends the conversation")
+    terminal.expect("> ")
+    assert saved(terminal, tmp_path / "one.json") == ["if x:\n\n    y"]
+    terminal.type("/system Be\\\n")
+    terminal.expect(". ")
+    terminal.type("brief.\n")
+    terminal.expect("-- a new conversation, with this system message")
+    terminal.expect("> ")
+    terminal.type("a\\\n")
+    terminal.expect(". ")
+    terminal.type("\x04")  # ends the message, and the conversation
+    terminal.expect("-- cut off after 4 tokens")
+    assert terminal.running.wait(timeout=30) == 0
+
+
+@ON_A_TERMINAL
+def test_lines_typed_while_a_reply_comes_are_messages_of_their_own(terminals: list[Terminal], tmp_path: Path) -> None:
+    terminal = Terminal("chat", "--plain", "--draft", "none", "--ignore-eos", "--max-new-tokens", "300")
+    terminals.append(terminal)
+    terminal.expect("> ")
+    terminal.type("def add(a, b):\n")
+    terminal.expect("def add(a, b):\r\n")
+    terminal.expect_some()
+    terminal.type("x = 1\nQUIT\n")
+    for _ in range(2):
+        terminal.expect("-- cut off after 300 tokens", seconds=240)  # in PyTorch
+    assert terminal.running.wait(timeout=30) == 0
+
+
+@ON_A_TERMINAL
+def test_an_interrupted_reply_is_generated_again_and_is_an_object_too(terminals: list[Terminal]) -> None:
+    more = ("--plain", "--draft", "none", "--ignore-eos", "--max-new-tokens", "1500")
+    terminal = Terminal("chat", *more)
+    terminals.append(terminal)
+    terminal.expect("> ")
+    terminal.type("def add(a, b):\n")
+    terminal.expect("def add(a, b):\r\n")
+    for _ in range(2):
+        terminal.expect_some(3)
+        begun = terminal.seen[:3]
+        terminal.type("\x03")
+        terminal.expect("-- interrupted; the conversation goes on")
+        terminal.expect("> ")
+        terminal.type("/regenerate\n")
+        terminal.expect("/regenerate\r\n")
+    terminal.expect(begun)  # greedy: the same text, from its beginning
+    terminal.type("\x03")
+    terminal.expect("-- interrupted; the conversation goes on")
+    terminal.expect("> ")
+    terminal.type("quit\n")
+    assert terminal.running.wait(timeout=30) == 0
+
+
+@ON_A_TERMINAL
+def test_lines_are_read_together_where_replies_go_into_a_file(
+    terminals: list[Terminal], folder: Path, tmp_path: Path
+) -> None:
+    with open(tmp_path / "replies", "wb") as replies:
+        terminal = talking_on(terminals, folder, "--json", stdout=replies.fileno())
+        terminal.type("x = 1\ny = 2\n")
+        terminal.expect("> ")
+        assert saved(terminal, tmp_path / "one.json") == ["x = 1\ny = 2"]
+        terminal.type("\x04")
+        assert terminal.running.wait(timeout=30) == 0
+    assert len(objects((tmp_path / "replies").read_text(encoding="utf-8"))) == 1

@@ -12,6 +12,7 @@ import foretoken
 from foretoken.cli.show import print_with_origins
 from foretoken.loop.output import Piece
 from tests.cli.conftest import Cli
+from tests.talks import talking, written
 
 
 def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
@@ -136,3 +137,78 @@ def test_the_demo_says_identical(cli: Cli) -> None:
     assert ran.out.rstrip().endswith("identical: yes")
     assert "draft tokens accepted" in ran.out
     assert "nothing drafted" in ran.out
+
+
+HINT = "-- the model has a chat template, and the prompt was given without it; --chat applies it\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return talking(tmp_path_factory.mktemp("talking") / "model")
+
+
+@pytest.mark.parametrize("system", [None, "Speak Python."])
+def test_chat_writes_the_prompt_as_the_template_has_it_and_can_be_proven(
+    cli: Cli, folder: Path, tmp_path: Path, system: str | None
+) -> None:
+    path = tmp_path / "record.json"
+    given = ("--chat", *(() if system is None else ("--system", system)))
+    words = ("generate", "def add(a, b):", "--model", folder, "--max-new-tokens", 9)
+    ran = cli(*words, *given, "--record", path, "--audit")
+    before = [] if system is None else [{"role": "system", "content": system}]
+    prompt = written([*before, {"role": "user", "content": "def add(a, b):"}])
+    done = foretoken.load(folder).generate(prompt, max_new_tokens=9)
+    assert (ran.code, ran.out.removesuffix("\n")) == (0, done.text.removesuffix("\n"))
+    assert "audit: identical" in ran.err
+    assert "--chat" not in ran.err
+    assert json.loads(cli(*words, *given, "--json").out)["tokens"] == list(done.tokens)
+    several = cli(*words, *given, "--json", "--n", 2, "--temperature", 1, "--seed", 3)
+    assert [json.loads(line)["prompt_tokens"] for line in several.out.splitlines()] == [done.prompt_tokens] * 2
+    for draft in ("none", "lookup"):
+        assert cli("verify", path, "--draft", draft).out == "verified: 9 tokens and their logits, bit for bit\n"
+
+
+def test_a_template_that_is_not_applied_is_told_once_and_quietly(cli: Cli, folder: Path) -> None:
+    words = ("--model", folder, "--max-new-tokens", 3)
+    assert cli("generate", "x = 1", *words).err.endswith(HINT)
+    assert cli("generate", "x = 1", "--n", 2, "--temperature", 1, *words).err.count(HINT) == 1
+    assert cli("generate", "x = 1", "--json", *words).err == ""
+    assert HINT not in cli("generate", written([{"role": "user", "content": "x = 1"}]), *words).err
+    assert HINT not in cli("generate", "x = 1", "--max-new-tokens", 3, "--model", "stdlib-1m").err
+
+
+@pytest.mark.parametrize(
+    ("template", "begins", "does_not"),
+    [
+        (
+            "{% for m in messages %}<|endoftext|>{{ m.role }}: {{ m.content }}{% endfor %}",
+            ["<|endoftext|>", " \n<|endoftext|>x", "user: x"],
+            ["x", "", "user x", "<|end"],
+        ),
+        ("<|endoftext|>{% for m in messages %}[Q] {{ m.content }} [/Q]{% endfor %}", ["[Q] x"], ["Q", "[/Q]"]),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", [], ["x", ""]),
+        ("{{ raise_exception('never') }}", [], ["x", "<|endoftext|>"]),
+    ],
+)
+def test_what_begins_as_the_template_does_is_known(
+    tmp_path: Path, template: str, begins: list[str], does_not: list[str]
+) -> None:
+    tokenizer = foretoken.load(talking(tmp_path / "model", template)).tokenizer
+    assert tokenizer is not None
+    assert [text for text in (*begins, *does_not) if tokenizer.begins_as_chat(text)] == begins
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ("--chat",),
+            "the model has no chat template, so it cannot read messages; give it text, without --chat, or take",
+        ),
+        (("--system", "x"), "--system came without --chat, and only a chat template has a system message; give --chat"),
+    ],
+)
+def test_a_chat_that_cannot_be_is_one_line_that_says_what_to_do(cli: Cli, given: tuple[str, ...], message: str) -> None:
+    ran = cli("generate", "x", "--model", "stdlib-1m", *given)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert message in ran.err

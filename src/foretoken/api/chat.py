@@ -1,101 +1,134 @@
-"""A talk with a model, turn by turn, in which no turn reads again what earlier ones have read."""
+"""A conversation with a model, turn by turn, in which no turn reads again what earlier ones have read."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
 from foretoken.errors import InputError, PromptError, SettingError
-from foretoken.loop.output import Generation, Stream
+from foretoken.loop.output import Cancelled, Generation, Stream, cancel
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
-from foretoken.text.tokenizer import Tokenizer, expect_whole
+from foretoken.text.messages import Prompt, message
+from foretoken.text.tokenizer import Tokenizer
 
-Start = Callable[[str | Sequence[int], GenerateSettings], Generation]
+
+@dataclass(frozen=True)
+class Reading:
+    """What a conversation asks of its model: a prompt's tokens, a generation, and to forget what it has read."""
+
+    tokens_of: Callable[[Prompt], tuple[int, ...]]
+    start: Callable[[Prompt, GenerateSettings], Generation]
+    forget: Callable[[], None]
 
 
 class Chat:
-    """A talk. Made by `Model.chat`.
+    """A conversation. Made by `Model.chat`.
 
-    A turn says exactly what a generation would whose prompt is the whole talk, as the chat template writes it. The
-    target keeps what it has read, so a turn costs the reading of what is new in that prompt; `cached_tokens` of its
+    A turn gives exactly what a generation would whose prompt is the whole conversation, as the chat template writes it.
+    The target keeps what it has read, so a turn costs the reading of what is new in that prompt; `cached_tokens` of its
     completion says how much was not. A reply is read again where the tokenizer divides its text otherwise than the
     model did. The drafts' own models read the whole prompt.
 
-    In a plain talk there is no template: all that was said, by both, is one text, which the model goes on with.
+    In a plain conversation there is no template: all texts, of both, are one text, which the model goes on with.
     """
 
     def __init__(
-        self,
-        start: Start,
-        forget: Callable[[], None],
-        tokenizer: Tokenizer | None,
-        *,
-        name: str,
-        system: str | None,
-        plain: bool,
+        self, reading: Reading, tokenizer: Tokenizer | None, *, name: str, system: str | None, plain: bool
     ) -> None:
         if tokenizer is None:
-            raise PromptError(f"{name} has no tokenizer, so it cannot read what is said; add its files")
+            raise PromptError(f"{name} has no tokenizer, so it cannot read text; add its files")
         if not plain and not tokenizer.has_chat_template:
             raise PromptError(
-                f"{name} has no chat template: it was not taught to talk in turns; use --plain (plain=True), where it "
-                "goes on with your text, or a model that was tuned for talks"
+                f"{name} has no chat template: it was not taught to take turns; use --plain (plain=True), where it "
+                "goes on with your text, or a model that was tuned for conversations"
             )
-        if plain and system is not None:
-            raise SettingError("a plain talk has no system message; put it at the beginning of the first text")
         self.plain = plain
-        self._start = start
-        self._forget = forget
-        self._tokenizer = tokenizer
-        self._beginning = [] if system is None else [_message("system", system)]
+        self._reading = reading
+        self._beginning = self._beginning_with(system)
         self._messages = list(self._beginning)
-        self._changes = 0  # how often a turn or a reset has changed what was said
+        self._prompt: tuple[int, ...] | None = None
+        self._changes = 0  # how often a turn or a reset has changed the messages
         self._begun: weakref.ref[Generation] | None = None  # the last turn of which a piece was asked for
-        weakref.finalize(self, forget)
+        weakref.finalize(self, reading.forget)
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """What was said so far: a `role` (system, user or assistant) and a `content` each."""
-        return [dict(message) for message in self._messages]
+        """The conversation so far: a `role` (system, user or assistant) and a `content` each."""
+        return [dict(each) for each in self._messages]
 
     @property
     def text(self) -> str:
-        """What was said so far, one after the other: of a plain talk, all there is."""
-        return "".join(message["content"] for message in self._messages)
+        """All contents so far, one after the other: of a plain conversation, all there is."""
+        return "".join(each["content"] for each in self._messages)
+
+    @property
+    def prompt(self) -> tuple[int, ...] | None:
+        """The tokens of the last turn's prompt: the whole conversation before its reply. None before the first turn."""
+        return self._prompt
 
     def send(self, text: str, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
-        """Say something; the reply comes piece by piece. Settings: a `GenerateSettings`, or its fields by name.
+        """Send a text; the reply comes piece by piece. Settings: a `GenerateSettings`, or its fields by name.
 
-        A stream that is closed early leaves in the talk what had been said by then, and nothing of a turn that had
-        not begun to reply. A turn that fails leaves the talk as it was.
+        A stream that is closed early leaves in the conversation what had come by then, and nothing of a turn that had
+        not begun to reply. A turn that fails leaves the conversation as it was.
         """
         self._expect_idle()
         chosen = GenerateSettings.chosen(chosen, settings)
         if chosen.n != 1:
-            raise SettingError(f"n is {chosen.n}, and a talk goes on with one reply; leave n out")
-        said = _message("user", text)
-        prompt = self.text + text if self.plain else self._tokenizer.encode_chat([*self._messages, said])
+            raise SettingError(f"n is {chosen.n}, and a conversation goes on with one reply; leave n out")
+        sent = message("user", text, "the text")
+        prompt = self._reading.tokens_of(self.text + text if self.plain else [*self._messages, sent])
         itself: list[weakref.ref[Generation]] = []
-        turn = self._turn(said, self._changes, self._start(prompt, chosen), itself)
+        turn = self._turn(sent, prompt, self._changes, self._reading.start(prompt, chosen), itself)
         itself.append(weakref.ref(turn))  # weak, so that a stream that is dropped is closed at once
         return Stream(turn)
 
+    def take_back(self) -> str:
+        """Take the last turn back, reply and all, as if it had not been; the text that was sent."""
+        self._expect_idle()
+        if len(self._messages) == len(self._beginning):
+            raise InputError("the conversation has no turn yet, so there is none to take back; send a text first")
+        *before, sent, _ = self._messages
+        self._messages = before
+        self._changes += 1
+        return sent["content"]
+
     def reset(self) -> None:
-        """Begin anew: nothing was said, but for the system message."""
+        """Begin anew: nothing stays but the system message."""
         self._expect_idle()
         self._messages = list(self._beginning)
+        self._prompt = None
         self._changes += 1
-        self._forget()
+        self._reading.forget()
+
+    def begin(self, system: str | None) -> None:
+        """Begin anew, with another system message, or with none."""
+        self._expect_idle()
+        self._beginning = self._beginning_with(system)
+        self.reset()
+
+    def _beginning_with(self, system: str | None) -> list[dict[str, str]]:
+        if self.plain and system is not None:
+            raise SettingError("a plain conversation has no system message; put it at the beginning of the first text")
+        return [] if system is None else [message("system", system, "the system message")]
 
     def _turn(
-        self, said: dict[str, str], at: int, run: Generation, itself: Sequence[weakref.ref[Generation]]
+        self,
+        sent: dict[str, str],
+        prompt: tuple[int, ...],
+        at: int,
+        run: Generation,
+        itself: Sequence[weakref.ref[Generation]],
     ) -> Generation:
         self._expect_idle()
         if self._changes != at:
-            raise InputError("another turn was taken since this one was sent, or the talk was reset; send it again")
+            raise InputError(
+                "another turn was taken since this one was sent, or the conversation was reset; send it again"
+            )
         self._begun = itself[0]
         reply = ""
         try:
@@ -103,20 +136,23 @@ class Chat:
                 try:
                     index, piece = next(run)
                 except StopIteration as end:
-                    self._add(said, reply)
+                    self._add(sent, prompt, reply)
                     completions: list[Completion] = end.value
                     return completions
                 reply += piece.text
                 yield index, piece
-        except GeneratorExit:
+        except (GeneratorExit, Cancelled) as left:
             if reply:
-                self._add(said, reply)
+                self._add(sent, prompt, reply)
+            if isinstance(left, Cancelled):
+                return cancel(run)
             raise
         finally:
             run.close()
 
-    def _add(self, said: dict[str, str], reply: str) -> None:
-        self._messages += [said, _message("assistant", reply)]
+    def _add(self, sent: dict[str, str], prompt: tuple[int, ...], reply: str) -> None:
+        self._messages += [sent, message("assistant", reply, "the reply")]
+        self._prompt = prompt
         self._changes += 1
 
     def _expect_idle(self) -> None:
@@ -124,10 +160,3 @@ class Chat:
         turn = None if self._begun is None else self._begun()
         if turn is not None and getgeneratorstate(turn) != GEN_CLOSED:
             raise InputError("the last turn has not ended; iterate its stream to the end, or close it")
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    if not isinstance(content, str):
-        raise PromptError(f"what is said is {content!r:.60}, expected text")
-    expect_whole(content, "what is said")
-    return {"role": role, "content": content}

@@ -1,4 +1,4 @@
-"""What a user holds: a loaded model that generates, streams and talks."""
+"""What a user holds: a loaded model that generates, streams and converses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from foretoken.api.audit import audit
-from foretoken.api.chat import Chat
+from foretoken.api.chat import Chat, Reading
 from foretoken.api.checkpoint import Checkpoint
-from foretoken.api.requests import Requests
+from foretoken.api.requests import Requests, several
 from foretoken.api.trusted import changed, trusted
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
-from foretoken.errors import BatchError, ForetokenError, SettingError, quoted, without_frames
+from foretoken.errors import BatchError, ForetokenError, SettingError, without_frames
 from foretoken.loop.engine import Engine
 from foretoken.loop.generating import Ended, Event, Prepare, generating
-from foretoken.loop.output import Generation, Output, Piece, Stream, exhausted
+from foretoken.loop.output import Cancelled, Generation, Output, Piece, Stream, exhausted
 from foretoken.loop.schedule import Schedule
 from foretoken.prices.plain import plain_speed
 from foretoken.protocol.roles import Drafter, Verifier
@@ -29,13 +29,14 @@ from foretoken.results.completion import Completion
 from foretoken.results.stats import summarise
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
+from foretoken.text.messages import Prompt
 
 
 class Model:
     """A target and what drafts for it. Made by `foretoken.load`.
 
     `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `files` are
-    those that decide what it says, as they were when they were read; None of a model that came from none. `levels` are
+    those that decide its output, as they were when they were read; None of a model that came from none. `levels` are
     the names of its draft's, nearest to the target first; `budgets` say how much each may draft in a round; `decoders`
     are those that stand behind them, by these names, and the `target`.
     """
@@ -83,17 +84,16 @@ class Model:
     def __repr__(self) -> str:
         return f"<foretoken.Model {self.name}, draft {self.draft!r}, promise {self.promise!r}>"
 
-    def generate(
-        self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
-    ) -> Completion:
-        """Continue a prompt (text, or token ids). Settings: a `GenerateSettings`, or its fields by name."""
+    def generate(self, prompt: Prompt, chosen: GenerateSettings | None = None, /, **settings: Any) -> Completion:
+        """Continue a prompt: text, token ids, or messages (a `role` and a `content` each), which the model answers, as
+        its chat template has them. Settings: a `GenerateSettings`, or its fields by name."""
         stream = self.stream(prompt, chosen, **settings)
         for _ in stream:
             pass
         return stream.completion
 
     def completions(
-        self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any
+        self, prompt: Prompt, chosen: GenerateSettings | None = None, /, **settings: Any
     ) -> list[Completion]:
         """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
         chosen = GenerateSettings.chosen(chosen, settings)
@@ -103,7 +103,7 @@ class Model:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[str | Sequence[int]],
+        prompts: Iterable[Prompt],
         chosen: GenerateSettings | None = None,
         /,
         *,
@@ -115,7 +115,7 @@ class Model:
     @overload
     def generate_many(
         self,
-        prompts: Iterable[str | Sequence[int]],
+        prompts: Iterable[Prompt],
         chosen: GenerateSettings | None = None,
         /,
         *,
@@ -126,7 +126,7 @@ class Model:
 
     def generate_many(
         self,
-        prompts: Iterable[str | Sequence[int]],
+        prompts: Iterable[Prompt],
         chosen: GenerateSettings | None = None,
         /,
         *,
@@ -137,75 +137,70 @@ class Model:
         """Continue many prompts, which share the passes of the model: item i is what `generate(prompts[i])` gives, bit
         for bit, sooner than one after the other.
 
-        prompts: text or token ids each. as_completed: an iterator of (index, completion) instead, in the order in which
-        they are done; closing it cancels the rest. at_once: how many are generated side by side; each needs memory for
-        its keys and values. Settings as in `generate`.
+        prompts: each as `generate` takes it. as_completed: an iterator of (index, completion) instead, in the order in
+        which they are done; closing it cancels the rest. at_once: how many are generated side by side; each needs
+        memory for its keys and values. Settings as in `generate`.
 
         Where some prompts fail, the others are finished. Then one `BatchError` is raised, whose `completions` has what
         was generated, None for each prompt that failed, and whose `errors` say why, by index.
         """
         chosen = GenerateSettings.chosen(chosen, settings)
-        if chosen.n != 1:
-            raise SettingError(f"n is {chosen.n}, and here each prompt has one completion; repeat the prompt instead")
-        several: list[Any] = (
-            list(prompts) if isinstance(prompts, Iterable) and not isinstance(prompts, str | bytes) else [0]
-        )
-        if several and all(isinstance(item, int) for item in several):  # the tokens of one
-            raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
-        if not isinstance(as_completed, bool):
-            raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")
-        if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
-            raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
+        prompts = several(prompts, chosen, as_completed, at_once)
         (any_prompt,) = self._requests.of((0,), chosen)
         try:
             self._verifier.admit(any_prompt)  # refuses what is wrong for every prompt before any is begun
         finally:
             self._verifier.end(any_prompt.sequence)
-        done = self._many(several, chosen, at_once)
+        done = self._many(prompts, chosen, at_once)
         if as_completed:
             return done
         found = dict(done)
         return [found[index] for index in sorted(found)]
 
-    def stream(self, prompt: str | Sequence[int], chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
-        """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels."""
+    def stream(self, prompt: Prompt, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
+        """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels:
+        `completion` has what came so far then."""
         chosen = GenerateSettings.chosen(chosen, settings)
         if chosen.n != 1:
             raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
         return Stream(self._run(self._requests.of(prompt, chosen), chosen))
 
     def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
-        """A talk, which keeps what the model has read from one turn to the next.
+        """A conversation, which keeps what the model has read from one turn to the next.
 
         system: what the model is told beforehand. plain: it goes on with the text, without a chat template.
         """
         conversation = next(self._conversations)
-        return Chat(
+        reading = Reading(
+            self.tokens_of,
             lambda prompt, settings: self._run(self._requests.of(prompt, settings, conversation), settings),
             partial(self._verifier.forget, conversation),
-            self.tokenizer,
-            name=self.name,
-            system=system,
-            plain=plain,
         )
+        return Chat(reading, self.tokenizer, name=self.name, system=system, plain=plain)
 
     def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
         """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
         done: dict[int, Completion] = {}
-        with closing(self._generating([partial(self._prepared, r, settings) for r in requests], len(requests))) as run:
-            for index, event in run:
-                if isinstance(event, Piece):
-                    yield index, event
-                else:
-                    done[index] = self._completion(event, settings)
+        left: list[tuple[int, Ended]] = []
+        prompts = [partial(self._prepared, request, settings) for request in requests]
+        with closing(self._generating(prompts, len(prompts), left)) as run:
+            try:
+                for index, event in run:
+                    if isinstance(event, Piece):
+                        yield index, event
+                    else:
+                        done[index] = self._completion(event, settings)
+            except Cancelled:
+                run.close()
+                done |= {index: self._completion(ended, settings) for index, ended in left}
         return [done[index] for index in range(len(requests))]
 
     def _many(
-        self, prompts: Sequence[str | Sequence[int]], settings: GenerateSettings, at_once: int
+        self, prompts: Sequence[Prompt], settings: GenerateSettings, at_once: int
     ) -> Generator[tuple[int, Completion]]:
         """Completions as they are done, with the indices of their prompts; at last what failed."""
 
-        def prepare(prompt: str | Sequence[int]) -> tuple[Request, Output]:
+        def prepare(prompt: Prompt) -> tuple[Request, Output]:
             (request,) = self._requests.of(prompt, settings)
             return self._prepared(request, settings)
 
@@ -228,8 +223,10 @@ class Model:
     def _prepared(self, request: Request, settings: GenerateSettings) -> tuple[Request, Output]:
         return request, Output(request, self.tokenizer, settings)
 
-    def _generating(self, prompts: Sequence[Prepare], at_once: int) -> Generator[Event]:
-        """A loop of this call's own."""
+    def _generating(
+        self, prompts: Sequence[Prepare], at_once: int, left: list[tuple[int, Ended]] | None = None
+    ) -> Generator[Event]:
+        """A loop of this call's own. left: gets what had come of prompts under way, if it is closed."""
         s = self.settings
         # by the rejection rule the text depends on the draft, which must not depend on who else is there
         shared = None if s.rule == "rejection" else s.shared_rows
@@ -244,6 +241,7 @@ class Model:
             ),
             prompts,
             at_once,
+            left,
         )
         return trusted(events, len(prompts), self._mapped)
 
@@ -264,7 +262,8 @@ class Model:
             stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
         # it shares nothing with the first; of a prompt that was another's it reads all
         again = replace(request, sequence=self._requests.new_sequence(), conversation=None, prompt_of=None)
-        audited = audit(self._verifier, again, tokens) if settings.audit else None
+        whole = output.finish_reason != "cancelled"
+        audited = audit(self._verifier, again, tokens) if settings.audit and whole else None
         if audited is not None and (error := changed(self._mapped)) is not None:
             raise error
         return Completion(
@@ -279,7 +278,7 @@ class Model:
             arithmetic=self.target.arithmetic,
             threads=self.target.threads,
             seed=request.sampling.seed if sampled else None,
-            stop_string=output.text.stopped_by,
+            stop_string=output.stop_string,
             prompt_tokens=len(request.prompt),
             cached_tokens=output.cached_tokens,
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),
@@ -295,6 +294,6 @@ class Model:
         text = self.tokenizer.decode([token]) if self.tokenizer is not None and known else ""
         return f"token {token}" if not text or "\ufffd" in text else repr(text)
 
-    def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
+    def tokens_of(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
         return self._requests.tokens_of(prompt)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 from foretoken.errors import PromptError, SettingError, quoted
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request, SamplingParams
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
+from foretoken.text.messages import Prompt, are_messages, checked
 from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
 
 
@@ -34,9 +35,7 @@ class Requests:
         """A number that no sequence has had."""
         return next(self._numbers)
 
-    def of(
-        self, prompt: str | Sequence[int], settings: GenerateSettings, conversation: int | None = None
-    ) -> list[Request]:
+    def of(self, prompt: Prompt, settings: GenerateSettings, conversation: int | None = None) -> list[Request]:
         """One request a completion."""
         self.expect_usable(settings)
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
@@ -83,18 +82,30 @@ class Requests:
             constraint=settings.constraint,
         )
 
-    def tokens_of(self, prompt: str | Sequence[int]) -> tuple[int, ...]:
-        """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
+    def tokens_of(self, prompt: Prompt) -> tuple[int, ...]:
+        """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context.
+
+        Messages are written as the model's chat template has them, up to where the reply begins.
+        """
         tokenizer = self._model.tokenizer
         if isinstance(prompt, str):
             if tokenizer is None:
                 raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
             expect_whole(prompt, "the prompt")
             tokens = tuple(tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
+        elif are_messages(prompt):
+            if tokenizer is None or not tokenizer.has_chat_template:
+                raise PromptError(
+                    "the model has no chat template, so it cannot read messages; give it text, without --chat, or take "
+                    "a model that was tuned for conversations"
+                )
+            tokens = tuple(tokenizer.encode_chat(checked(cast("Sequence[Mapping[str, Any]]", prompt))))
         else:
             ids = token_ids(prompt)
             if ids is None:
-                raise PromptError(f"the prompt is {prompt!r:.60}, expected text or token ids")
+                raise PromptError(
+                    f"the prompt is {prompt!r:.60}, expected text, token ids, or messages with a role and a content"
+                )
             tokens = ids
         if not tokens:
             raise PromptError("the prompt is empty; expected at least one token")
@@ -108,3 +119,17 @@ class Requests:
                 "shorten the prompt"
             )
         return tokens
+
+
+def several(prompts: Iterable[Prompt], settings: GenerateSettings, as_completed: object, at_once: object) -> list[Any]:
+    """The prompts of `generate_many`; refuses one prompt, and what else it was not given as it takes it."""
+    if settings.n != 1:
+        raise SettingError(f"n is {settings.n}, and here each prompt has one completion; repeat the prompt instead")
+    each: list[Any] = list(prompts) if isinstance(prompts, Iterable) and not isinstance(prompts, str | bytes) else [0]
+    if each and (all(isinstance(item, int) for item in each) or are_messages(each)):  # what one prompt is made of
+        raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
+    if not isinstance(as_completed, bool):
+        raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")
+    if isinstance(at_once, bool) or not isinstance(at_once, int) or at_once < 1:
+        raise SettingError(f"at_once is {quoted(at_once)}, expected a whole number, 1 or more")
+    return each

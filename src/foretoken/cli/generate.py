@@ -23,6 +23,7 @@ from foretoken.settings.load import LoadSettings
 if TYPE_CHECKING:
     from foretoken.api.model import Model
     from foretoken.results.completion import Completion
+    from foretoken.text.messages import Prompt
 
 
 @options.with_settings()
@@ -34,6 +35,14 @@ def generate(
     ] = None,
     model: options.Model = DEFAULT_MODEL,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The prompt is a user's message, which the model's chat template writes down."),
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(help="With --chat: the system message before it.", metavar="TEXT", show_default="none"),
+    ] = None,
     audit: Annotated[
         bool,
         typer.Option(
@@ -65,7 +74,10 @@ def generate(
     """Continue a prompt: text streams to standard output, a summary goes to standard error.
 
     One line break at the end of a file or of standard input is not part of the prompt; the output ends with one.
+    The model goes on with the prompt as it is; with --chat it answers it.
     """
+    if system is not None and not chat:
+        raise SettingError("--system came without --chat, and only a chat template has a system message; give --chat")
     if as_json and show_origins:
         raise SettingError("--json and --show-origins were both given; the JSON object has the origins already")
     for option, given in (("--show-origins", show_origins), ("--plot", plot), ("--record", record)):
@@ -81,6 +93,7 @@ def generate(
     from foretoken.cli import show
     from foretoken.cli.table import print_stats
     from foretoken.common.pictures import expect_drawable
+    from foretoken.text.messages import conversation
     from foretoken.timeline import draw as timeline
     from foretoken.transcript import record as transcript
 
@@ -92,8 +105,10 @@ def generate(
     loaded = load(model, **asdict(loading))
     if record is not None:
         transcript.expect_as_loaded(loaded)
+    # once, for all that follows: a template may write the time
+    asked = loaded.tokens_of(conversation(system, text)) if chat else text
     completions = []
-    for done in _completions(loaded, text, generating, as_json=as_json, show_origins=show_origins):
+    for done in _completions(loaded, asked, generating, as_json=as_json, show_origins=show_origins):
         completions.append(done)
         if as_json:
             print(json.dumps(show.as_json(done)), flush=True)
@@ -105,8 +120,10 @@ def generate(
         say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
     if not as_json and loading.draft.strip() == "none" and loading.num_speculative_tokens is not None:
         say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")
+    if not as_json and not chat and _has_other_template(loaded, text):
+        say("the model has a chat template, and the prompt was given without it; --chat applies it")
     if record is not None:
-        transcript.write(record, loaded, text, generating, completions[0])
+        transcript.write(record, loaded, asked, generating, completions[0])
     if plot is not None:
         timeline.draw(plot, completions[0], loaded.name)
     for what, place in (("record", record), ("picture", plot)):
@@ -117,7 +134,7 @@ def generate(
 
 
 def _completions(
-    model: Model, prompt: str, generating: GenerateSettings, *, as_json: bool, show_origins: bool
+    model: Model, prompt: Prompt, generating: GenerateSettings, *, as_json: bool, show_origins: bool
 ) -> Iterator[Completion]:
     """The completions, each when its text has been printed; for --json, nothing is."""
     from foretoken.cli import show
@@ -138,6 +155,12 @@ def _completions(
     else:
         show.print_text(piece.text for piece in stream)
     yield stream.completion
+
+
+def _has_other_template(model: Model, text: str) -> bool:
+    """Whether the model has a chat template, and a text is not written in it already."""
+    tokenizer = model.tokenizer
+    return tokenizer is not None and tokenizer.has_chat_template and not tokenizer.begins_as_chat(text)
 
 
 def _tell(done: Completion, model: Model, generating: GenerateSettings, number: int) -> None:

@@ -67,7 +67,7 @@ LOAD: dict[str, Any] = {
     "cache": _option(
         bool,
         _LOADING,
-        "Keep no keys and values: each pass reads the whole text again, and says the same, more slowly.",
+        "Keep no keys and values: each pass reads the whole text again, and the output is the same, more slowly.",
         " /--no-cache",
         show_default="they are kept",
     ),
@@ -109,7 +109,7 @@ GENERATE: dict[str, Any] = {
         show_default="none",
     ),
     "seed": _option(
-        int | None, _SAMPLING, "Of the dice; the summary (of a talk: /stats) tells it.", show_default="drawn"
+        int | None, _SAMPLING, "Of the dice; the summary (of a conversation: /stats) tells it.", show_default="drawn"
     ),
     "n": _option(int, _SAMPLING, "How many completions, each with dice of its own."),
     "regex": _option(

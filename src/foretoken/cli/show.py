@@ -40,13 +40,15 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
     why = "" if full_context is None else f" (the context of {full_context} tokens is full)"
     if completion.stop_string is not None:
         why = f" ({quoted(completion.stop_string, 40)})"
-    line += f"ended by {completion.finish_reason}{why}; promise: {completion.promise}; {completion.arithmetic}, "
+    cancelled = completion.finish_reason == "cancelled"
+    line += "cancelled" if cancelled else f"ended by {completion.finish_reason}{why}"
+    line += f"; promise: {completion.promise}; {completion.arithmetic}, "
     line += f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
     return line if completion.seed is None else f"{line}; seed {completion.seed}"
 
 
 def audit(found: Audit, describe: Callable[[int], str]) -> str:
-    """One line: whether plain decoding says the same. `describe` says how a token reads."""
+    """One line: whether plain decoding gives the same. `describe` tells how a token reads."""
     if found.identical:
         return f"audit: identical, {found.compared_tokens} tokens"
     assert found.token is not None

@@ -9,7 +9,9 @@ import typer
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(help="A record that `generate --record` wrote.", show_default=False)],
+    file: Annotated[
+        Path, typer.Argument(help="A record that `generate --record` or `chat --record` wrote.", show_default=False)
+    ],
     model: Annotated[
         str | None, typer.Option(help="The checkpoint, a folder or a hub id.", show_default="where the record says")
     ] = None,

@@ -55,11 +55,12 @@ def generating(
     make_engine: Callable[[Callable[[RoundRecord], None]], Engine],
     prompts: Iterable[Prepare],
     at_once: int,
+    left: list[tuple[int, Ended]] | None = None,
 ) -> Generator[Event]:
     """Drive a loop over prompts, `at_once` of them side by side; as one ends, the next joins.
 
     make_engine: with what it is to tell of its rounds. What is wrong with one prompt, or fails for it, is its outcome;
-    the others go on. Closing the iterator cancels what is left.
+    the others go on. Closing the iterator cancels what is left; of the prompts under way, `left` gets what had come.
     """
     counter = _Counter()
     waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
@@ -80,15 +81,21 @@ def generating(
                 return
             for verdict in engine.step():
                 index, request, output, first = live[verdict.sequence]
-                if verdict.last:
-                    del live[verdict.sequence]
                 if verdict.error is not None:
+                    del live[verdict.sequence]
                     yield index, Ended(error=verdict.error)
                     continue
                 for piece in output.take(verdict):
                     yield index, piece
                 if verdict.last:
+                    del live[verdict.sequence]
                     yield index, Ended(request, output, counter.since(first))
             counter.drop(min((first for *_, first in live.values()), default=counter.count))
+    except GeneratorExit:
+        for index, request, output, first in live.values():
+            output.cancel()
+            if left is not None:
+                left.append((index, Ended(request, output, counter.since(first))))
+        raise
     finally:
         engine.close()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from foretoken.errors import InputError
+from foretoken.errors import ContractError, InputError
 from foretoken.protocol.types import FinishReason, Request, Verdict
 from foretoken.results.completion import Completion, TokenLogprobs
 from foretoken.settings.generate import GenerateSettings
@@ -31,39 +31,53 @@ class Piece:
 Generation = Generator[tuple[int, Piece], None, list[Completion]]
 
 
+class Cancelled(BaseException):
+    """Thrown into a generation by who wants no more of it: it ends, and returns what came so far."""
+
+
+def cancel(run: Generation) -> list[Completion]:
+    """Cancel a generation; the completions as far as they came. Raises Cancelled where none had begun or all are there
+    already."""
+    try:
+        run.throw(Cancelled())
+    except StopIteration as end:
+        return list(end.value)
+    raise ContractError("a generation went on after it was cancelled")
+
+
 class Stream:
-    """A generation under way. Iterate it for its pieces; `completion` once it has ended."""
+    """A generation under way. Iterate it for its pieces; `completion` once it has ended or was closed."""
 
     def __init__(self, run: Generation) -> None:
         self._completion: Completion | None = None
-        self._pieces = self._remember(run)
+        self._run = run
 
     def __iter__(self) -> Iterator[Piece]:
         return self
 
     def __next__(self) -> Piece:
-        return next(self._pieces)
+        try:
+            _, piece = next(self._run)
+        except StopIteration as end:
+            if end.value is not None:  # else it had ended before
+                (self._completion,) = end.value
+            raise StopIteration from None
+        return piece
 
     def close(self) -> None:
-        """Cancel: nothing more comes, and what the generation held is freed."""
-        self._pieces.close()
+        """Cancel: nothing more comes, and what the generation held is freed. `completion` has what came so far."""
+        with suppress(Cancelled):
+            (self._completion,) = cancel(self._run)
 
     @property
     def completion(self) -> Completion:
-        """The finished generation."""
+        """The generation: the whole of it, or what had come when the stream was closed (`finish_reason` says it)."""
         if self._completion is None:
-            raise InputError("the stream has not ended; iterate it to its end before asking for its completion")
+            raise InputError(
+                "the stream has no completion: it has not ended, or nothing came of it; iterate it to its end, or "
+                "close it after its first piece"
+            )
         return self._completion
-
-    def _remember(self, run: Generation) -> Generator[Piece]:
-        with closing(run):
-            while True:
-                try:
-                    _, piece = next(run)
-                except StopIteration as end:
-                    (self._completion,) = end.value
-                    return
-                yield piece
 
 
 class Output:
@@ -85,24 +99,34 @@ class Output:
             self.text.feed(token)
         self.finish_reason = verdict.finish_reason
         self.cached_tokens += verdict.cached_tokens
-        if verdict.logits is not None:
-            self._keep(verdict, verdict.logits)
         if verdict.finish_reason is not None:
             self.text.finish()
             if self.text.stopped_by is not None:
                 self.finish_reason = "stop"  # even at what could only be told from half a character at the end
-        for token, text, origin in zip(verdict.tokens, self.text.take(), verdict.origins, strict=True):
+        for row, (token, text, origin) in enumerate(
+            zip(verdict.tokens, self.text.take(), verdict.origins, strict=True)
+        ):
             self.pieces.append(Piece(token, text, origin))
+            if verdict.logits is not None:
+                self._keep(token, verdict.logits[row])
             yield self.pieces[-1]
 
-    def _keep(self, verdict: Verdict, logits: torch.Tensor) -> None:
+    def cancel(self) -> None:
+        """No more is wanted: the pieces that were given out are all there is."""
+        self.finish_reason = "cancelled"
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string at which the text was cut."""
+        return None if self.finish_reason == "cancelled" else self.text.stopped_by
+
+    def _keep(self, token: int, row: torch.Tensor) -> None:
         if self._settings.keep_logits:
-            self.logits.append(logits)
+            self.logits.append(row[None])
         if self._settings.hash_logits:
-            self.digest.update(logits.cpu().contiguous().numpy().astype("<f4", copy=False).tobytes())
+            self.digest.update(row.cpu().contiguous().numpy().astype("<f4", copy=False).tobytes())
         if self._settings.logprobs is not None:
-            for token, row in zip(verdict.tokens, logits, strict=True):
-                self.logprobs.append(log_probabilities(row, token, self._settings.logprobs))
+            self.logprobs.append(log_probabilities(row, token, self._settings.logprobs))
 
 
 def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogprobs:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "cancelled"]  # the last is of who asked: no verdict has it
 TARGET = "target"  # the origin of a token that no drafter proposed: the bonus token of a pass
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from foretoken.common.files import read_bytes
 from foretoken.errors import CheckpointError, PromptError, cut, quoted
 
+_CONTENT = "foretoken"  # of a message by which a template is tried
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -58,11 +59,11 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether it says how a talk is written down for the model."""
+        """Whether it says how a conversation is written down for the model."""
         return bool(self._tokenizer.chat_template)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a talk, up to where the model's reply begins. Messages have a `role` and a `content` each."""
+        """Token ids of a conversation, up to where the model's reply begins. Messages have a `role` and a `content`."""
         try:
             tokens: list[int] = self._tokenizer.apply_chat_template(
                 list(messages),
@@ -72,8 +73,26 @@ class Tokenizer:
                 tokenizer_kwargs={"verbose": False},
             )
         except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
-            raise PromptError(f"the chat template refuses the talk ({_first_line(error)})") from error
+            raise PromptError(f"the chat template refuses the conversation ({_first_line(error)})") from error
         return tokens
+
+    def begins_as_chat(self, text: str) -> bool:
+        """Whether a text begins as the chat template's do: with a token that the template puts there, or with the words
+        that it puts before the first content."""
+        try:
+            written: str = self._tokenizer.apply_chat_template(
+                [{"role": "user", "content": _CONTENT}], add_generation_prompt=True, tokenize=False
+            )
+        except Exception:  # it raises what it likes, and then nothing begins as it does
+            return False
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        added = self._tokenizer.all_special_tokens if rust is None else rust.get_added_tokens_decoder().values()
+        marks = tuple(mark for mark in map(str, added) if mark and mark in written)
+        before = written.partition(_CONTENT)[0].strip()
+        while found := next((mark for mark in marks if before.startswith(mark)), None):
+            before = before.removeprefix(found).strip()
+        begins = (*marks, before) if before else marks
+        return text.lstrip().startswith(begins)
 
     @property
     def json(self) -> str | None:

@@ -18,12 +18,14 @@ from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
+from foretoken.text.messages import Prompt
 from foretoken.transcript.files import sha256
 from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
 
 
-def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settings: Any) -> Completion:
-    """Generate, and write the record of it to a file. Settings: the fields of `GenerateSettings`.
+def record(path: str | Path, model: Model, prompt: Prompt, **settings: Any) -> Completion:
+    """Generate, and write the record of it to a file. Settings: the fields of `GenerateSettings`. Of messages the
+    record holds the tokens, as the chat template has written them.
 
     Raises TranscriptError, before anything is generated, where no file can be written, where what is sampled could not
     be proven, and where a file of the model's is not the one that was loaded; afterwards, where one changes on the way.
@@ -33,8 +35,9 @@ def record(path: str | Path, model: Model, prompt: str | Sequence[int], **settin
     chosen = GenerateSettings.of({**settings, "hash_logits": True})
     expect_provable(model.settings.rule, chosen)
     expect_as_loaded(model)
-    completion = model.generate(prompt, chosen)
-    write(path, model, prompt, chosen, completion)
+    written = prompt if isinstance(prompt, str) else model.tokens_of(prompt)
+    completion = model.generate(written, chosen)
+    write(path, model, written, chosen, completion)
     return completion
 
 
@@ -66,8 +69,14 @@ def expect_place(path: str | Path) -> None:
 def write(
     path: str | Path, model: Model, prompt: str | Sequence[int], settings: GenerateSettings, completion: Completion
 ) -> None:
-    """Write the record of a completion that was generated with these settings, `hash_logits` among them."""
+    """Write the record of a completion that was generated with these settings, `hash_logits` among them.
+
+    prompt: of messages, the tokens that the model has read: a template may write another text later, with the date in
+    it for example.
+    """
     expect_provable(model.settings.rule, settings)
+    if completion.finish_reason == "cancelled":
+        raise InputError("the completion was cancelled, so nothing proves where it ends; generate it to its end")
     if completion.logits_sha256 is None:
         raise InputError("the completion has no SHA-256 of its logits; generate it with hash_logits=True")
     content = {
