@@ -10,7 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from foretoken.bench import kernels
-from foretoken.cli import generate
+from foretoken.cli import asking
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import PromptError
 from tests.cli.conftest import Cli
@@ -140,9 +140,9 @@ def test_a_prompt_that_is_not_utf8_is_refused(cli: Cli) -> None:
 
 
 def test_without_standard_input_a_prompt_is_asked_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate.sys, "stdin", None)
+    monkeypatch.setattr(asking.sys, "stdin", None)
     with pytest.raises(PromptError, match="there is no prompt; give it as an argument"):
-        generate._read_prompt(None, None)
+        asking.read_prompt(None, None, None)
 
 
 def test_help_for_a_group_is_not_an_empty_complaint(cli: Cli) -> None:

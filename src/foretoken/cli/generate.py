@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.asking import holds_an_escape, read_prompt, unescaped, with_escapes
 from foretoken.cli.common import filled_the_context, load, say
-from foretoken.common.files import read_bytes, read_stream
 from foretoken.common.source import DEFAULT_MODEL
-from foretoken.errors import PromptError, SettingError
+from foretoken.errors import SettingError
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.settings.load import LoadSettings
 
@@ -35,6 +34,16 @@ def generate(
     ] = None,
     model: options.Model = DEFAULT_MODEL,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
+    token_ids: Annotated[
+        str | None,
+        typer.Option(help="The prompt as token ids, such as 1,2,3.", metavar="NUMBERS", show_default="none"),
+    ] = None,
+    escapes: Annotated[
+        bool,
+        typer.Option(
+            "--escapes", "-e", help=r"In the prompt and in --stop, \n is a line break, \t a tab, \\ a backslash."
+        ),
+    ] = False,
     chat: Annotated[
         bool,
         typer.Option("--chat", help="The prompt is a user's message, which the model's chat template writes down."),
@@ -70,6 +79,9 @@ def generate(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a completion, each on a line of its own, at the end.")
     ] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="With --json: before it an object a token, each on a line, as they come.")
+    ] = False,
 ) -> None:
     """Continue a prompt: text streams to standard output, a summary goes to standard error.
 
@@ -85,7 +97,14 @@ def generate(
             raise SettingError(f"{option} is for one completion, and --n is {generating.n}; leave one of them out")
     if record is not None and plot is not None and os.path.realpath(record) == os.path.realpath(plot):
         raise SettingError(f"--record and --plot both name {plot}; give each a file of its own")
-    text = _read_prompt(prompt, prompt_file)
+    if stream and (not as_json or generating.n > 1):
+        raise SettingError("--stream is for --json and one completion: without --json, text streams anyway")
+    text = read_prompt(prompt, prompt_file, token_ids)
+    if chat and not isinstance(text, str):
+        raise SettingError("--chat and --token-ids were both given; a chat template needs text")
+    typed = [*generating.stops, prompt or ""]
+    if escapes:
+        generating, text = with_escapes(generating), unescaped(text) if isinstance(text, str) else text
     generating = replace(generating, hash_logits=record is not None, keep_rounds=plot is not None, audit=audit)
     if audit:
         expect_repeatable(loading.rule, generating, "an audit")
@@ -106,9 +125,9 @@ def generate(
     if record is not None:
         transcript.expect_as_loaded(loaded)
     # once, for all that follows: a template may write the time
-    asked = loaded.tokens_of(conversation(system, text)) if chat else text
+    asked = loaded.tokens_of(conversation(system, text)) if chat and isinstance(text, str) else text
     completions = []
-    for done in _completions(loaded, asked, generating, as_json=as_json, show_origins=show_origins):
+    for done in _completions(loaded, asked, generating, as_json=as_json, each=stream, show_origins=show_origins):
         completions.append(done)
         if as_json:
             print(json.dumps(show.as_json(done)), flush=True)
@@ -120,7 +139,9 @@ def generate(
         say(f"decoding was greedy, so {', '.join(idle)} changed nothing; give --temperature")
     if not as_json and loading.draft.strip() == "none" and loading.num_speculative_tokens is not None:
         say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")
-    if not as_json and not chat and _has_other_template(loaded, text):
+    if not as_json and not escapes and holds_an_escape(*typed):
+        say(r"\n was taken as a backslash and an n; -e makes it a line break")
+    if not as_json and not chat and isinstance(text, str) and _has_other_template(loaded, text):
         say("the model has a chat template, and the prompt was given without it; --chat applies it")
     if record is not None:
         transcript.write(record, loaded, asked, generating, completions[0])
@@ -134,9 +155,9 @@ def generate(
 
 
 def _completions(
-    model: Model, prompt: Prompt, generating: GenerateSettings, *, as_json: bool, show_origins: bool
+    model: Model, prompt: Prompt, generating: GenerateSettings, *, as_json: bool, each: bool, show_origins: bool
 ) -> Iterator[Completion]:
-    """The completions, each when its text has been printed; for --json, nothing is."""
+    """The completions, each when its text has been printed; for --json, nothing is but `each` token, if asked for."""
     from foretoken.cli import show
 
     if generating.n > 1:
@@ -148,8 +169,9 @@ def _completions(
         return
     stream = model.stream(prompt, generating)
     if as_json:
-        for _ in stream:
-            pass
+        for piece in stream:
+            if each:
+                print(json.dumps({"token": piece.token, "text": piece.text, "origin": piece.origin}), flush=True)
     elif show_origins:
         show.print_with_origins(stream, model.levels)
     else:
@@ -174,21 +196,3 @@ def _tell(done: Completion, model: Model, generating: GenerateSettings, number: 
         say(f"{which}{show.audit(done.audit, model.describe)}")
     for line in show.log_probabilities(done, model.describe):
         say(line)
-
-
-def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    if prompt is not None and file is not None:
-        raise PromptError("a prompt came as an argument and as --prompt-file; give one of them")
-    if prompt is not None:
-        return prompt
-    if file is None and (sys.stdin is None or sys.stdin.isatty()):
-        raise PromptError("there is no prompt; give it as an argument, with --prompt-file, or on standard input")
-    try:
-        data = read_stream(sys.stdin.buffer) if file is None else read_bytes(file)
-        text = data.decode("utf-8")
-    except OSError as error:
-        place = "standard input" if file is None else file
-        raise PromptError(f"{place} cannot be read ({error.strerror}); name a file of text") from None
-    except UnicodeDecodeError as error:
-        raise PromptError(f"the prompt is not UTF-8 (byte {error.start}); expected text") from None
-    return text.removesuffix("\n").removesuffix("\r")

@@ -242,6 +242,8 @@ def token_ids(prompt: Any) -> tuple[int, ...] | None:
     if isinstance(prompt, bytes | bytearray):
         return None
     try:
+        if getattr(prompt, "ndim", 1) == 2 and len(prompt) == 1:  # a batch of one, as tokenizers give it
+            prompt = prompt[0]
         items = list(prompt)
         return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
     except TypeError:
