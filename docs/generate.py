@@ -134,7 +134,7 @@ def command_line() -> Iterator[str]:
         "",
         "Without `--temperature` decoding is greedy. With it tokens are drawn, and what a draft says changes none of "
         "them: the dice are a function of the seed and of the place in the text "
-        "([lossless.md](lossless.md#sampling-the-same-dice-with-drafting-and-without)). The summary tells the seed, "
+        "([lossless.md](lossless.md#sampling-the-same-noise-with-drafting-and-without)). The summary tells the seed, "
         "and the same model, prompt and settings with `--seed` give the same text again, with any draft. In this "
         "order: penalties, `--logit-bias`, the form of the output, temperature, `--top-k`, `--top-p`, `--min-p`. "
         "`--rule rejection` is the classical rule instead: the same distribution, but another text with another "

@@ -1,4 +1,4 @@
-"""Foretoken makes a language model answer faster without changing one token of what it would have said.
+"""Foretoken makes a language model answer faster. Its output stays that of plain decoding, token for token.
 
     import foretoken
     model = foretoken.load("PATH_OR_ID", draft="lookup")

@@ -21,7 +21,7 @@ from foretoken.loop.engine import Engine
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget, Distribution, Request, SamplingParams
-from foretoken.sampling.sampler import DRAFT_DICE, Sampler
+from foretoken.sampling.sampler import DRAFT_NOISE, Sampler
 from foretoken.verification.local import LocalVerifier
 from tests.chance import FALSE_ALARM, assert_drawn_from, chi_square_tail
 from tests.oracles import sampled_distribution
@@ -64,7 +64,7 @@ BUDGETS = {
 
 
 def model_chain(sampler: type[Sampler] = Sampler) -> Drafter:
-    dice = partial(sampler, stream=DRAFT_DICE)
+    dice = partial(sampler, stream=DRAFT_NOISE)
     return ModelDrafter(POOR, dice, name="m", vocab_size=VOCABULARY, independent=True)
 
 
@@ -72,7 +72,7 @@ def fractal() -> Drafter:
     """Its guesses throw the dice that its draft throws, which must not show."""
     return PublishedFractalDrafter(
         POOR,
-        partial(Sampler, stream=DRAFT_DICE),
+        partial(Sampler, stream=DRAFT_NOISE),
         name="f",
         vocab_size=VOCABULARY,
         target=TARGET,
@@ -86,7 +86,7 @@ def fractal() -> Drafter:
 def full_tree() -> Drafter:
     return TreeDrafter(
         POOR,
-        partial(Sampler, stream=DRAFT_DICE),
+        partial(Sampler, stream=DRAFT_NOISE),
         name="t",
         vocab_size=VOCABULARY,
         shape="full",

@@ -133,7 +133,7 @@ def test_without_time_each_kind_is_tried_and_measured_once_and_the_rest_is_said(
 def test_a_talk_in_token_ids_is_refused_before_anything_runs(tmp_path: Path) -> None:
     prompts = tmp_path / "talk.jsonl"
     prompts.write_text('{"turns": [[5, 6], [7]]}\n{"turns": ["import os"]}\n')
-    with pytest.raises(SettingError, match="prompt line 1 is a talk in token ids; give its turns as text"):
+    with pytest.raises(SettingError, match="prompt line 1 is a conversation in token ids; give its turns as text"):
         tune(replace(SMALL, prompts=str(prompts), num_prompts=2))
 
 

@@ -17,7 +17,7 @@ from foretoken.loop.engine import Engine
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget, Request, SamplingParams, Turn, Verdict
-from foretoken.sampling.sampler import DRAFT_DICE, TARGET_DICE, Sampler
+from foretoken.sampling.sampler import DRAFT_NOISE, TARGET_NOISE, Sampler
 from foretoken.verification.local import LocalVerifier
 from tests.fakes import Scripted, without_views
 from tests.world import VOCABULARY, Snapshot, chain_of, make_world, read, weak_decoder
@@ -46,7 +46,7 @@ class Until:
         self._left += count
 
 
-def until(count: int, stream: int = TARGET_DICE) -> Samplers:
+def until(count: int, stream: int = TARGET_NOISE) -> Samplers:
     return lambda request: Sampler(request, Until(count), stream)
 
 
@@ -68,7 +68,7 @@ BUDGETS = {
 def drafters(
     count: int, truth: tuple[int, ...], *, caches: Caches | None = None, independent: bool = False
 ) -> dict[str, Drafter]:
-    samplers = until(count, DRAFT_DICE if independent else TARGET_DICE)
+    samplers = until(count, DRAFT_NOISE if independent else TARGET_NOISE)
     poor = weak_decoder(1, noise=0.1)
 
     def model(inner: Drafter | None = None) -> Drafter:

@@ -297,17 +297,17 @@ def test_the_implementation_is_chosen_by_what_is_there(monkeypatch: pytest.Monke
 
 
 ROW = np.zeros(3, dtype=np.float32)
-THROWN = "do not fit; expected 64 bits of seed, then 32 each, of whole numbers from 0 on"
+THROWN = "does not fit; expected 64 bits of seed, then 32 each, of whole numbers from 0 on"
 BAD = [
     (np.zeros(3), None, 1, "rank got float64 [3]; expected float32 [V]"),
     (np.zeros((2, 3), dtype=np.float32), None, 1, "rank got float32 [2, 3]; expected float32 [V]"),
     (np.zeros((), dtype=np.float32), None, 1, "rank got float32 []; expected float32 [V]"),
     (np.zeros(3, dtype=np.dtype(">f4")), None, 1, "rank got >f4 [3]; expected float32 [V]"),
     (ROW, None, -1, "the best -1 tokens were asked for; expected 0 or more"),
-    (ROW, Noise(2**64, 0, 0), 1, f"dice of {Noise(2**64, 0, 0)} {THROWN}"),
-    (ROW, Noise(0, 2**32, 0), 1, f"dice of {Noise(0, 2**32, 0)} {THROWN}"),
-    (ROW, Noise(0, 0, -1), 1, f"dice of {Noise(0, 0, -1)} {THROWN}"),
-    (ROW, Noise(0, 0, 0, 2**32), 1, f"dice of {Noise(0, 0, 0, 2**32)} {THROWN}"),
+    (ROW, Noise(2**64, 0, 0), 1, f"{Noise(2**64, 0, 0)} {THROWN}"),
+    (ROW, Noise(0, 2**32, 0), 1, f"{Noise(0, 2**32, 0)} {THROWN}"),
+    (ROW, Noise(0, 0, -1), 1, f"{Noise(0, 0, -1)} {THROWN}"),
+    (ROW, Noise(0, 0, 0, 2**32), 1, f"{Noise(0, 0, 0, 2**32)} {THROWN}"),
 ]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretoken.errors import ContractError, GrammarError
 from foretoken.protocol.types import Request, SamplingParams
-from foretoken.sampling.sampler import DRAFT_DICE, Constraint, Sampler
+from foretoken.sampling.sampler import DRAFT_NOISE, Constraint, Sampler
 from tests.chance import assert_drawn_from
 from tests.oracles import edited_logits, first_largest, sampled_distribution
 
@@ -289,7 +289,7 @@ def test_draft_and_target_throw_the_same_dice() -> None:
     same = float(sum(1 / np.maximum(p / p[i], q / q[i]).sum() for i in range(VOCABULARY)))
     apart = float((p * q).sum())
     assert same > apart + 0.2
-    for stream, expected in ((None, same), (DRAFT_DICE, apart)):
+    for stream, expected in ((None, same), (DRAFT_NOISE, apart)):
         counts = Counter(
             sampler(WARM, seed=seed).choose(ROW) == sampler(WARM, seed=seed, stream=stream).choose(OTHER)
             for seed in range(SEEDS)
@@ -305,7 +305,7 @@ def test_all_dice_of_one_step_are_independent() -> None:
     probs = probabilities(sampler(params), row)
     counts: Counter[tuple[Any, ...]] = Counter()
     for seed in range(SEEDS):
-        made, draft = sampler(params, seed=seed), sampler(params, seed=seed, stream=DRAFT_DICE)
+        made, draft = sampler(params, seed=seed), sampler(params, seed=seed, stream=DRAFT_NOISE)
         outcome = made.choose(row), draft.choose(row), made.coin(0, 0.5), made.coin(1, 0.3), made.pick(residual)
         counts[outcome] += 1
     assert_drawn_from(

@@ -1,7 +1,8 @@
 """The rejection rule: accept a draft token with a probability, so that what comes out has the target's distribution.
 
-It needs the draft's own distributions and dice that are independent of the target's. Exact in distribution, not in
-tokens: with another draft, another text. For comparison with the literature; the walk is the rule that is used.
+It needs the draft's own distributions, and random numbers that are independent of the target's. It is exact in
+distribution, not in tokens: another draft gives another text. It is here for comparison with the literature; the walk
+is the rule that is used.
 
 Sources: Leviathan et al. 2023 and Chen et al. 2023 for chains; SpecInfer (Miao et al. 2023) for several candidates at a
 node, with the residual updated at each; Sequoia (Chen et al. 2024) for candidates drawn without replacement.

@@ -135,12 +135,13 @@ def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
 
 def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tuple[int, ...]]:
     """The token ids of every prompt's first turn, by its id. Refuses, before hours of work, what would end it: text
-    that the model cannot read, tokens that it does not know, no room for so many new ones, a talk that is not in text.
+    that the model cannot read, tokens that it does not know, no room for so many new ones, a conversation that is not
+    in text.
     Raises InputError."""
     prompts = {}
     for prompt in suite.prompts:
         if len(prompt.turns) > 1 and not all(isinstance(turn, str) for turn in prompt.turns):
-            raise SettingError(f"prompt {prompt.id} is a talk in token ids; give its turns as text")
+            raise SettingError(f"prompt {prompt.id} is a conversation in token ids; give its turns as text")
         first = first_turn(prompt, model.tokenizer)
         try:
             tokens = prompts[prompt.id] = model.tokens_of(first)

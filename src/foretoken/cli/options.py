@@ -52,7 +52,7 @@ LOAD: dict[str, Any] = {
     "rule": _option(
         str,
         _LOADING,
-        "How drafts are judged when sampling: walk (the same tokens whatever drafts), or rejection (the same "
+        "How drafts are judged when sampling: walk (the same tokens with every draft), or rejection (the same "
         "distribution).",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
@@ -69,7 +69,7 @@ LOAD: dict[str, Any] = {
         _LOADING,
         "Keep no keys and values: each pass reads the whole text again, and the output is the same, more slowly.",
         " /--no-cache",
-        show_default="they are kept",
+        show_default="a cache",
     ),
     "threads": _option(
         int | None, _LOADING, "Threads of arithmetic.", "--threads", "-t", show_default="as many as PyTorch takes"
@@ -109,9 +109,12 @@ GENERATE: dict[str, Any] = {
         show_default="none",
     ),
     "seed": _option(
-        int | None, _SAMPLING, "Of the dice; the summary (of a conversation: /stats) tells it.", show_default="drawn"
+        int | None,
+        _SAMPLING,
+        "Of the random numbers. The summary tells it (in a conversation: /stats).",
+        show_default="drawn",
     ),
-    "n": _option(int, _SAMPLING, "How many completions, each with dice of its own."),
+    "n": _option(int, _SAMPLING, "How many completions, each with random numbers of its own."),
     "regex": _option(
         str | None, _FORM, "The output matches this regular expression, from beginning to end.", show_default="none"
     ),

@@ -42,7 +42,7 @@ def rehearse(
     placement: Annotated[
         str, typer.Option(help="Where the small model's layers lie: spread among the others, or first.")
     ] = "spread",
-    seed: Annotated[int, typer.Option(help="Of the numbers that are computed and not listened to.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of the random numbers in weights that do not change the output.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace a rehearsal that lies there.")] = False,
     revision: Annotated[
         str | None,
@@ -52,8 +52,8 @@ def rehearse(
     """Write a checkpoint with the shape of a large model and the function of a small one: to see what a large model
     would gain on this machine before it is downloaded.
 
-    It costs what the large model costs, in time and memory, and says what the small one says. How often its drafts are
-    accepted is the small model's affair, too; docs/rehearsals.md says what a rehearsal can tell.
+    It costs what the large model costs, in time and memory, and its output is the small model's. So is its acceptance
+    rate: docs/rehearsals.md says what a rehearsal can tell.
     """
     chosen = shape_of(shape, vocab_size=vocab_size, num_layers=num_layers)
 

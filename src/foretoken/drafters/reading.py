@@ -109,8 +109,8 @@ class DecoderDrafter:
     """model: a decoder whose tokens are the target's. samplers: makes what chooses its tokens, for each request.
 
     views: where it drafts on views of the target's cache; else it has caches of its own. vocab_size: the target's,
-    beyond which nothing is drafted. independent: it throws dice of its own, and says what its tokens were drawn from,
-    for the rejection rule.
+    beyond which nothing is drafted. independent: it samples with noise of its own, and says what its tokens were drawn
+    from, for the rejection rule.
     """
 
     needs = Needs()

@@ -1,9 +1,9 @@
-"""A decoder grows a tree of drafts: at each step it looks behind several nodes in one pass.
+"""A decoder grows a tree of drafts: at each step it expands several nodes in one pass.
 
-When sampling, children are ranked by the decoder's logits and the target's dice together, and their scores are taken
-from that sum: it is nearly certain what the target will choose where draft and dice agree, whatever the probabilities
-were (docs/lossless.md). `sharpness` is the temperature at which scores become probabilities: the scale of the
-difference between the draft's logits and the target's, not the temperature of the text.
+When sampling, children are ranked by the decoder's logits and the target's seeded noise together, and their scores are
+taken from that sum: it is nearly certain what the target will choose where draft and noise agree, whatever the
+probabilities were (docs/lossless.md). `sharpness` is the temperature at which scores become probabilities: the scale
+of the difference between the draft's logits and the target's, not the temperature of the text.
 
 Sources: SpecInfer (Miao et al. 2023) for trees over one cache; SubSpec (Lee et al. 2025), section 4.3, for deep beams
 with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.trees.grow).

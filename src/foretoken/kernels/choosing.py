@@ -4,7 +4,7 @@ no native module.
 A token's *score* is its warped logit plus a Gumbel number of its own. The token with the largest score is an exact
 sample of the warped distribution (Gumbel 1954; Maddison, Tarlow and Minka 2014), the tokens with the k largest a sample
 without replacement. The numbers are a pure function of seed, completion, step and token, so whoever has the same four
-throws the same dice: a draft that ranks its own logits with the target's dice guesses what the target will sample
+uses the same noise: a draft that ranks its own logits with the target's noise guesses what the target will sample
 (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
 
 Everything here is single operations that IEEE 754 rounds in one way, float64 without fused steps, or whole numbers, so
@@ -47,7 +47,7 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Which dice are thrown: 64 bits of seed, then 32 each. `stream` keeps uses apart that must not share dice."""
+    """Which noise is used: 64 bits of seed, then 32 each. `stream` keeps uses apart that must not share noise."""
 
     seed: int
     completion: int
@@ -80,9 +80,7 @@ def expect(logits: Floats, noise: Noise | None, count: int) -> None:
     if count < 0:
         raise ContractError(f"the best {count} tokens were asked for; expected 0 or more")
     if noise is not None and (noise.seed >> 64 or (noise.completion | noise.step | noise.stream) >> 32):
-        raise ContractError(
-            f"dice of {noise} do not fit; expected 64 bits of seed, then 32 each, of whole numbers from 0 on"
-        )
+        raise ContractError(f"{noise} does not fit; expected 64 bits of seed, then 32 each, of whole numbers from 0 on")
 
 
 def warped(logits: Floats, warp: Warp) -> Floats | None:
@@ -150,7 +148,7 @@ def gumbel(noise: Noise, tokens: npt.NDArray[np.int64]) -> Doubles:
 
 
 def uniform(noise: Noise, token: int) -> float:
-    """One number within (0, 1), from the bits that a token's dice have: for rules that need a coin."""
+    """One number within (0, 1), from the bits of a token's noise: for rules that need a coin."""
     return float(((int(_bits(noise, np.array([token]))[0]) >> 12) + 0.5) * 2.0**-52)
 
 

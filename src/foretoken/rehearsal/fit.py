@@ -1,6 +1,6 @@
 """Where each number of a small model goes in a large shape, so that the function stays and the cost is the shape's.
 
-What there is more of is silent: channels that are zero in the residual stream, heads and neurons that nobody listens
+What there is more of is silent: channels that are zero in the residual stream, heads and neurons that nobody reads
 to, layers that add nothing, rows of the vocabulary that are never chosen. docs/rehearsals.md says why the function
 stays.
 """

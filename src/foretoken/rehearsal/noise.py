@@ -1,4 +1,4 @@
-"""Random numbers for what a rehearsal computes and never listens to, and zeros for what is silent."""
+"""Random numbers for weights of a rehearsal that do not change its output, and zeros for what is silent."""
 
 from __future__ import annotations
 

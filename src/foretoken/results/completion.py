@@ -53,9 +53,9 @@ class Completion:
     """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
 
     `arithmetic` is what ran ("native", with its instruction set, or "pytorch") on `threads` threads. `seed` is that
-    of the dice, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so many were
-    `cached_tokens`: not read again, but kept from an earlier turn of a conversation, or from the first of several
-    completions of one prompt. On request: `logprobs`, one a token; `logits`, float32 [len(tokens), vocabulary];
+    of the random numbers, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so
+    many were `cached_tokens`: not read again, but kept from an earlier turn of a conversation, or from the first of
+    several completions of one prompt. On request: `logprobs`, one a token; `logits`, float32 [len(tokens), vocabulary];
     `logits_sha256`, of the same numbers as little-endian bytes; `audit` (not of one that was cancelled); `rounds`, what
     each round did, that of the prompt first and those of completions that shared its passes among them.
     """

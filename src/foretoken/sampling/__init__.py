@@ -1,1 +1,1 @@
-"""How tokens are chosen: processors that edit logits, and the sampler that holds one sequence's history and dice."""
+"""How tokens are chosen: processors that edit logits, and the sampler, which holds one sequence's history and noise."""

@@ -1,7 +1,7 @@
-"""One sequence's choices: what edits its logits, how they are warped, which dice are thrown.
+"""One sequence's choices: what edits its logits, how they are warped, which seeded noise is added.
 
-The token at step i is the one with the largest score: warped logit plus a number from the dice of (seed, completion, i,
-token), or the logit alone at temperature 0. That is a function of the logits and of what came before, so drafting
+The token at step i is the one with the largest score: warped logit plus a number from the noise of (seed, completion,
+i, token), or the logit alone at temperature 0. That is a function of the logits and of what came before, so drafting
 cannot change it (docs/lossless.md): the verifier asks it row by row along its walk, and a drafter, which has a sampler
 of its own for the same request, asks it what the target would choose if it saw the draft's logits.
 """
@@ -20,10 +20,10 @@ from foretoken.kernels.choosing import Doubles, Floats, Noise, Warp, probabiliti
 from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.processors import History
 
-TARGET_DICE = 0  # streams of dice: the target's own,
-DRAFT_DICE = 1  # a draft's, for a rule that needs draft and target to be independent,
+TARGET_NOISE = 0  # streams of noise: the target's own,
+DRAFT_NOISE = 1  # a draft's, for a rule that needs draft and target to be independent,
 COINS = 2  # the coins by which that rule accepts,
-RESIDUAL = 3  # and the dice of what it draws instead
+RESIDUAL = 3  # and the noise of what it draws instead
 _AS_THEY_ARE = Warp()
 
 
@@ -49,12 +49,12 @@ class Constraint(Protocol):
 
 
 class Sampler:
-    """Holds the tokens that a sequence has gained, on which processors and dice depend.
+    """Holds the tokens that a sequence has gained, on which processors and noise depend.
 
-    `stream` is the target's dice, which whoever guesses its choices throws too, or `DRAFT_DICE`.
+    `stream` is the target's noise, which whoever guesses its choices adds too, or `DRAFT_NOISE`.
     """
 
-    def __init__(self, request: Request, constraint: Constraint | None = None, stream: int = TARGET_DICE) -> None:
+    def __init__(self, request: Request, constraint: Constraint | None = None, stream: int = TARGET_NOISE) -> None:
         params = request.sampling
         self._stream = stream
         self.params = params
@@ -113,7 +113,7 @@ class Sampler:
         """The likeliest next tokens and their scores, best first: the first is the choice. None if a logit is NaN
         or +inf.
 
-        Sampling, the scores hold the dice, and `count` tokens are a sample without replacement. This is for whoever
+        Sampling, the scores hold the noise, and `count` tokens are a sample without replacement. This is for whoever
         guesses: there is no token where the grammar cannot be followed any further, and no error.
         """
         try:
@@ -145,7 +145,7 @@ class Sampler:
         return uniform(self._dice(COINS), which) < probability
 
     def pick(self, probs: Doubles) -> int:
-        """A token drawn from a distribution, with dice that nobody else throws at this step."""
+        """A token drawn from a distribution, with noise that nobody else uses at this step."""
         possible = np.flatnonzero(probs > 0.0)
         sums = np.cumsum(probs[possible])
         at = int(np.searchsorted(sums, uniform(self._dice(RESIDUAL), 0) * sums[-1], side="right"))

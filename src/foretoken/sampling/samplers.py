@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretoken.protocol.types import Request
 from foretoken.sampling.grammar import Grammars
-from foretoken.sampling.sampler import DRAFT_DICE, Sampler
+from foretoken.sampling.sampler import DRAFT_NOISE, Sampler
 from foretoken.text.tokenizer import Tokenizer
 
 
@@ -15,9 +15,9 @@ class Samplers:
         self._grammars = Grammars(tokenizer)
 
     def target(self, request: Request) -> Sampler:
-        """What chooses the target's tokens, and what guesses them with the target's dice."""
+        """What chooses the target's tokens, and what guesses them with the target's seeded noise."""
         return Sampler(request, self._grammars.constraint(request))
 
     def independent(self, request: Request) -> Sampler:
-        """What throws dice of its own, for the rejection rule."""
-        return Sampler(request, self._grammars.constraint(request), DRAFT_DICE)
+        """What samples with noise of its own, for the rejection rule."""
+        return Sampler(request, self._grammars.constraint(request), DRAFT_NOISE)

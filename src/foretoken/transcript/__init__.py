@@ -1,4 +1,4 @@
-"""Transcripts: a generation in a file, and the proof on this machine or another that it is what the model says.
+"""Transcripts: a generation in a file, and the proof on this machine or another that it is what the model outputs.
 
 A record holds the prompt, the settings, the tokens, the SHA-256 of the logits that they were chosen from (float32,
 little-endian, row after row), that of every file that decides the output, and the engine: the native one has the same

@@ -1,4 +1,4 @@
-"""How a draft tree grows: which nodes are looked behind next, and which are sent to the target.
+"""How a draft tree grows: which nodes are expanded next, and which are sent to the target.
 
 A tree begins at the root (-1), whose children come first. Every node has a score: the logarithm of the probability that
 the target comes by it, which never exceeds its parent's. Growing is divided into steps, each one pass of the drafter's
@@ -6,7 +6,7 @@ model: `frontier` names the nodes whose children are wanted, `add` gives them. T
 
     beam        at each depth the `width` likeliest nodes, and those are sent: width x depth in all
     rerank      the same growth, but of all children seen the `nodes` likeliest are sent (EAGLE-2, Li et al. 2024)
-    best-first  the `width` likeliest nodes anywhere are looked behind next, until the `nodes` likeliest are known
+    best-first  the `width` likeliest nodes anywhere are expanded next, until the `nodes` likeliest are known
                 (SpecExec, Svirschevski et al. 2024)
     full        every node has `width` children, breadth first, up to `nodes`: a form that no score decides, which the
                 rejection rule needs (Sequoia, Chen et al. 2024)
