@@ -111,7 +111,8 @@ def command_line() -> Iterator[str]:
         for panel, its_options in panels.items():
             yield from ("", f"| {panel} | default | |", "|---|---|---|")
             for option in its_options:
-                yield f"| `{[*option.opts, *option.secondary_opts][0]}` | {_default(option)} | {option.help} |"
+                names = ", ".join(f"`{name}`" for name in option.opts or option.secondary_opts)
+                yield f"| {names} | {_default(option)} | {option.help} |"
     yield from _drafts()
     yield from (
         "",

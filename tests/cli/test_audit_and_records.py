@@ -37,7 +37,7 @@ def test_an_audit_that_finds_a_difference_says_which_and_ends_with_1(cli: Cli, m
     line = ran.err.splitlines()[-1]
     number = r"-?[\d.e+-]+"
     assert re.fullmatch(
-        rf"-- audit: differs at token \d+: .+ \(logit {number}\) where plain decoding says .+ \({number}\), "
+        rf"-- audit: differs at token \d+: .+ \(logit {number}\) where plain decoding has .+ \({number}\), "
         rf"{number} apart",
         line,
     )
@@ -77,7 +77,7 @@ def test_json_has_the_audit(cli: Cli) -> None:
         (Audit(True, 128), "audit: identical, 128 tokens"),
         (
             Audit(False, 18, 17, 5, 6, 3.25, 3.3125),
-            "audit: differs at token 17: <5> (logit 3.25) where plain decoding says <6> (3.3125), 0.0625 apart",
+            "audit: differs at token 17: <5> (logit 3.25) where plain decoding has <6> (3.3125), 0.0625 apart",
         ),
         (Audit(False, 4, 3, 5), "audit: differs at token 3: <5> where plain decoding has ended"),
     ],

@@ -28,20 +28,18 @@ def chat(
     model: options.Model = DEFAULT_MODEL,
     system: Annotated[
         str | None,
-        typer.Option(help="What the model is told before the conversation.", metavar="TEXT", show_default="nothing"),
+        typer.Option(help="A system message, before the conversation.", metavar="TEXT", show_default="nothing"),
     ] = None,
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="Without a chat template: the model goes on with the text, and you with its own."),
+        typer.Option("--plain", help="Without a chat template: the model continues your text, and you continue its."),
     ] = False,
-    prompt_file: Annotated[
-        Path | None, typer.Option(help="Read what is asked from a file, a line a turn, as from a pipe.")
-    ] = None,
+    prompt_file: Annotated[Path | None, typer.Option(help="Read your messages from a file, one a line.")] = None,
     audit: Annotated[
         bool,
         typer.Option(
             "--audit",
-            help="Decode each reply again plainly and compare tokens; say where the first differs, with exit code 1.",
+            help="Decode each reply again without a draft and compare. Exit code 1 if a token differs.",
         ),
     ] = False,
     record: Annotated[
@@ -54,11 +52,11 @@ def chat(
     stats: Annotated[
         bool,
         typer.Option(
-            "--stats", help="After each reply, print what each level of the draft did, in what time, to standard error."
+            "--stats", help="After each reply, print what each level of the draft did, and how long that took."
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a reply, each on a line of its own, at its end.")
+        bool, typer.Option("--json", help="Print one JSON object for each reply, on a line of its own.")
     ] = False,
 ) -> None:
     """Converse with a model: a line is a message, the reply streams to standard output.

@@ -30,7 +30,7 @@ def generate(
     loading: LoadSettings,
     generating: GenerateSettings,
     prompt: Annotated[
-        str | None, typer.Argument(help="The prompt; otherwise --prompt-file, or standard input.")
+        str | None, typer.Argument(help="The prompt. Without it: --prompt-file, or standard input.")
     ] = None,
     model: options.Model = DEFAULT_MODEL,
     prompt_file: Annotated[Path | None, typer.Option(help="Read the prompt from a file.")] = None,
@@ -46,17 +46,15 @@ def generate(
     ] = False,
     chat: Annotated[
         bool,
-        typer.Option("--chat", help="The prompt is a user's message, which the model's chat template writes down."),
+        typer.Option("--chat", help="Apply the model's chat template to the prompt."),
     ] = False,
     system: Annotated[
         str | None,
-        typer.Option(help="With --chat: the system message before it.", metavar="TEXT", show_default="none"),
+        typer.Option(help="With --chat: a system message.", metavar="TEXT", show_default="none"),
     ] = None,
     audit: Annotated[
         bool,
-        typer.Option(
-            "--audit", help="Decode again plainly and compare tokens; say where the first differs, with exit code 1."
-        ),
+        typer.Option("--audit", help="Decode again without a draft and compare. Exit code 1 if a token differs."),
     ] = False,
     record: Annotated[
         Path | None,
@@ -66,27 +64,26 @@ def generate(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            help="Draw the rounds into this file, .png or .svg: where the time went, and why. Replaces a "
-            "picture, no other file."
-        ),
+        typer.Option(help="Draw where the time went into this file, .png or .svg. Replaces a picture, no other file."),
     ] = None,
     stats: Annotated[
         bool,
-        typer.Option("--stats", help="Print what each level of the draft did, in what time, to standard error."),
+        typer.Option(
+            "--stats", help="Print what each level of the draft did, and how long that took, to standard error."
+        ),
     ] = False,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object a completion, each on a line of its own, at the end.")
+        bool, typer.Option("--json", help="Print one JSON object for each completion, on a line of its own.")
     ] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="With --json: before it an object a token, each on a line, as they come.")
+        bool, typer.Option("--stream", help="With --json: print an object for each token too, as soon as it is there.")
     ] = False,
 ) -> None:
-    """Continue a prompt: text streams to standard output, a summary goes to standard error.
+    """Continue a prompt. The text goes to standard output, a summary to standard error.
 
-    One line break at the end of a file or of standard input is not part of the prompt; the output ends with one.
-    The model goes on with the prompt as it is; with --chat it answers it.
+    The model continues the prompt as it is; with --chat it answers. A line break at the end of a file or of standard
+    input is not part of the prompt.
     """
     if system is not None and not chat:
         raise SettingError("--system came without --chat, and only a chat template has a system message; give --chat")

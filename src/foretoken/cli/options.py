@@ -30,7 +30,7 @@ Model = Annotated[
 Prompts = Annotated[
     str, typer.Option(help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl).")
 ]
-Plot = Annotated[Path | None, typer.Option(help="Draw it into a file (.png, .svg).")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a picture into a file (.png, .svg).")]
 
 
 def _option(kind: Any, panel: str, help: str, *names: str, **more: Any) -> Any:
@@ -41,77 +41,82 @@ LOAD: dict[str, Any] = {
     "draft": _option(
         list[str],
         _LOADING,
-        f"What drafts: {', '.join(DRAFTERS)}; the model's copy in a low-bit format ({', '.join(FORMATS)}); a "
-        "checkpoint (folder, hub id, stdlib-1m); each perhaps with options, such as lookup:min_match=3; or levels of "
-        "them with commas between, such as mxfp4,lookup.",
+        f"What drafts: {', '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a checkpoint "
+        "(folder, hub id, stdlib-1m). Options follow a colon: lookup:min_match=3. Commas make a ladder: in "
+        "mxfp4,lookup, lookup drafts for the copy.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
-        int | None, _LOADING, "Most draft tokens a round.", show_default="what suits the draft"
+        int | None, _LOADING, "The most draft tokens in a round.", show_default="what suits the draft"
     ),
     "rule": _option(
         str,
         _LOADING,
-        "How drafts are judged when sampling: walk (the same tokens with every draft), or rejection (the same "
-        "distribution).",
+        "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: the same "
+        "distribution.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
-    "promise": _option(str, _LOADING, "exact (on the CPU), algorithmic, or auto: exact wherever it can be kept."),
+    "promise": _option(str, _LOADING, "exact (CPU only), algorithmic, or auto: exact where it can be kept."),
     "weights": _option(
         str,
         _LOADING,
-        "auto: copied where that is faster and 2 GiB of memory stay free, else mapped; mapped: read where the files "
-        "are; copied: into memory of their own, in huge pages.",
+        "Where the weights lie. mapped: in their files. copied: in memory, in huge pages. auto: copied if that is "
+        "faster and leaves 2 GiB free.",
     ),
     "cache": _option(
         bool,
         _LOADING,
-        "Keep no keys and values: each pass reads the whole text again, and the output is the same, more slowly.",
+        "Decode without a cache of keys and values: each pass reads the whole text again. The output is the same.",
         " /--no-cache",
         show_default="a cache",
     ),
     "threads": _option(
-        int | None, _LOADING, "Threads of arithmetic.", "--threads", "-t", show_default="as many as PyTorch takes"
+        int | None, _LOADING, "Threads for the arithmetic.", "--threads", "-t", show_default="as many as PyTorch takes"
     ),
     "revision": _option(
         str | None, _LOADING, "Branch, tag or commit of a hub model.", show_default="the hub's main branch"
     ),
 }
 _VERBOSE = _option(
-    bool, _OTHERS, "Say more on standard error, such as which copies lie beside the model.", "--verbose", "-v"
+    bool, _OTHERS, "Print more to standard error, such as which copies lie beside the model.", "--verbose", "-v"
 )
 GENERATE: dict[str, Any] = {
     "max_new_tokens": _option(
         int, _LENGTH, "Stop after this many tokens, or where the model's context is full.", "--max-new-tokens", "-n"
     ),
-    "ignore_eos": _option(bool, _LENGTH, "Go on after an end token.", "--ignore-eos"),
+    "ignore_eos": _option(bool, _LENGTH, "Continue after an end token.", "--ignore-eos"),
     "stop": _option(
         list[str] | None,
         _LENGTH,
-        r"Stop where the output comes to this text, and cut it there; may come again. Taken as it is: a shell's $'\n' "
-        "is a line break.",
+        r"Stop at this text and leave it out; may come again. In a shell, $'\n' is a line break; so is \n with -e.",
         metavar="TEXT",
         show_default="none",
     ),
-    "temperature": _option(float, _SAMPLING, "0: greedily; 1: as probable as the model finds it; more: more varied."),
-    "top_k": _option(int, _SAMPLING, "Sample from so many of the likeliest tokens; 0: from all."),
-    "top_p": _option(float, _SAMPLING, "Sample from the fewest tokens that are this probable together."),
-    "min_p": _option(float, _SAMPLING, "Sample from tokens at least this part as probable as the likeliest."),
-    "repetition_penalty": _option(float, _SAMPLING, "Above 1: less of what stands in prompt and output."),
-    "presence_penalty": _option(float, _SAMPLING, "Above 0: less of what stands in the output."),
-    "frequency_penalty": _option(float, _SAMPLING, "Above 0: less of what stands in the output, by how often."),
+    "temperature": _option(float, _SAMPLING, "0: greedy. 1: the model's own probabilities. Higher: more varied."),
+    "top_k": _option(int, _SAMPLING, "Sample from this many of the likeliest tokens; 0: from all."),
+    "top_p": _option(float, _SAMPLING, "Sample from the fewest tokens whose probabilities sum to this."),
+    "min_p": _option(
+        float, _SAMPLING, "Sample from tokens with at least this share of the likeliest token's probability."
+    ),
+    "repetition_penalty": _option(
+        float, _SAMPLING, "Above 1: fewer tokens that are in the prompt or the output already."
+    ),
+    "presence_penalty": _option(float, _SAMPLING, "Above 0: fewer tokens that are in the output already."),
+    "frequency_penalty": _option(
+        float, _SAMPLING, "Above 0: fewer tokens that are in the output already, by how often they are."
+    ),
     "logit_bias": _option(
         list[str] | None,
         _SAMPLING,
-        "Add a number to the logit of a token, by its id: 198=-5; may come again.",
+        "Add a number to the logit of a token id, such as 198=-5; may come again.",
         metavar="ID=NUMBER",
         show_default="none",
     ),
     "seed": _option(
         int | None,
         _SAMPLING,
-        "Of the random numbers. The summary tells it (in a conversation: /stats).",
+        "The seed of the random numbers. The summary tells it (in a conversation: /stats).",
         show_default="drawn",
     ),
     "n": _option(int, _SAMPLING, "How many completions, each with random numbers of its own."),
@@ -128,7 +133,7 @@ GENERATE: dict[str, Any] = {
     "logprobs": _option(
         int | None,
         "Options",
-        "Tell each token's log probability, and those of so many of the likeliest.",
+        "Print each token's log probability, and those of this many of the likeliest tokens.",
         show_default="not told",
     ),
 }

@@ -1,4 +1,4 @@
-"""`foretoken rehearse`: a checkpoint that costs what a large model costs and says what a small one says."""
+"""`foretoken rehearse`: a checkpoint that costs what a large model costs and has the output of a small one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rehearse(
         ),
     ],
     model: Annotated[
-        str, typer.Option(help="What it says: a folder, a hub id (owner/name) or an embedded model.")
+        str, typer.Option(help="The small model: a folder, a hub id (owner/name) or an embedded model.")
     ] = DEFAULT_MODEL,
     vocab_size: Annotated[
         int | None,
@@ -73,7 +73,7 @@ def rehearse(
     say(f"written in {seconds:.1f} s, {made.bytes / seconds / 1e9:.2g} GB/s. What next:")
     place_of_it = shlex.quote(str(out))
     for line in (
-        f'foretoken generate --model {place_of_it} --stats "def add("  # says what {name} says, at this size\'s speed',
+        f'foretoken generate --model {place_of_it} --stats "def add("  # the output of {name}, at this size\'s speed',
         f"foretoken quantize {place_of_it} --format mxfp4  # its copy, which drafts for it",
         f"foretoken bench decode --model {place_of_it} --draft mxfp4,lookup",
     ):

@@ -56,7 +56,7 @@ def audit(found: Audit, describe: Callable[[int], str]) -> str:
     if found.plain_token is None or found.logit is None or found.plain_logit is None:
         return f"{differs} where plain decoding has ended"
     return (
-        f"{differs} (logit {found.logit:.6g}) where plain decoding says {describe(found.plain_token)} "
+        f"{differs} (logit {found.logit:.6g}) where plain decoding has {describe(found.plain_token)} "
         f"({found.plain_logit:.6g}), {abs(found.plain_logit - found.logit):.3g} apart"
     )
 

@@ -26,7 +26,7 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Generate again what a record says, on this machine, and compare tokens and logits, bit for bit.
+    """Generate a record again on this machine, and compare tokens and logits, bit for bit.
 
     Needs the model of the record, on a machine of the same architecture and with the same engine (native or PyTorch);
     exit code 2, and which of them is another, otherwise. Exit code 1, and where, if something differs.

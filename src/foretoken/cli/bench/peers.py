@@ -31,12 +31,13 @@ _DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup")
 @peers.command("install")
 def install(
     name: _Names = None,
-    peer: Annotated[list[str] | None, typer.Option(help="The same, as in `peers run`; may come again.")] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="A peer, as in `peers run`; may come again.")] = None,
     into: _Into = None,
 ) -> None:
     """Make a virtual environment for each peer, with the versions that it is measured in.
 
-    Some gigabytes are downloaded, and llama.cpp is compiled: minutes. What was begun is gone on with.
+    Some gigabytes are downloaded, and llama.cpp is compiled, which takes minutes. An interrupted installation goes on
+    where it stopped.
     """
     from foretoken.bench.side_by_side import environments
     from foretoken.bench.side_by_side.peers import PEERS, named
