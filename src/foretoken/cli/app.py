@@ -26,6 +26,7 @@ app = typer.Typer(
     name="foretoken",
     help="Makes a language model answer faster. Its output stays that of plain decoding with this engine, token for "
     "token.",
+    rich_markup_mode="markdown",  # which wraps lines of a docstring anew
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )

@@ -41,7 +41,7 @@ def generate(
     escapes: Annotated[
         bool,
         typer.Option(
-            "--escapes", "-e", help=r"In the prompt and in --stop, \n is a line break, \t a tab, \\ a backslash."
+            "--escapes", "-e", help=r"In the prompt and in --stop, \n is a line break and \t a tab."
         ),
     ] = False,
     chat: Annotated[
