@@ -101,12 +101,12 @@ def test_a_stream_that_has_not_ended_has_no_completion_nor_has_one_of_which_noth
     stream = model.stream(PROMPTS["repeats"], max_new_tokens=30)
     for step in (lambda: None, lambda: next(stream)):
         step()
-        with pytest.raises(foretoken.InputError, match="the stream has no completion: it has not ended, or nothing"):
+        with pytest.raises(foretoken.InputError, match="the stream has not ended, or ended with an error"):
             _ = stream.completion
     early = model.stream(PROMPTS["repeats"])
     early.close()
     assert list(early) == []
-    with pytest.raises(foretoken.InputError, match="or close it after its first piece"):
+    with pytest.raises(foretoken.InputError, match="closed before its first piece, so it has no completion"):
         _ = early.completion
     done = model.stream(PROMPTS["repeats"], max_new_tokens=3)
     assert len(list(done)) == 3

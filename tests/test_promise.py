@@ -38,7 +38,7 @@ def test_the_native_engine_keeps_the_exact_promise_whatever_is_asked(
     with caplog.at_level(logging.INFO, logger="foretoken"):
         model = foretoken.load("stdlib-1m", promise=asked)
     told = [text for text in caplog.messages if "promise" in text]
-    kept = "promise algorithmic was asked for, and exact is kept: here it costs nothing"
+    kept = "promise algorithmic was asked for; exact is kept instead, at no cost"
     assert told == ([kept] if asked == "algorithmic" else [])
     done = model.generate(PROMPT, max_new_tokens=4)
     assert model.promise == done.promise == "exact"

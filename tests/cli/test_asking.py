@@ -34,7 +34,7 @@ def test_token_ids_are_the_prompt(cli: Cli) -> None:
         (("--token-ids", "1,x"), "--token-ids is '1,x', expected whole numbers such as 1,2,3"),
         (("--token-ids", ""), "--token-ids is '', expected whole numbers"),
         (("--token-ids", "99999"), "the prompt holds token 99999; the model has tokens 0 to"),
-        (("--token-ids", "1", "x"), "a prompt came as an argument and as --token-ids; give one of them"),
+        (("--token-ids", "1", "x"), "the prompt came as an argument and with --token-ids; give one of them"),
         (("--token-ids", "1", "--chat"), "--chat and --token-ids were both given; a chat template needs text"),
         (("x", "--stream"), "--stream is for --json and one completion"),
     ],

@@ -40,7 +40,7 @@ def test_lines_of_a_pipe_are_turns_and_the_output_is_the_replies(cli: Cli, folde
             pass
         replies.append(stream.completion.text)
     assert ran.out == "".join(reply if reply.endswith("\n") else f"{reply}\n" for reply in replies)
-    assert ran.err == "-- cut off after 12 tokens: --max-new-tokens\n" * 3
+    assert ran.err == "-- cut off after 12 tokens; raise --max-new-tokens for more\n" * 3
 
 
 def test_the_system_message_and_the_sampling_reach_the_model(cli: Cli, folder: Path) -> None:
@@ -405,6 +405,7 @@ def test_a_backslash_continues_a_line_and_what_is_typed_ahead_are_messages_of_th
     terminal.expect("> ")
     terminal.type("a\\\n")
     terminal.expect(". ")
+    time.sleep(0.5)  # as above
     terminal.type("\x03")
     terminal.expect("-- Ctrl-D or /exit ends the conversation")
     terminal.expect("> ")

@@ -50,7 +50,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
     target = decoder_of(config, weights, chosen)
     if target.promise == "exact" and chosen.promise == "algorithmic":
-        log.info("promise algorithmic was asked for, and exact is kept: here it costs nothing")
+        log.info("promise algorithmic was asked for; exact is kept instead, at no cost")
     if config.low_bit is not None:
         warn_if_inflated(f"{model} ({config.low_bit.label})", weights)
     ends = find_end_tokens(folder, config, tokenizer)

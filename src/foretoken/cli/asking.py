@@ -23,7 +23,7 @@ def read_prompt(prompt: str | None, file: Path | None, ids: str | None) -> str |
     places = {"an argument": prompt, "--prompt-file": file, "--token-ids": ids}
     given = [name for name, one in places.items() if one is not None]
     if len(given) > 1:
-        raise PromptError(f"a prompt came as {' and as '.join(given)}; give one of them")
+        raise PromptError(f"the prompt came as {' and with '.join(given)}; give one of them")
     if given and _is_piped():
         raise PromptError(
             f"a prompt came as {given[0]}, and text on standard input too; give one of them (in a loop over lines: "

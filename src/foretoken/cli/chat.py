@@ -32,7 +32,10 @@ def chat(
     ] = None,
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="Without a chat template: the model continues your text, and you continue its."),
+        typer.Option(
+            "--plain",
+            help="Without a chat template: the model continues your text, and your next line continues the model's.",
+        ),
     ] = False,
     prompt_file: Annotated[Path | None, typer.Option(help="Read your messages from a file, one a line.")] = None,
     audit: Annotated[
@@ -64,7 +67,7 @@ def chat(
     What earlier turns have read is kept, so a turn reads only what is new. Ctrl-C ends a reply, and the conversation
     goes on; Ctrl-D, exit or /exit ends the conversation; /help tells the commands. Lines that are pasted together are
     one message, and a backslash at the end of a line continues it. Lines may come from a pipe or a file: then each is a
-    message, there is nothing but replies on standard output, and Ctrl-C ends all of it.
+    message, only replies go to standard output, and Ctrl-C ends all of it.
     """
     generating = replace(generating, audit=audit, hash_logits=record is not None)
     if audit:

@@ -116,7 +116,7 @@ class Conversation:
         elif filled_the_context(done, self._generating):
             say(f"the context of {self._model.context_length} tokens is full; {self.way_out}")
         elif done.finish_reason == "length":
-            say(f"cut off after {len(done.tokens)} tokens: --max-new-tokens")
+            say(f"cut off after {len(done.tokens)} tokens; raise --max-new-tokens for more")
         if done.audit is not None:
             self.differs |= not done.audit.identical
             if not self._as_json:

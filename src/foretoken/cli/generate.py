@@ -40,9 +40,7 @@ def generate(
     ] = None,
     escapes: Annotated[
         bool,
-        typer.Option(
-            "--escapes", "-e", help=r"In the prompt and in --stop, \n is a line break and \t a tab."
-        ),
+        typer.Option("--escapes", "-e", help=r"In the prompt and in --stop, \n is a line break and \t a tab."),
     ] = False,
     chat: Annotated[
         bool,

@@ -52,8 +52,8 @@ LOAD: dict[str, Any] = {
     "rule": _option(
         str,
         _LOADING,
-        "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: the same "
-        "distribution.",
+        "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: other tokens "
+        "with each draft, from the same distribution.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
@@ -89,7 +89,7 @@ GENERATE: dict[str, Any] = {
     "stop": _option(
         list[str] | None,
         _LENGTH,
-        r"Stop at this text and leave it out; may come again. In a shell, $'\n' is a line break; so is \n with -e.",
+        r"Stop at this text and leave it out; can be given several times. In a shell, $'\n' is a line break.",
         metavar="TEXT",
         show_default="none",
     ),
@@ -109,7 +109,7 @@ GENERATE: dict[str, Any] = {
     "logit_bias": _option(
         list[str] | None,
         _SAMPLING,
-        "Add a number to the logit of a token id, such as 198=-5; may come again.",
+        "Add a number to the logit of a token id, such as 198=-5; can be given several times.",
         metavar="ID=NUMBER",
         show_default="none",
     ),
@@ -191,8 +191,8 @@ def without_effect(generating: GenerateSettings) -> list[str]:
 def _one_draft(given: Sequence[str]) -> str:
     if len(given) > 1:
         raise SettingError(
-            f"--draft came {len(given)} times, expected once; for a draft that others speed up, join them with commas: "
-            f"{','.join(given)}"
+            f"--draft came {len(given)} times, expected once; for a draft that others speed up, join them with commas, "
+            "such as mxfp4,lookup"
         )
     return given[0]
 

@@ -31,7 +31,7 @@ def reproduce(
     ] = "rehearsal",
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A table or figure, such as table1; may come again.", show_default="all of them"),
+        typer.Option(help="A table or figure, such as table1; again for more.", show_default="all of them"),
     ] = None,
     model: Annotated[
         str | None,
@@ -43,7 +43,7 @@ def reproduce(
     models: Annotated[
         list[Path] | None,
         typer.Option(
-            help="At scale paper: a folder that holds its checkpoints, as OWNER/NAME or NAME; may come again. What is "
+            help="At scale paper: a folder that holds its checkpoints, as OWNER/NAME or NAME; again for more. What is "
             "not there is left out.",
             show_default="from the hub",
         ),
@@ -53,7 +53,7 @@ def reproduce(
         typer.Option(
             "--data",
             "--prompts",
-            help="At scale paper: NAME=FOLDER_OR_FILE, a data set of the paper that you have; may come again. "
+            help="At scale paper: NAME=FOLDER_OR_FILE, a data set of the paper that you have; again for more. "
             "Otherwise a suite to measure on.",
             show_default="from the hub; heldout-20",
         ),

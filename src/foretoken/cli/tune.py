@@ -24,19 +24,21 @@ def fractal(
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",
     format: Annotated[
         list[str] | None,
-        typer.Option(help="A low-bit format of the copy; may come again.", show_default=", ".join(Asked.formats)),
+        typer.Option(
+            help="A low-bit format of the copy; can be given several times.", show_default=", ".join(Asked.formats)
+        ),
     ] = None,
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the first guess is: fixed, lookup or recycle; may come again.",
+            help="What the first guess is: fixed, lookup or recycle; can be given several times.",
             show_default=", ".join(Asked.slots),
         ),
     ] = None,
     window: Annotated[
         list[int] | None,
         typer.Option(
-            help="Tokens of the first guess; may come again. The search begins with the first one.",
+            help="Tokens of the first guess; can be given several times. The search begins with the first one.",
             show_default=", ".join(map(str, Asked.windows)),
         ),
     ] = None,

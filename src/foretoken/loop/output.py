@@ -51,6 +51,7 @@ class Stream:
     def __init__(self, run: Generation) -> None:
         self._completion: Completion | None = None
         self._run = run
+        self._closed = False
 
     def __iter__(self) -> Iterator[Piece]:
         return self
@@ -66,6 +67,7 @@ class Stream:
 
     def close(self) -> None:
         """Cancel: nothing more comes, and what the generation held is freed. `completion` has what came so far."""
+        self._closed = True
         with suppress(Cancelled):
             (self._completion,) = cancel(self._run)
 
@@ -74,8 +76,9 @@ class Stream:
         """The generation: the whole of it, or what had come when the stream was closed (`finish_reason` says it)."""
         if self._completion is None:
             raise InputError(
-                "the stream has no completion: it has not ended, or nothing came of it; iterate it to its end, or "
-                "close it after its first piece"
+                "the stream was closed before its first piece, so it has no completion; iterate it first"
+                if self._closed
+                else "the stream has not ended, or ended with an error; iterate it to its end, or close it"
             )
         return self._completion
 

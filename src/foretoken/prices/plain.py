@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 
-_ENOUGH = 40  # passes that the estimate is made of: more take milliseconds and say the same
+_FEWEST, _ENOUGH = 8, 40  # passes that the estimate is made of: fewer are chance, more take milliseconds
 
 
 def plain_speed(records: Sequence[RoundRecord], sequence: int) -> float:
     """Tokens a second: one by the seconds that a pass of one row takes, by the passes that only checked this sequence's
-    drafts. 0 where there was none: a pass that others shared says nothing of one alone."""
+    drafts. 0 of few passes: a pass that others shared says nothing of one alone."""
     alone = [
         (1 + record.drafted.get(sequence, 0), record.check_seconds)
         for record in records
         if not record.read and set(record.new_tokens) == {sequence}
     ]
-    if not alone:
+    if len(alone) < _FEWEST:
         return 0.0
     seconds = Price.observed(alone[:: -(-len(alone) // _ENOUGH)]).of(1)
     return 1 / seconds if seconds > 0 else 0.0

@@ -41,7 +41,7 @@ class Stats:
     `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
     `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
     `plain_tokens_per_second` is an estimate of what plain decoding would have had: one by the seconds of a check of one
-    row, as this generation's own checks tell; 0 where it shared all of them with others.
+    row, as this generation's own checks tell; 0 where fewer than eight of them were its alone.
     `prefill_seconds` are those of the rounds in which some of the prompt was read, whatever else was in them.
     `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
     each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the

@@ -31,7 +31,7 @@ def decode(
     draft: Annotated[
         list[str] | None,
         typer.Option(
-            help="A draft, as `generate` takes it; may come again. Plain decoding is always among them.",
+            help="A draft, as `generate` takes it; can be given several times. Plain decoding is always among them.",
             show_default=", ".join(_DRAFTS),
         ),
     ] = None,
@@ -43,7 +43,7 @@ def decode(
         int | None, typer.Option(help="Of each prompt.", show_default="the suite's own", min=2)
     ] = None,
     temperature: Annotated[
-        list[float] | None, typer.Option(help="0: greedily; may come again.", show_default="0")
+        list[float] | None, typer.Option(help="0: greedily; can be given several times.", show_default="0")
     ] = None,
     repeats: Annotated[int, typer.Option(help="How often each prompt is generated with each draft.", min=1)] = 3,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,

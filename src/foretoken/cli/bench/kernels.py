@@ -27,7 +27,7 @@ def kernels(
     format: Annotated[
         list[str] | None,
         typer.Option(
-            help="Weights: bf16, fp16, fp32, mxfp4, int8, int4, int3 or int2; may come again.",
+            help="Weights: bf16, fp16, fp32, mxfp4, int8, int4, int3 or int2; can be given several times.",
             show_default="bf16, mxfp4, int8 and int4",
         ),
     ] = None,

@@ -31,7 +31,9 @@ _DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup")
 @peers.command("install")
 def install(
     name: _Names = None,
-    peer: Annotated[list[str] | None, typer.Option(help="A peer, as in `peers run`; may come again.")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="A peer, as in `peers run`; can be given several times.")
+    ] = None,
     into: _Into = None,
 ) -> None:
     """Make a virtual environment for each peer, with the versions that it is measured in.
@@ -71,11 +73,12 @@ def run(
     loading: LoadSettings,
     model: options.Model = "stdlib-7m",
     peer: Annotated[
-        list[str] | None, typer.Option(help="A peer; may come again.", show_default="all that are installed")
+        list[str] | None,
+        typer.Option(help="A peer; can be given several times.", show_default="all that are installed"),
     ] = None,
     draft: Annotated[
         list[str] | None,
-        typer.Option(help="One of our drafts; may come again.", show_default=", ".join(_DRAFTS)),
+        typer.Option(help="One of our drafts; can be given several times.", show_default=", ".join(_DRAFTS)),
     ] = None,
     peer_draft: Annotated[
         str | None,
@@ -83,7 +86,7 @@ def run(
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="A mode of peers, beside their plain one; may come again.", show_default="all"),
+        typer.Option(help="A mode of peers, beside their plain one; can be given several times.", show_default="all"),
     ] = None,
     prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
