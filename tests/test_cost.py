@@ -60,7 +60,7 @@ def test_every_decoder_of_a_draft_is_counted(draft: str, monkeypatch: pytest.Mon
     plainly = plain()
     monkeypatch.setattr(Decoder, "__init__", init)
     drafting = with_draft(plainly, draft)
-    assert list(drafting.decoders.values()) == [plainly.target, *reversed(made)]
+    assert list(drafting.decoders.values()) == [plainly.target, *made]
     assert [name for name in drafting.levels if name in drafting.decoders] == [*drafting.decoders][1:]
 
 

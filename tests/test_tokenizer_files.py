@@ -58,7 +58,7 @@ def foretoken(*words: object, stdin: str, home: Path) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     "words",
-    [("generate", "x", "--max-new-tokens", 1, "--model"), ("chat", "--plain", "--model"), ("generate", "x", "--draft")],
+    [("generate", "--max-new-tokens", 1, "--model"), ("chat", "--plain", "--model"), ("generate", "--draft")],
     ids=["generate", "chat", "draft"],
 )
 def test_a_tokenizer_that_is_a_program_is_refused_and_nobody_is_asked(

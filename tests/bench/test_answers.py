@@ -104,8 +104,10 @@ def test_answers_are_lines_and_written_whole(plain: list[Completion], tmp_path: 
     with pytest.raises(TypeError):
         write_answers(path, [*lines, {"text": object()}])
     assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+    write_answers(tmp_path / "made for it" / "answers.jsonl", lines)
+    assert (tmp_path / "made for it" / "answers.jsonl").read_bytes() == path.read_bytes()
     with pytest.raises(InputError, match="the file of answers cannot be written to"):
-        write_answers(tmp_path / "nowhere" / "answers.jsonl", lines)
+        write_answers(path / "answers.jsonl", lines)
 
 
 def test_answers_that_are_missing_differ(plain: list[Completion], drafted: list[Completion]) -> None:

@@ -279,7 +279,7 @@ def test_the_command_measures_writes_and_shows(
     for arguments, message in (
         (["run", "--peer", "vlm"], "there is no peer 'vlm'; did you mean 'vllm'"),
         (["run", "--peer", "vllm", "--into", tmp_path], "peer 'vllm' is not there"),
-        (["run", "--work", tmp_path / "no"], "there is no folder"),
+        (["run", "--work", "/dev/null/no"], "no folder /dev/null/no for what peers convert can be made"),
         (["install", "vlm"], "there is no peer 'vlm'"),
     ):
         refused = cli("bench", "peers", *arguments)

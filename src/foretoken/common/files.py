@@ -47,9 +47,10 @@ def readable(path: str | Path, advice: str) -> Iterator[None]:
 
 def read_json(path: str | Path, advice: str) -> Any:
     """What a file of JSON holds. Raises InputError, with an advice, for one that cannot be read, or is none."""
+    with readable(path, advice):
+        data = read_bytes(path)
     try:
-        with readable(path, advice):
-            return json.loads(read_bytes(path))
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({quoted(str(error), 80)}); {advice}") from None
 
