@@ -66,9 +66,10 @@ class Conversation:
             return True
         if self._interactive and text.strip().lower() in ("exit", "quit"):
             return False
-        if text.startswith("/") and not text.startswith("//"):
+        one_line = "\n" not in text  # what is pasted is no command, and nothing of it is taken away
+        if one_line and text.startswith("/") and not text.startswith("//"):
             return words[0] != "/exit" and self._obey(words[0], text.strip()[len(words[0]) :].strip())
-        text = text.removeprefix("/") if text.startswith("//") else text
+        text = text.removeprefix("/") if one_line and text.startswith("//") else text
         if self._chat.plain and self._chat.text and not self._chat.text.endswith("\n"):
             text = f"\n{text}"  # what is typed begins a line
         self._send(text, self._generating)

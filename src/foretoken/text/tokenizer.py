@@ -246,5 +246,5 @@ def token_ids(prompt: Any) -> tuple[int, ...] | None:
             prompt = prompt[0]
         items = list(prompt)
         return None if any(isinstance(item, bool) for item in items) else tuple(map(operator.index, items))
-    except TypeError:
+    except (TypeError, LookupError):  # a table of one row has no first item
         return None
