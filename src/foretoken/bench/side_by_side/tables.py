@@ -67,10 +67,11 @@ def _remarks(row: dict[str, Any], name: str) -> list[str]:
 def _about(record: dict[str, Any]) -> str:
     return (
         f"{record['model']}.{rehearsed(record)} {asked(record)}, greedily, {record['machine']['threads']} threads "
-        f"each, in turn; promise {record['promise']}.{memory(record)} A token's time is without what its engine's "
-        "plain mode needs for the prompt, so what a draft model needs for it is in it; tokens/s with prompts are of "
-        "all of the time. x is how many times as fast, in the same turn; our best is, for each prompt, the mode of "
-        "ours that was fastest on the others."
+        f"each, in turn; promise {record['promise']}.{memory(record)} "
+        "'ms a token' leaves out the time that the engine's plain mode needs for the prompt. What a draft model needs "
+        "for the prompt is in it. 'with prompts' is tokens a second of the whole time. 'x' is how many times as fast a "
+        "mode is, in the same turn. 'our best is x' says how many times as fast our best mode is: for each prompt, the "
+        "mode that was fastest on the other prompts."
     )
 
 
