@@ -209,27 +209,31 @@ def command_line() -> Iterator[str]:
     )
 
 
-def _settings(name: str) -> Iterator[str]:
-    """A table of the fields of settings; what they are is said in the comments beside them."""
-    settings = getattr(foretoken, name)
-    source = inspect.getsource(settings)
-    yield from ("| setting | default | |", "|---|---|---|")
-    for field in dataclasses.fields(settings):
-        said = re.search(rf"^    {field.name}: [^#\n]*# (.+)$", source, re.MULTILINE)
+def _described(name: str) -> Iterator[tuple[Any, str]]:
+    """The fields of a dataclass, each with the comment above it."""
+    source = inspect.getsource(getattr(foretoken, name))
+    for field in dataclasses.fields(getattr(foretoken, name)):
+        said = re.search(rf"((?:^    # .+\n)+)    {field.name}: ", source, re.MULTILINE)
         if said is None:
-            raise SystemExit(f"{name}.{field.name} has no comment beside it; say there what it is")
-        meaning = said[1].replace("|", r"\|")
+            raise SystemExit(f"{name}.{field.name} has no comment above it; say there what it is")
+        meaning = " ".join(line.strip().removeprefix("# ") for line in said[1].splitlines())
+        yield field, meaning.replace("|", r"\|")
+
+
+def _settings(name: str) -> Iterator[str]:
+    """A table of the fields of settings."""
+    yield from ("| setting | default | |", "|---|---|---|")
+    for field, meaning in _described(name):
         yield f"| `{field.name}` | `{field.default!r}` | {meaning} |"
 
 
 def _fields(name: str) -> Iterator[str]:
-    """The docstring of a result, and its fields with their types."""
-    result = getattr(foretoken, name)
-    yield from inspect.cleandoc(result.__doc__).splitlines()
-    yield from ("", "| field | type |", "|---|---|")
-    for field in dataclasses.fields(result):
+    """The docstring of a result, and its fields with their types and meanings."""
+    yield from inspect.cleandoc(getattr(foretoken, name).__doc__).splitlines()
+    yield from ("", "| field | type | |", "|---|---|---|")
+    for field, meaning in _described(name):
         kind = str(field.type).replace("|", r"\|")
-        yield f"| `{field.name}` | {kind} |"
+        yield f"| `{field.name}` | {kind} | {meaning} |"
 
 
 def _errors() -> Iterator[str]:

@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What calls of a decoder cost, together.
+    """What calls of a decoder cost together, counted from shapes, positions and layers."""
 
-    `flops`: floating-point operations, of which a multiplication and an addition are two. `weight_bytes`: those read of
-    weights in their format, and of embedding rows; a weight is taken to be read once a call, whatever the number of
-    rows, and to be in no cache of the processor before. `cache_bytes`: of keys and values, those read of what is
-    committed, once a call, sequence and layer, and those written.
-    """
-
+    # Floating-point operations. A multiplication and an addition are two.
     flops: int = 0
+    # Bytes read of weights, in their format, and of embedding rows. Each call is taken to read a weight once, whatever
+    # its number of rows, and to find nothing in the processor's caches.
     weight_bytes: int = 0
+    # Bytes of keys and values: those that were written, and the committed ones that were read, once for each call,
+    # sequence and layer.
     cache_bytes: int = 0
 
     def __add__(self, other: Cost) -> Cost:
@@ -37,47 +36,58 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one level of a drafter did in one call: without it, the cost of inner levels would be invisible.
+    """What one level of a draft did in one call. The work of different levels does not overlap in time."""
 
-    It computed `rows` in some `passes` of its model, from `began` on (`time.perf_counter`) for some `seconds`, and
-    gained `draft_tokens`. Where it checked what the level below it had drafted, once, `checked_tokens` of those
-    `accepted_tokens` were right. The work of different levels does not overlap in time. `cost` is what that took, by
-    the name of the level whose decoder did it, or `target`; where sequences shared passes, it is that of all of them,
-    as the seconds are.
-    """
-
+    # The level's name.
     level: str
+    # How many rows its model computed.
     rows: int = 0
+    # When the work began (`time.perf_counter`).
     began: float = 0.0
+    # How long the work took.
     seconds: float = 0.0
+    # How many draft tokens the work gave.
     draft_tokens: int = 0
+    # How many tokens of the level below were checked.
     checked_tokens: int = 0
+    # How many of these were accepted.
     accepted_tokens: int = 0
+    # How many passes the level's model made.
     passes: int = 0
+    # What the work cost, by the level whose decoder did it, or `target`. If sequences shared passes, the cost is that
+    # of all of them, as the seconds are.
     cost: Mapping[str, Cost] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """What one round did, for statistics, pictures and (later) the pace. Times in seconds.
+    """What one round did: drafting, then the check.
 
-    `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included; `work[s]`
-    is what went into its draft. `read[s]` counts tokens of its prompt that were read: a round that has it is one of the
-    prompt's, also the last of them, which brings the first token. `dropped` counts drafts that were late, repeated or
-    for an unknown sequence. The round began at `began` (`time.perf_counter`), with drafting; checking followed. `cost`
-    is what decoders computed and read in it, for all its sequences, by the name of their level.
+    Mappings lead from a sequence's number to its value, and those of `cost` from a level's name.
     """
 
+    # The number of the round.
     round: int
+    # How many tokens were drafted.
     drafted: Mapping[int, int]
+    # How many draft tokens were accepted.
     accepted: Mapping[int, int]
+    # How many tokens the sequence gained, the bonus token included.
     new_tokens: Mapping[int, int]
+    # The seconds of drafting.
     propose_seconds: float
+    # The seconds of the check.
     check_seconds: float
+    # How many drafts were dropped: late ones, repeated ones, and those for an unknown sequence.
     dropped: int = 0
+    # What each level of the draft did.
     work: Mapping[int, tuple[Work, ...]] = field(default_factory=dict)
+    # When the round began (`time.perf_counter`).
     began: float = 0.0
+    # What decoders computed and read in the round for all its sequences, by the name of their level.
     cost: Mapping[str, Cost] = field(default_factory=dict)
+    # How many prompt tokens were read. A round with an entry here belongs to the prompt, also the last one, which gives
+    # the first token.
     read: Mapping[int, int] = field(default_factory=dict)
 
 

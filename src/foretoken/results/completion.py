@@ -19,17 +19,22 @@ if TYPE_CHECKING:
 class Audit:
     """A generation compared with plain decoding of the same prompt, token by token.
 
-    Where they differ, `position` is the index of the first such token in the completion's `tokens`, `token` is what
-    stands there and `plain_token` what plain decoding says (None if it has ended); the two logits are those of the
-    plain pass, which chose the larger one. `compared_tokens` counts that token, too.
+    The last five fields are None if all tokens are the same.
     """
 
+    # Whether all tokens are the same.
     identical: bool
+    # How many tokens were compared, the first that differs included.
     compared_tokens: int
+    # The index of the first token that differs, in the completion's `tokens`.
     position: int | None = None
+    # The completion's token there.
     token: int | None = None
+    # The token of plain decoding there; None if plain decoding has ended.
     plain_token: int | None = None
+    # The logit of `token` in the pass of plain decoding; None if plain decoding has ended.
     logit: float | None = None
+    # The logit of `plain_token` in the same pass; it is the larger one.
     plain_logit: float | None = None
 
     @property
@@ -40,43 +45,60 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """How probable the model found a token, as a natural logarithm, before penalties and temperature; and what it found
-    likeliest, best first: (token, log probability) each."""
+    """How probable the model found a token, and which tokens it found likeliest at that place.
 
+    Log probabilities are natural logarithms, from before penalties and temperature.
+    """
+
+    # The token's id.
     token: int
+    # Its log probability.
     logprob: float
+    # The likeliest tokens, the best first: for each, its id and its log probability.
     top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Completion:
-    """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
+    """One finished generation. A setting asks for each of the last five fields; otherwise the field is None."""
 
-    `arithmetic` is what ran ("native", with its instruction set, or "pytorch") on `threads` threads. `seed` is that
-    of the random numbers, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so
-    many were `cached_tokens`: not read again, but kept from an earlier turn of a conversation, or from the first of
-    several completions of one prompt. On request: `logprobs`, one a token; `logits`, float32 [len(tokens), vocabulary];
-    `logits_sha256`, of the same numbers as little-endian bytes; `audit` (not of one that was cancelled); `rounds`, what
-    each round did, that of the prompt first and those of completions that shared its passes among them.
-    """
-
+    # The ids of the new tokens.
     tokens: tuple[int, ...]
+    # The text of the new tokens, up to the stop string.
     text: str
+    # Why the text ended: `stop`, `length` or `cancelled`.
     finish_reason: FinishReason
+    # Who proposed each token: a drafter's name, or `target`.
     origins: tuple[str, ...]
+    # The promise that was kept: `exact` or `algorithmic`.
     promise: str
+    # What drafted, as the setting `draft` has it.
     draft: str
+    # Counts, speeds and costs.
     stats: Stats
+    # What did the arithmetic: `native` and its instruction set, or `pytorch`.
     arithmetic: str
+    # The number of threads of arithmetic.
     threads: int
+    # The seed of the random numbers; None if the text is greedy.
     seed: int | None = None
+    # The stop string that ended the text; None if none did.
     stop_string: str | None = None
+    # How many tokens the prompt has.
     prompt_tokens: int = 0
+    # How many of the prompt's tokens were not read again, because an earlier turn of the conversation, or the first of
+    # several completions of the prompt, had read them.
     cached_tokens: int = 0
+    # With `logprobs`: the log probabilities of each token.
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    # With `keep_logits`: the logits that each token was chosen from, float32, a row for each token.
     logits: torch.Tensor | None = None
+    # With `hash_logits`: a SHA-256 of these logits as little-endian bytes.
     logits_sha256: str | None = None
+    # With `audit`: the comparison with plain decoding; None if the generation was cancelled.
     audit: Audit | None = None
+    # With `keep_rounds`: what each round did, the prompt's rounds first. Rounds of completions that shared passes with
+    # this one are among them.
     rounds: tuple[RoundRecord, ...] | None = None
 
     def __repr__(self) -> str:

@@ -11,59 +11,77 @@ from foretoken.protocol.telemetry import Cost, RoundRecord, Work, together
 
 @dataclass(frozen=True, slots=True)
 class LevelStats:
-    """What one level of a draft did in one generation: `passes` of its own model, `rows` in them, its own `seconds` and
-    their share of `decode_seconds`.
+    """What one level of a draft did in one generation.
 
-    Its drafts are checked by the level before it, those of the first by the target; what is counted of them is counted
-    as in `Stats`. `mean_acceptance_length` is tokens per pass of the level that checks. Each accepted token is a pass
-    of that level spared.
+    The target checks the drafts of the first level. Each level checks the drafts of the level below it.
     """
 
+    # The level's name.
     name: str
+    # How many passes the level's own model made.
     passes: int = 0
+    # How many rows these passes had.
     rows: int = 0
+    # The level's own seconds.
     seconds: float = 0.0
+    # These seconds as a share of `decode_seconds`.
     time_share: float = 0.0
+    # How many drafts had at least one token.
     drafts: int = 0
+    # How many tokens were drafted.
     draft_tokens: int = 0
+    # How many of the draft tokens were accepted.
     accepted_tokens: int = 0
+    # `accepted_tokens` divided by `draft_tokens`.
     draft_acceptance_rate: float = 0.0
+    # How many tokens a pass of the level that checks gave.
     mean_acceptance_length: float = 0.0
+    # How many drafts had their first, second, ... token accepted.
     accepted_per_position: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Counts and rates of one generation, in the field's terms.
+    """Counts, speeds and costs of one generation.
 
-    `passes` are the target's checks, the prompt's not counted; a fractal draft runs the target once more for each.
-    `mean_acceptance_length` is tokens per check, the bonus token counted; plain decoding has 1.
-    `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
-    `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
-    `plain_tokens_per_second` is an estimate of what plain decoding would have had: one by the seconds of a check of one
-    row, as this generation's own checks tell; 0 where fewer than eight of them were its alone.
-    `prefill_seconds` are those of the rounds in which some of the prompt was read, whatever else was in them.
-    `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
-    each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the
-    `target`, and of each level that a decoder stands behind; what a drafter runs on the target's own layers is the
-    target's. As seconds are, it is that of whole rounds: completions that shared their passes have each that of all.
+    A check is a pass of the target that checks a draft, which may be empty. Seconds and costs are those of whole
+    rounds: of completions that shared their passes, each has those of all.
     """
 
+    # How many checks the target made. Passes over the prompt are not counted. A fractal draft runs the target once more
+    # for each check.
     passes: int = 0
+    # How many drafts had at least one token.
     drafts: int = 0
+    # How many tokens were drafted.
     draft_tokens: int = 0
+    # How many of the draft tokens were accepted.
     accepted_tokens: int = 0
+    # `accepted_tokens` divided by `draft_tokens`.
     draft_acceptance_rate: float = 0.0
+    # How many tokens a check gave, the bonus token counted. Plain decoding has 1.
     mean_acceptance_length: float = 0.0
+    # How many drafts had their first, second, ... token accepted.
     accepted_per_position: tuple[int, ...] = ()
+    # The speed of decoding. The prompt is left out, and so is the first token, which the prompt's pass gives.
     tokens_per_second: float = 0.0
+    # The speed with the prompt and the first token.
     tokens_per_second_with_prefill: float = 0.0
+    # An estimate of the speed of plain decoding, from the seconds of this generation's checks. 0 if fewer than
+    # eight checks were this sequence's alone, or fewer than three of these had at most one draft token.
     plain_tokens_per_second: float = 0.0
+    # The seconds of the rounds in which some of the prompt was read, whatever else was in them.
     prefill_seconds: float = 0.0
+    # `draft_seconds` and `check_seconds` together.
     decode_seconds: float = 0.0
+    # The seconds of drafting.
     draft_seconds: float = 0.0
+    # The seconds of the target's checks.
     check_seconds: float = 0.0
+    # What each level of the draft did, the level nearest to the target first.
     levels: tuple[LevelStats, ...] = ()
+    # What was computed and read while decoding, by the decoder that did it: `target`, and each level that has a
+    # decoder. What a drafter runs on the target's own layers counts for the target.
     cost: Mapping[str, Cost] = field(default_factory=dict)
 
 

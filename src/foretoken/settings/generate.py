@@ -1,4 +1,4 @@
-"""How a text is generated: one line a setting, its default beside it."""
+"""How a text is generated. The comment above a setting is what docs/python.md says of it."""
 
 from __future__ import annotations
 
@@ -18,26 +18,49 @@ _MOST_JSON = 4 * 1024**2  # characters: a larger grammar is beyond the library, 
 class GenerateSettings(Settings):
     """How one text is generated. Greedily, unless a temperature is given."""
 
-    max_new_tokens: int = 128  # stop after so many, if no end token came and the context is not full
-    ignore_eos: bool = False  # go on after an end token
-    stop: str | Sequence[str] = ()  # stop where the text comes to one of these, and cut it there
-    temperature: float = 0.0  # 0: greedily; 1: as the model's probabilities are
-    top_k: int = 0  # sample from the k likeliest tokens; 0: all
-    top_p: float = 1.0  # sample from the fewest tokens that are this probable together
-    min_p: float = 0.0  # sample from tokens at least this part as probable as the likeliest
-    repetition_penalty: float = 1.0  # divides the logits of tokens in prompt and output (multiplies negative ones)
-    presence_penalty: float = 0.0  # taken from the logits of tokens in the output
-    frequency_penalty: float = 0.0  # taken from them once for each time that they are there
-    logit_bias: Mapping[int, float] | None = None  # added to the logits of single tokens, by id
-    seed: int | None = None  # of the random numbers; None: drawn, and told in the completion
-    n: int = 1  # how many completions, each with random numbers of its own: for `completions`
-    regex: str | None = None  # the output matches this regular expression, from beginning to end
-    json_schema: str | Mapping[str, Any] | None = None  # the output is JSON of this schema: text, or what json reads
-    logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest
-    keep_logits: bool = False  # return the logits that each token was chosen from
-    hash_logits: bool = False  # return their SHA-256, for which they need not be kept
-    keep_rounds: bool = False  # return what each round did: see `Stats` for the sums
-    audit: bool = False  # decode again plainly, and compare
+    # Stop after this many new tokens. An end token, a stop string or a full context can end the text earlier.
+    max_new_tokens: int = 128
+    # Whether to continue after an end token.
+    ignore_eos: bool = False
+    # A stop string, or several. The text ends before the first one that appears in the output.
+    stop: str | Sequence[str] = ()
+    # How varied the text is. 0 is greedy: the likeliest token every time. 1 samples from the model's own probabilities.
+    temperature: float = 0.0
+    # Sample from this many of the likeliest tokens only. With 0, from all tokens.
+    top_k: int = 0
+    # Sample from the smallest set of likeliest tokens whose probabilities sum to at least this.
+    top_p: float = 1.0
+    # Sample only from tokens that have at least this share of the likeliest token's probability.
+    min_p: float = 0.0
+    # Makes tokens of the prompt and the output less likely, if above 1: it divides their positive logits and multiplies
+    # their negative ones.
+    repetition_penalty: float = 1.0
+    # Makes tokens of the output less likely, if above 0: it is subtracted once from the logit of each.
+    presence_penalty: float = 0.0
+    # Makes tokens of the output less likely, if above 0: it is subtracted from the logit once for each time that the
+    # token appears.
+    frequency_penalty: float = 0.0
+    # Numbers to add to the logits of single tokens: a dict from token id to number.
+    logit_bias: Mapping[int, float] | None = None
+    # The seed of the random numbers. With None, a seed is drawn, and the completion has it.
+    seed: int | None = None
+    # How many completions to generate, each with random numbers of its own. Only `completions` takes more than 1.
+    n: int = 1
+    # A regular expression. The whole output matches it.
+    regex: str | None = None
+    # A JSON schema, as text or as a dict. The output is JSON that follows it.
+    json_schema: str | Mapping[str, Any] | None = None
+    # Return the log probability of each token, and those of this many of the likeliest tokens at its place. With None,
+    # none.
+    logprobs: int | None = None
+    # Whether to return the logits that each token was chosen from.
+    keep_logits: bool = False
+    # Whether to return a SHA-256 of these logits. The logits need not be kept for this.
+    hash_logits: bool = False
+    # Whether to return a `RoundRecord` for each round. `Stats` has their sums without this setting.
+    keep_rounds: bool = False
+    # Whether to decode the prompt once more plainly, and compare.
+    audit: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""How a model is loaded: one line a setting, its default beside it."""
+"""How a model is loaded. The comment above a setting is what docs/python.md says of it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,39 @@ _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 class LoadSettings(Settings):
     """How a model is loaded."""
 
-    draft: str = "lookup"  # what drafts: a name, perhaps with options, or none; with commas between them, a ladder
-    rule: str = "walk"  # by which drafts are judged when sampling: walk, or rejection (another text, one distribution)
-    num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
-    dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32; bf16, fp16, fp32
-    device: str = "cpu"  # cpu or cuda
-    promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
-    weights: str = "auto"  # where they lie: mapped from their files, copied into memory, or auto: where that pays
-    revision: str | None = None  # branch, tag or commit, for a model from the hub
-    cache: bool = True  # keep keys and values; without, each pass computes the whole text (the same, where exact)
-    threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
-    prefill_chunk: int = 256  # rows of prompts read in one pass
-    rows_per_pass: int = 8192  # of prompts and drafts together, where that leaves each sequence one
-    shared_rows: int = 16  # of drafts of several sequences in one pass, a root each: with 16 sequences none drafts
+    # What drafts: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding. Commas
+    # make a ladder: in `mxfp4,lookup`, lookup drafts for the copy.
+    draft: str = "lookup"
+    # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
+    # another text from the same distribution.
+    rule: str = "walk"
+    # The most draft tokens in a round. With None, the draft has its own default.
+    num_speculative_tokens: int | None = None
+    # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
+    # that of the checkpoint.
+    dtype: str = "auto"
+    # Where the model runs: `cpu` or `cuda` (`cuda:1` for the second GPU).
+    device: str = "cpu"
+    # The promise to keep. `exact` needs the CPU. `algorithmic` is the same method without a guarantee for every bit.
+    # `auto` is exact wherever that can be kept.
+    promise: str = "auto"
+    # Where the weights lie. `mapped`: in their files. `copied`: in memory of their own. `auto`: copied where that is
+    # faster and leaves 2 GiB free.
+    weights: str = "auto"
+    # The branch, tag or commit of a model from the hub. With None, the hub's main branch.
+    revision: str | None = None
+    # Whether keys and values are kept between passes. With False, each pass reads the whole text again; under the
+    # promise `exact`, the output is the same.
+    cache: bool = True
+    # The number of threads for the arithmetic. With None, as many as PyTorch takes.
+    threads: int | None = None
+    # The most prompt tokens that one pass reads.
+    prefill_chunk: int = 256
+    # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
+    rows_per_pass: int = 8192
+    # The most rows in a pass in which several sequences draft. Each sequence takes one row for its last token, so with
+    # 16 sequences the default leaves no room for drafts.
+    shared_rows: int = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()

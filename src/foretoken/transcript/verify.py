@@ -28,10 +28,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a record was proven, how many tokens were compared, and if it was not, what differs."""
+    """What `verify` found."""
 
+    # Whether everything in the record came again.
     verified: bool
+    # How many tokens were compared.
     compared_tokens: int
+    # What differs, in words; None if nothing does.
     difference: str | None = None
 
 
