@@ -328,6 +328,7 @@ def test_a_turn_can_be_taken_back_and_taken_again(model: Model) -> None:
     second = exhausted(chat.send(SAID[1], max_new_tokens=9, hash_logits=True))
     assert chat.take_back() == SAID[1]
     assert chat.messages == before
+    assert chat.prompt is None
     again = exhausted(chat.send(SAID[1], max_new_tokens=9, hash_logits=True))
     expect_equal(again, second)
     assert again.cached_tokens > first.prompt_tokens, "what was read before the turn is kept"

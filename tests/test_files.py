@@ -118,13 +118,14 @@ def test_a_place_that_can_hold_no_record_is_refused(name: str, message: str, tmp
     assert left_in(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["made/for it/record.json", "dangling"])
+@pytest.mark.parametrize("name", ["made/for it/record.json", "dangling", "dangling/record.json", "gone/../x.json"])
 def test_a_folder_that_is_not_there_is_made_when_the_record_is_written(name: str, tmp_path: Path) -> None:
-    (tmp_path / "dangling").symlink_to(tmp_path / "gone" / "record.json")
+    (tmp_path / "dangling").symlink_to(tmp_path / "further" / "record.json")
     expect_place(tmp_path / name)
     assert left_in(tmp_path) == ["dangling"]
     write_bytes(tmp_path / name, b"x")
-    assert (tmp_path / name).read_bytes() == b"x"
+    assert Path(os.path.realpath(tmp_path / name)).read_bytes() == b"x"
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_folder_is_not_made_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,13 +82,15 @@ def test_what_is_no_conversation_is_refused(model: Model, prompt: Any, reason: s
 def test_a_model_without_a_template_says_what_to_do() -> None:
     model = foretoken.load("stdlib-1m")
     message = (
-        "the model has no chat template, so it cannot read messages; give it text, without --chat, or take a model "
-        "that was tuned for conversations"
+        "the model has no chat template, so it cannot read messages (--chat); give it text, or take a model that was "
+        "tuned for conversations"
     )
     for call in (model.generate, model.stream, model.completions, model.tokens_of):
         with pytest.raises(PromptError) as error:
             call(MESSAGES)  # type: ignore[operator]
         assert str(error.value) == message
+    with pytest.raises(PromptError, match="message 0 is .*, expected a role and a content, both text"):
+        model.generate([{"role": "user"}])  # what is wrong in it comes first
     model.tokenizer = None
     with pytest.raises(PromptError) as error:
         model.generate(MESSAGES)
@@ -109,6 +111,20 @@ def test_what_answers_messages_can_be_proven(model: Model, tmp_path: Path, sampl
     assert (found.verified, found.compared_tokens) == (True, len(done.tokens)), found.difference
     told = json.loads(path.read_text(encoding="utf-8"))["prompt"]
     assert told == {"text": None, "tokens": list(model.tokens_of(written(MESSAGES)))}
+
+
+def test_a_stream_that_is_closed_after_its_last_piece_was_not_cancelled(model: Model) -> None:
+    whole = model.generate("x = 1", max_new_tokens=5, audit=True)
+    stream = model.stream("x = 1", max_new_tokens=5, audit=True)
+    for _ in whole.tokens:
+        next(stream)
+    stream.close()
+    done = stream.completion
+    assert (done.tokens, done.finish_reason, done.audit) == (whole.tokens, whole.finish_reason, whole.audit)
+    early = model.stream("x = 1", max_new_tokens=5)
+    next(early)
+    early.close()
+    assert "1 token, cancelled, draft" in repr(early.completion)
 
 
 def test_what_was_cancelled_is_not_recorded(model: Model, tmp_path: Path) -> None:

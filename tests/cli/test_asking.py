@@ -47,7 +47,7 @@ def test_what_cannot_be_asked_is_one_line(cli: Cli, args: tuple[str, ...], messa
 
 
 def test_escapes_are_read_when_asked_for_and_else_hinted_at(cli: Cli) -> None:
-    hint = "was taken as a backslash and an n; -e makes it a line break"
+    hint = r"\n was taken as a backslash and an n; with -e, \n is a line break, \t a tab and \\ a backslash"
     real = cli("generate", "x = 1\n\ty", *SHORT, "--stop", "\n\n\n")
     assert hint not in real.err
     read = cli("generate", r"x = 1\n\ty", *SHORT, "-e", "--stop", r"\n\n\n")
@@ -57,7 +57,9 @@ def test_escapes_are_read_when_asked_for_and_else_hinted_at(cli: Cli) -> None:
     assert literal.out != real.out
     assert literal.err.count(hint) == 1
     assert hint in cli("generate", "x", *SHORT, "--stop", r"\n").err
+    assert r"-- \t was taken as a backslash and a t;" in cli("generate", r"x\t", *SHORT).err
     assert hint not in cli("generate", r"x\n", *SHORT, "--json").err
+    assert "the prompt from standard input is empty" in cli("generate", "--draft", "none", stdin=b"\n").err
     assert cli("generate", r"a\\n", *SHORT, "-e").out == cli("generate", r"a\n", *SHORT).out
 
 

@@ -164,6 +164,11 @@ def test_the_last_reply_is_recorded_and_proven(
     assert (told["settings"]["seed"] == 5) == (False if sampled else told["settings"]["seed"] == 5)
     for draft in ("none", "lookup"):
         assert cli("verify", path, "--draft", draft).out == "verified: 12 tokens and their logits, bit for bit\n"
+    path.unlink()
+    broken = cli(*given, "--record", path, stdin=b"def add(a, b):\n\xff")
+    assert broken.code == 2
+    assert f"-- record: {path}\nforetoken: line 2 is not UTF-8" in broken.err, "the replies before it stand"
+    assert path.exists()
     (other := tmp_path / "none.json").write_text("", encoding="utf-8")
     none = cli(*given, "--record", other, stdin=b"/stats")
     assert none.err.endswith(f"-- no record: no reply came to its end, so nothing was written to {other}\n")

@@ -106,7 +106,18 @@ def copy_of(target: Decoder, format: str, inputs: str, own: tuple[int, ...] = ()
     return Decoder(target.config, weights, arithmetic=target.arithmetic, threads=1)
 
 
-def _stacked(stage: Stage, *formats: str) -> Drafter:
+def _above(stage: Stage, *formats: str) -> Drafter:
+    """A copy of the target, with a cache of its own, above other copies on views of it."""
+    return ModelDrafter(
+        copy_of(stage.world.target, "int8", "int8"),
+        Sampler,
+        name="int8",
+        vocab_size=VOCABULARY,
+        below=lambda views: _stacked(stage, *formats, views=views),
+    )
+
+
+def _stacked(stage: Stage, *formats: str, views: Views | None = None) -> Drafter:
     """A ladder of the target's copies, each on views of the one above it, with lookup behind the last."""
 
     def made(formats: Sequence[str], views: Views) -> Drafter:
@@ -121,7 +132,7 @@ def _stacked(stage: Stage, *formats: str) -> Drafter:
             views=views,
         )
 
-    return made(formats, stage.caches)
+    return made(formats, views or stage.caches)
 
 
 def _copy(
@@ -229,6 +240,12 @@ TABLE: dict[str, Entry] = {
     "tree, int2": Entry(_copy("int2", shape="best-first"), own=_TREE),
     "mxfp4, int2, lookup on stacked views": Entry(
         lambda s: _stacked(s, "mxfp4", "int2"), below=(_THREE, _THREE), own=Budget(4, 4)
+    ),
+    "int2 on a view of the mxfp4 copy above, which is left out": Entry(
+        lambda s: _stacked(s, "mxfp4", "int2"), below=(_THREE, _THREE), own=Budget(0, 0)
+    ),
+    "int2 on a view of the int8 copy above, which is left out": Entry(
+        lambda s: _above(s, "int2"), below=(_THREE, _THREE), own=Budget(0, 0)
     ),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),

@@ -67,7 +67,8 @@ class Chat:
 
     @property
     def prompt(self) -> tuple[int, ...] | None:
-        """The tokens of the last turn's prompt: the whole conversation before its reply. None before the first turn."""
+        """The tokens of the last turn's prompt: the whole conversation before its reply. None before the first turn,
+        and where the last turn was taken back."""
         return self._prompt
 
     def send(self, text: str, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
@@ -94,6 +95,7 @@ class Chat:
             raise InputError("the conversation has no turn yet, so there is none to take back; send a text first")
         *before, sent, _ = self._messages
         self._messages = before
+        self._prompt = None
         self._changes += 1
         return sent["content"]
 

@@ -94,12 +94,13 @@ class Requests:
             expect_whole(prompt, "the prompt")
             tokens = tuple(tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
         elif are_messages(prompt):
+            messages = checked(cast("Sequence[Mapping[str, Any]]", prompt))
             if tokenizer is None or not tokenizer.has_chat_template:
                 raise PromptError(
-                    "the model has no chat template, so it cannot read messages; give it text, without --chat, or take "
-                    "a model that was tuned for conversations"
+                    "the model has no chat template, so it cannot read messages (--chat); give it text, or take a "
+                    "model that was tuned for conversations"
                 )
-            tokens = tuple(tokenizer.encode_chat(checked(cast("Sequence[Mapping[str, Any]]", prompt))))
+            tokens = tuple(tokenizer.encode_chat(messages))
         else:
             ids = token_ids(prompt)
             if ids is None:

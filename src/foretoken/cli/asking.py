@@ -43,7 +43,11 @@ def read_prompt(prompt: str | None, file: Path | None, ids: str | None) -> str |
         raise PromptError(f"{place} cannot be read ({error.strerror}); name a file of text") from None
     except UnicodeDecodeError as error:
         raise PromptError(f"the prompt is not UTF-8 (byte {error.start}); expected text") from None
-    return text.removesuffix("\n").removesuffix("\r")
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        place = "standard input" if file is None else file
+        raise PromptError(f"the prompt from {place} is empty; expected text")
+    return text
 
 
 def unescaped(text: str) -> str:
@@ -56,9 +60,10 @@ def with_escapes(generating: GenerateSettings) -> GenerateSettings:
     return replace(generating, stop=tuple(map(unescaped, generating.stops)))
 
 
-def holds_an_escape(*texts: str) -> bool:
-    r"""Whether a text has a backslash and an n or a t in it: a line break was meant, perhaps."""
-    return any(re.search(r"\\[nt]", text) for text in texts)
+def escape_in(*texts: str) -> str | None:
+    r"""The first \n or \t in some texts, as a backslash and a letter: a line break or a tab was meant, perhaps."""
+    found = re.search(r"\\[nt]", "\0".join(texts))
+    return None if found is None else found[0]
 
 
 def _tokens(ids: str) -> tuple[int, ...]:

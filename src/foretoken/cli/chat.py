@@ -67,7 +67,7 @@ def chat(
     What earlier turns have read is kept, so a turn reads only what is new. Ctrl-C ends a reply, and the conversation
     goes on; Ctrl-D, exit or /exit ends the conversation; /help tells the commands. Lines that are pasted together are
     one message, and a backslash at the end of a line continues it. Lines may come from a pipe or a file: then each is a
-    message, only replies go to standard output, and Ctrl-C ends all of it.
+    message or a command, only replies go to standard output, and Ctrl-C ends all of it.
     """
     generating = replace(generating, audit=audit, hash_logits=record is not None)
     if audit:
@@ -79,25 +79,28 @@ def chat(
     if record is not None:
         transcript.expect_provable(loading.rule, generating)
         transcript.expect_place(record)
+    interactive = prompt_file is None and sys.stdin is not None and sys.stdin.isatty()
+    messages = typed() if interactive else piped(prompt_file)
     loaded = load(model, **asdict(loading))
     if record is not None:
         _expect_recordable(loaded)
-    interactive = prompt_file is None and sys.stdin is not None and sys.stdin.isatty()
     conversation = Conversation(
         loaded, loaded.chat(system, plain=plain), generating, interactive=interactive, as_json=as_json, stats=stats
     )
     if interactive:
         say(f"{model}, draft {loaded.draft}; Ctrl-D or exit ends the conversation, /help tells more")
-    for text in typed() if interactive else piped(prompt_file):
-        try:
-            if not conversation.take(text):
-                break
-        except InputError as error:
-            if not interactive:
-                raise
-            say(f"{error}; {conversation.way_out}" if isinstance(error, PromptError) else str(error))
-    if record is not None:
-        conversation.record(record)
+    try:
+        for line in messages:
+            try:
+                if not conversation.take(line):
+                    break
+            except InputError as error:
+                if not interactive:
+                    raise
+                say(f"{error}; {conversation.way_out}" if isinstance(error, PromptError) else str(error))
+    finally:  # also where a line of a file cannot be read: the replies before it stand
+        if record is not None:
+            conversation.record(record)
     if conversation.differs:
         raise typer.Exit(1)
 

@@ -17,6 +17,7 @@ from foretoken.api.model import Model
 from foretoken.cli import show
 from foretoken.cli.common import filled_the_context, say
 from foretoken.cli.table import print_stats
+from foretoken.cli.typing_lines import Line
 from foretoken.common.files import expect_place, write_bytes
 from foretoken.errors import quoted
 from foretoken.results.completion import Completion
@@ -59,17 +60,18 @@ class Conversation:
         another = "" if self._chat.plain else ", or /system TEXT with another system message"
         return f"send a shorter text, or begin a new conversation: /reset{another}"
 
-    def take(self, text: str) -> bool:
+    def take(self, line: Line) -> bool:
         """Obey a command, or send a message and print the reply; whether the conversation goes on."""
+        text = line.text
         words = text.split()
         if not words:
             return True
         if self._interactive and text.strip().lower() in ("exit", "quit"):
             return False
-        one_line = "\n" not in text  # what is pasted is no command, and nothing of it is taken away
-        if one_line and text.startswith("/") and not text.startswith("//"):
+        typed = not line.pasted  # what is pasted is no command, and nothing of it is taken away
+        if typed and text.startswith("/") and not text.startswith("//"):
             return words[0] != "/exit" and self._obey(words[0], text.strip()[len(words[0]) :].strip())
-        text = text.removeprefix("/") if one_line and text.startswith("//") else text
+        text = text.removeprefix("/") if typed and text.startswith("//") else text
         if self._chat.plain and self._chat.text and not self._chat.text.endswith("\n"):
             text = f"\n{text}"  # what is typed begins a line
         self._send(text, self._generating)
@@ -88,8 +90,8 @@ class Conversation:
     def _send(self, text: str, generating: GenerateSettings) -> None:
         """Send a message and print the reply, as far as it comes."""
         before = len(self._chat.messages)
-        stream = self._chat.send(text, generating)
         with _interruptible(self._interactive) as interrupted:
+            stream = self._chat.send(text, generating)
 
             def pieces() -> Iterator[str]:
                 for piece in stream:

@@ -7,6 +7,7 @@ import select
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +19,15 @@ _PROMPT, _MORE = "> ", ". "  # before a message, and before each further line of
 _PASTED = 0.03  # seconds in which a line must follow another to be pasted with it
 
 
-def typed() -> Iterator[str]:
+@dataclass(frozen=True)
+class Line:
+    """A message. pasted: in several lines at once, so that nothing in it is meant as a command."""
+
+    text: str
+    pasted: bool = False
+
+
+def typed() -> Iterator[Line]:
     """Messages from a terminal: a line each. Lines that are pasted together are one message, and a backslash at the end
     of a line continues it. Ctrl-C at the prompt ends nothing: it may have come too late to end a reply."""
     import readline  # makes `input` edit lines
@@ -26,11 +35,11 @@ def typed() -> Iterator[str]:
     if os.environ.get("TERM", "dumb") != "dumb":
         readline.parse_and_bind("set enable-bracketed-paste on")  # a paste is one line, with breaks in it
     lines: list[str] = []  # of a message that goes on
-    ended = False
+    pasted = ended = False
     while not ended:
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            ended = _read(lines)
+            pasted, ended = _read(lines)
         except KeyboardInterrupt:
             print(file=sys.stderr)
             say("Ctrl-D or /exit ends the conversation")
@@ -43,26 +52,28 @@ def typed() -> Iterator[str]:
         finally:
             signal.signal(signal.SIGINT, before)
         if lines:
-            yield "\n".join(lines).rstrip("\n")
+            yield Line("\n".join(lines).rstrip("\n"), pasted)
             lines.clear()
 
 
-def _read(lines: list[str]) -> bool:
-    """Read the lines of a message; whether nothing comes after it."""
+def _read(lines: list[str]) -> tuple[bool, bool]:
+    """Read the lines of a message; whether some were pasted together, and whether nothing comes after it."""
+    pasted = False
     ahead = _waiting(0.0)  # typed while a reply came: each line is a message of its own
     while True:
         try:
             line = _line(_MORE if lines else _PROMPT)
         except EOFError:
             print(file=sys.stderr)
-            return True
+            return pasted, True
         # some terminals tell line breaks within a paste by other characters
         line = line.replace("\r\n", "\n").replace("\r", "\n")
         continued = line.endswith("\\")
-        pasted = not ahead and _waiting(_PASTED)  # by a terminal that does not tell of pastes
-        lines.append(line.removesuffix("\\") if continued and not pasted else line)
-        if not continued and not pasted:
-            return False
+        follows = not ahead and _waiting(_PASTED)  # by a terminal that does not tell of pastes
+        pasted |= follows or "\n" in line
+        lines.append(line.removesuffix("\\") if continued and not follows else line)
+        if not continued and not follows:
+            return pasted, False
 
 
 def _waiting(seconds: float) -> bool:
@@ -81,21 +92,30 @@ def _line(prompt: str) -> str:
     return line.removesuffix("\n")
 
 
-def piped(file: Path | None) -> Iterator[str]:
-    """Lines from a file, or without one from standard input."""
+def piped(file: Path | None) -> Iterator[Line]:
+    """Lines from a file, which is opened at once, or without one from standard input."""
     if file is None:
         if sys.stdin is None:
             raise PromptError("there is nothing to read; give lines on standard input, or name a --prompt-file")
-        yield from _lines(sys.stdin.buffer)
-        return
+        return _lines(sys.stdin.buffer)
     try:
-        with open(file, "rb") as data:
-            yield from _lines(data)
+        return _lines(open(file, "rb"), owned=True)
     except OSError as error:
         raise PromptError(f"{file} cannot be read ({error.strerror}); name a file of text") from None
 
 
-def _lines(data: BinaryIO) -> Iterator[str]:
+def _lines(data: BinaryIO, owned: bool = False) -> Iterator[Line]:
+    """owned: it is closed at its end."""
+    try:
+        yield from _decoded(data)
+    except OSError as error:
+        raise PromptError(f"the lines cannot be read ({error.strerror}); name a file of text") from None
+    finally:
+        if owned:
+            data.close()
+
+
+def _decoded(data: BinaryIO) -> Iterator[Line]:
     for number, line in enumerate(iter(lambda: data.readline(MOST_READ), b""), 1):
         if len(line) == MOST_READ:
             raise PromptError(f"line {number} is longer than {MOST_READ >> 20} MB; expected text")
@@ -103,4 +123,4 @@ def _lines(data: BinaryIO) -> Iterator[str]:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise PromptError(f"line {number} is not UTF-8 (byte {error.start}); expected text") from None
-        yield text.removesuffix("\n").removesuffix("\r")
+        yield Line(text.removesuffix("\n").removesuffix("\r"))

@@ -101,13 +101,13 @@ def expect_place(
     is there may be replaced: by default whatever it is, else what `is_one`, which is shown its first 1000 bytes, or is
     empty."""
     path = Path(path)
-    folder = existing(_behind_links(path).parent)
+    folder = existing(behind_links(path).parent)
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         pass  # it and its folder are made
     except (OSError, ValueError) as reason:
-        raise error(f"{path} cannot hold the {what} ({_words(reason)}); name another file") from None
+        raise error(f"{path} cannot hold the {what} ({words_of(reason)}); name another file") from None
     else:
         if not stat.S_ISREG(mode):
             kind = "a folder" if stat.S_ISDIR(mode) else "no ordinary file"
@@ -138,7 +138,7 @@ def beginning(path: str | Path, error: type[InputError] = InputError, what: str 
     except FileNotFoundError:
         return b""
     except OSError as reason:
-        raise error(f"{path} cannot hold the {what} ({_words(reason)}); name another file") from None
+        raise error(f"{path} cannot hold the {what} ({words_of(reason)}); name another file") from None
 
 
 def write_json(path: str | Path, record: dict[str, Any], error: type[InputError] = InputError) -> None:
@@ -166,7 +166,7 @@ def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputEr
 
     Raises an `error` if it cannot be written. A link keeps leading to the file.
     """
-    place = _behind_links(Path(path))
+    place = behind_links(Path(path))
     partial = place.with_name(f".foretoken-{uuid.uuid4().hex}.partial")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def write_bytes(path: str | Path, data: bytes, error: type[InputError] = InputEr
     except (OSError, ValueError) as reason:
         _remove(partial)
         raise error(
-            f"the {what} cannot be written to {path} ({_words(reason)}); {more_room(reason)}name a file elsewhere"
+            f"the {what} cannot be written to {path} ({words_of(reason)}); {more_room(reason)}name a file elsewhere"
         ) from None
     except BaseException:
         _remove(partial)
@@ -190,9 +190,12 @@ def _remove(partial: Path) -> None:
         partial.unlink()
 
 
-def _behind_links(path: Path) -> Path:
-    """Where the file lies: a link is left as it is, and messages name what was given where it is none."""
-    return Path(os.path.realpath(path)) if os.path.islink(path) else path
+def behind_links(path: Path) -> Path:
+    """Where the file lies, or will: a link on the way is left as it is, and no folder is made for a `..` to leave."""
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:  # a name that no file can have, which is told where it is used
+        return path
 
 
 def more_room(reason: OSError | ValueError) -> str:
@@ -201,5 +204,6 @@ def more_room(reason: OSError | ValueError) -> str:
     return "free some space, or " if full else ""
 
 
-def _words(reason: OSError | ValueError) -> str:
+def words_of(reason: OSError | ValueError) -> str:
+    """What the system says of a place or a file that cannot be used."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

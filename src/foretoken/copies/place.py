@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.common.files import existing, more_room
+from foretoken.common.files import behind_links, existing, more_room, words_of
 from foretoken.decoder.config import QUANT_METHOD, read_json
 from foretoken.errors import ForetokenError, InputError, ModelError, quoted
 
@@ -48,13 +48,13 @@ COPY = Kind("copy", "low-bit copy of a model", _quantised_as)
 def expect_place(out: Path, *, replace: bool, ours: Container[str], kind: Kind = COPY) -> None:
     """Refuse a place where no folder for a copy (or what `kind` is) can be made. With `replace`, there may be one that
     we wrote, with files of our names (`ours`) and no others. Raises InputError."""
-    place = _behind_links(out)
+    place = behind_links(out)
     try:
         place.stat()
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as reason:
-        raise InputError(f"{_cut(out)} cannot hold the {kind.name} ({_words(reason)}); name another folder") from None
+        raise InputError(f"{_cut(out)} cannot hold the {kind.name} ({words_of(reason)}); name another folder") from None
     else:
         _expect_replaceable(out, place, replace, ours, kind)
     parent = existing(place.parent)
@@ -94,13 +94,13 @@ def _said_of(folder: Path, kind: Kind) -> str | None:
 
 def free_bytes(out: Path) -> int:
     """What the disk of a place has free."""
-    return shutil.disk_usage(existing(_behind_links(out).parent)).free
+    return shutil.disk_usage(existing(behind_links(out).parent)).free
 
 
 def tidy(out: Path) -> None:
     """Put right what killed runs left beside a place: what they were replacing gets its name back, where nothing else
     has it, and the rest is removed."""
-    parent = _behind_links(out).parent
+    parent = behind_links(out).parent
     with suppress(OSError, ValueError):
         for work in parent.glob(_WORK.format("*")):
             with suppress(OSError):
@@ -121,7 +121,7 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
     If anything breaks off, nothing of it stays, and what was there does. Raises InputError where the disk fails, and
     where something has come to lie at `out` meanwhile that `expect_place` refuses.
     """
-    place = _behind_links(out)
+    place = behind_links(out)
     work = place.with_name(_WORK.format(uuid.uuid4().hex))
     fresh, new = work.with_suffix(".new"), work / "new"
     try:
@@ -140,9 +140,8 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
     except ForetokenError:  # some of them are OSErrors
         raise
     except OSError as reason:
-        raise InputError(
-            f"the {kind.name} cannot be written to {out} ({_words(reason)}); {more_room(reason)}name a folder elsewhere"
-        ) from None
+        advice = f"{more_room(reason)}name a folder elsewhere"
+        raise InputError(f"the {kind.name} cannot be written to {out} ({words_of(reason)}); {advice}") from None
     finally:
         with suppress(OSError):
             fresh.rmdir()
@@ -198,14 +197,5 @@ def _locked(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _behind_links(path: Path) -> Path:
-    """Where the folder lies or is to lie: absolute, so that it has a name; a link stays one."""
-    return Path(os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path))
-
-
 def _cut(path: Path) -> str:
     return str(path) if len(str(path)) < 200 else f"{str(path)[:199]}…"
-
-
-def _words(reason: OSError | ValueError) -> str:
-    return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)

@@ -59,7 +59,8 @@ class ModelDrafter(DecoderDrafter):
     """A decoder that drafts a chain.
 
     below: makes what drafts for it in turn, if anything does; that is `inner`. It is handed views of the caches that
-    this level checks on, which are there while it is asked for drafts.
+    this level checks on, which are there while it is asked for drafts. Where this level is left out of a round, they
+    may lack more of the text than its last token.
     """
 
     below: InitVar[Callable[[Views], Drafter] | None] = None
@@ -258,7 +259,15 @@ class ModelDrafter(DecoderDrafter):
         """Where this level has no rows, the level below drafts for the one above."""
         below = [turn.inner(turn.round, turn.position, turn.most.depth) for turn in turns]
         asked = [turn for turn in below if turn is not None]
-        return [*self.inner.propose(asked)] if self.inner is not None and asked else []
+        if self.inner is None or not asked:
+            return []
+        for turn in asked:  # it may draft on views of what this level has read, which ends sooner than the text
+            self._checked.open(turn.sequence, self._readings[turn.sequence].open())
+        try:
+            return [*self.inner.propose(asked)]
+        finally:
+            for turn in asked:
+                self._checked.close(turn.sequence)
 
     def _rest(self, verdict: Verdict, right: int) -> Verdict:
         """Of a verdict, what the level below has not heard."""

@@ -94,6 +94,7 @@ class Output:
         self.digest = hashlib.sha256()
         self.finish_reason: FinishReason | None = None
         self.cached_tokens = 0
+        self._whole = False  # whether the last piece was given out
         self._settings = settings
 
     def take(self, verdict: Verdict) -> Iterator[Piece]:
@@ -112,11 +113,13 @@ class Output:
             self.pieces.append(Piece(token, text, origin))
             if verdict.logits is not None:
                 self._keep(token, verdict.logits[row])
+            self._whole = self.finish_reason is not None and row == len(verdict.tokens) - 1
             yield self.pieces[-1]
 
     def cancel(self) -> None:
-        """No more is wanted: the pieces that were given out are all there is."""
-        self.finish_reason = "cancelled"
+        """No more is wanted: the pieces that were given out are all there is, unless the last one was among them."""
+        if not self._whole:
+            self.finish_reason = "cancelled"
 
     @property
     def stop_string(self) -> str | None:

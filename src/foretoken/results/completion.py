@@ -104,5 +104,6 @@ class Completion:
     def __repr__(self) -> str:
         """A line: the beginning of the text, and what came of it."""
         count = len(self.tokens)
-        came = f"{count} token{'s' * (count != 1)}, ended by {self.finish_reason}"
+        ended = "cancelled" if self.finish_reason == "cancelled" else f"ended by {self.finish_reason}"
+        came = f"{count} token{'s' * (count != 1)}, {ended}"
         return f"<foretoken.Completion {quoted(self.text, 60)}, {came}, draft {self.draft!r}, promise {self.promise!r}>"
