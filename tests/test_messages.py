@@ -89,7 +89,7 @@ def test_a_model_without_a_template_says_what_to_do() -> None:
         with pytest.raises(PromptError) as error:
             call(MESSAGES)  # type: ignore[operator]
         assert str(error.value) == message
-    with pytest.raises(PromptError, match="message 0 is .*, expected a role and a content, both text"):
+    with pytest.raises(PromptError, match=r"message 0 is .*, expected a role and a content, both text"):
         model.generate([{"role": "user"}])  # what is wrong in it comes first
     model.tokenizer = None
     with pytest.raises(PromptError) as error:
