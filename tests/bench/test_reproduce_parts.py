@@ -11,7 +11,7 @@ import pytest
 from foretoken.bench.generations import differing
 from foretoken.bench.reproduce import asked as places
 from foretoken.bench.reproduce import parts
-from foretoken.bench.reproduce.asked import Asked
+from foretoken.bench.reproduce.asked import SCALES, Asked
 from foretoken.bench.reproduce.papers import PAPERS, Data, Method, Subject, beside, paper
 from foretoken.bench.reproduce.parts import correct_tokens
 from foretoken.bench.reproduce.report import identity, rows
@@ -83,7 +83,7 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> Non
 def test_every_paper_in_the_table_can_be_had_with_all_scales() -> None:
     for name in PAPERS:
         its = paper(name)
-        assert set(its.subjects) == {"embedded", "rehearsal", "paper"}
+        assert set(its.subjects) == set(SCALES)
         assert its.chosen([]) == list(its.parts)
         with pytest.raises(SettingError, match="there is no 'tabel1' in this paper; did you mean 'table1'"):
             its.chosen(["tabel1"])

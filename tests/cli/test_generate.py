@@ -203,7 +203,7 @@ def test_what_begins_as_the_template_does_is_known(
     [
         (
             ("--chat",),
-            "the model has no chat template, so it cannot read messages; give it text, without --chat, or take",
+            "the model has no chat template, so it cannot read messages (--chat); give it text, or take",
         ),
         (("--system", "x"), "--system came without --chat, and only a chat template has a system message; give --chat"),
     ],

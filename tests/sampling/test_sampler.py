@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foretoken.drafters.reading import log_probs
 from foretoken.errors import ContractError, GrammarError
 from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.sampler import DRAFT_NOISE, Constraint, Sampler
@@ -344,3 +346,19 @@ def test_a_pick_never_takes_what_has_no_probability() -> None:
     one = np.zeros(9)
     one[8] = 1.0 - 1e-16  # sums that are not quite 1
     assert sampler(WARM).pick(one) == 8
+
+
+def test_greedy_scores_become_probabilities_of_the_whole_vocabulary() -> None:
+    sampler = Sampler(Request(0, PROMPT, SamplingParams(repetition_penalty=1.3)), Unlike())
+    sampler.advance([2])
+    ranked = sampler.rank(ROW, 3)
+    assert ranked is not None
+    tokens, scores = ranked
+    edited = torch.from_numpy(sampler._edited(ROW))
+    assert edited[2] == -float("inf"), "no token follows itself"
+    for temperature in (0.2, 1.0):
+        found = log_probs(scores, temperature, sampler.log_total(ROW, temperature))
+        assert found == pytest.approx(torch.log_softmax(edited / temperature, 0)[tokens].tolist(), abs=1e-5)
+        among = torch.log_softmax(torch.tensor(scores) / temperature, 0).tolist()
+        assert log_probs(scores, temperature) == pytest.approx(among, abs=1e-5)
+        assert sum(map(math.exp, found)) < 1

@@ -26,7 +26,8 @@ def reproduce(
         str,
         typer.Option(
             help="embedded: the embedded model, in seconds; rehearsal: the same at a large model's speed, in minutes; "
-            "paper: the paper's own checkpoints, data sets and lengths, in hours to days."
+            "geometry: with as many layers as the paper's models have, in an hour; paper: the paper's own checkpoints, "
+            "data sets and lengths, in hours to days."
         ),
     ] = "rehearsal",
     only: Annotated[
@@ -84,7 +85,7 @@ def reproduce(
 
         for name in PAPERS:
             print(f"{name:12}{named(name).cited}\n{'':12}{named(name).summary}")
-        print("\nforetoken reproduce PAPER --scale embedded|rehearsal|paper")
+        print("\nforetoken reproduce PAPER --scale embedded|rehearsal|geometry|paper")
         return
     from foretoken.bench.reproduce.asked import Asked
     from foretoken.bench.reproduce.report import identity, report

@@ -199,8 +199,10 @@ def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int
     return ranked[0][0] if ranked is not None and ranked[0] else None
 
 
-def log_probs(scores: Sequence[float], temperature: float) -> list[float]:
-    """Logarithms of the probabilities of candidates among themselves, from their scores, best first."""
-    scaled = [(score - scores[0]) / temperature for score in scores]
-    total = math.log(math.fsum(math.exp(s) for s in scaled))
+def log_probs(scores: Sequence[float], temperature: float, total: float | None = None) -> list[float]:
+    """Logarithms of probabilities, from scores, best first. total: the logarithm of what all candidates come to at that
+    temperature, of which these are the best; None: these are all."""
+    scaled = [score / temperature for score in scores]
+    if total is None:
+        total = scaled[0] + math.log(math.fsum(math.exp(s - scaled[0]) for s in scaled))
     return [s - total for s in scaled]

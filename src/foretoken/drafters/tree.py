@@ -3,9 +3,11 @@
 When sampling, children are ranked by the decoder's logits and the target's seeded noise together, and their scores are
 taken from that sum: it is nearly certain what the target will choose where draft and noise agree, whatever the
 probabilities were (docs/lossless.md). `sharpness` is the temperature at which scores become probabilities: the scale
-of the difference between the draft's logits and the target's, not the temperature of the text.
+of the difference between the draft's logits and the target's, not the temperature of the text. Greedy, a probability
+is one over the whole vocabulary; when sampling it is one among the 16 best sums, which hold nearly all of it: the noise
+of a whole vocabulary has no probability.
 
-Sources: SpecInfer (Miao et al. 2023) for trees over one cache; SubSpec (Lee et al. 2025), section 4.3, for deep beams
+Sources: SpecInfer (Miao et al. 2023) for trees over one cache; SubSpec (Lee et al. 2025), section 4.2, for deep beams
 with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.trees.grow).
 """
 
@@ -161,7 +163,8 @@ class TreeDrafter(DecoderDrafter):
         ranked = sampler.rank(logits, count)
         if ranked is not None and ranked[0]:
             tokens, scores = ranked
-            growth.add(node, tokens[: growth.width], log_probs(scores, self.sharpness)[: growth.width])
+            total = sampler.log_total(logits, self.sharpness) if sampler.greedy else None
+            growth.add(node, tokens[: growth.width], log_probs(scores, self.sharpness, total)[: growth.width])
             drawn = self.drawn_from(sampler, logits)
             if drawn is not None:
                 tree.distributions[node] = drawn

@@ -29,6 +29,7 @@ from foretoken.rehearsal.honest import KEY, About, read_about
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 
+VERSION = 1  # of what is written: one more whenever the same model and shape come out with other numbers
 _TOGETHER = 1 << 22  # numbers made and written together
 _FROM_SMALL = (  # of config.json: what belongs to the function, not to the shape
     "bos_token_id",

@@ -121,6 +121,11 @@ class Sampler:
         except GrammarError:
             return [], []
 
+    def log_total(self, logits: torch.Tensor, temperature: float) -> float:
+        """The logarithm of the sum of exp(logit / temperature) over the vocabulary, without noise: by it scores of
+        greedy decoding become probabilities. For whoever guesses, behind a `rank` that found some."""
+        return float(torch.logsumexp(torch.as_tensor(self._edited(logits)) / temperature, 0))
+
     def _rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
         edited = self._edited(logits)
         noise = None if self.greedy else self._dice(self._stream)

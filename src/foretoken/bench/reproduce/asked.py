@@ -18,7 +18,8 @@ from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
 from foretoken.settings.values import one_of
 
-SCALES = ("embedded", "rehearsal", "paper")  # seconds; minutes, at a large model's speed; as the paper did it
+# seconds; minutes, at a large model's speed; an hour, with as many layers as the paper's models; as the paper did it
+SCALES = ("embedded", "rehearsal", "geometry", "paper")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def checkpoint(subject: Subject, work: Path | None) -> str:
     shape = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
     local = subject.checkpoint not in EMBEDDED and Path(subject.checkpoint).expanduser().is_dir()
     name = small.resolve().name if local else subject.checkpoint.rpartition("/")[2]
-    out = work / f"{name}-{fingerprint(small, config)[:12]}-{subject.shape}-{subject.num_layers}"
+    its = f"{name}-{fingerprint(small, config)[:12]}-{subject.shape}-{subject.num_layers}"
+    out = work / f"{its}-v{write.VERSION}"  # one that was made by an older generator is not used again
     if not out.is_dir():  # it is written whole, or not at all
         try:
             work.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,7 @@ def with_data(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:
 
     def given(data: Data) -> Data:
         suite = own.get(data.suite, data.suite) if real else (*asked.data, data.suite)[0]
-        return Data(suite, asked.num_prompts or data.count, asked.max_new_tokens or data.max_new_tokens)
+        count, most = asked.num_prompts or data.count, asked.max_new_tokens or data.max_new_tokens
+        return Data(suite, count, most, data.cut if suite == data.suite else None)
 
     return [replace(s, data={name: given(data) for name, data in s.data.items()}) for s in subjects]

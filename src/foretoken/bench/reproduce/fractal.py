@@ -12,7 +12,7 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
-from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, REPORTED, TITLE, Reported
+from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, NOTHING, REPORTED, TITLE, Reported
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
 from foretoken.bench.reproduce.parts import COST_NOTE, Predicted, bars, correct_tokens, heat_maps, predict
 from foretoken.bench.reproduce.workbench import Measured, Workbench
@@ -24,9 +24,15 @@ _PAPER_DATA = {  # appendix B; HumanEval's speed is that of the first 300 tokens
     "XSUM": Data("xsum", 300, 128),
     "CNN/DM": Data("cnn-dailymail", 300, 128),
 }
-# figure 3's n and w, on how many prompts; of how many prompts figure 4's guesses are looked at
-_GRID = {"embedded": ((1, 2), 1), "rehearsal": ((2, 4, 8), 2), "paper": ((2, 4, 7, 14), 100)}
-_LOOKED_AT = {"embedded": 2, "rehearsal": 4, "paper": 10}
+_CUT = 32  # tokens of a prompt at scale geometry: without a cache, every pass reads the prompt again
+# figure 3's n, its w, on how many prompts; of how many prompts figure 4's guesses are looked at
+_GRID = {
+    "embedded": ((1, 2), (1, 2), 1),
+    "rehearsal": ((2, 4, 8), (2, 4, 8), 2),
+    "geometry": ((4, 7), (1, 2, 4, 6, 7, 8, 14), 2),
+    "paper": ((2, 4, 7, 14), (2, 4, 7, 14), 100),
+}
+_LOOKED_AT = {"embedded": 2, "rehearsal": 4, "geometry": 4, "paper": 10}
 
 BASELINE, FRACTAL = "plain, no cache", "fractal, no cache"  # the paper's two
 CACHED = "fractal, cached"
@@ -65,11 +71,19 @@ def _methods(layers: int) -> tuple[Method, ...]:
 
 
 def _cells(bench: Workbench, where: str = "") -> Iterator[tuple[Reported, Measured, Row]]:
-    """What the paper reports of a model and a data set, what was measured in their place, and how a row begins."""
+    """What the paper reports of a model and a data set, what was measured beside that, and how a row begins. What only
+    stands in for the paper's models has rows of its own, behind those of the paper, and none of its names."""
+    stand_ins: dict[str, Measured] = {}
     for its in REPORTED:
         if its.where.startswith(where):
             ours = bench.in_place_of(its.model, its.data, _methods)
-            yield its, ours, {"model": its.model, "data": its.data, "ours on": ours.called}
+            if bench.asked.scale != "paper":
+                stand_ins[ours.called] = ours
+                ours = Measured()
+            yield its, ours, {"model": its.model, "data": its.data}
+    for ours in stand_ins.values():
+        if ours.subject is not None:
+            yield NOTHING, ours, {"model": ours.subject.called, "data": ours.data}
 
 
 def _grid(
@@ -93,18 +107,29 @@ def _speeds(bench: Workbench, where: str) -> Iterator[Row]:
             BASELINE: (its.tokens_per_second[0], 1.0, its.flops[0]),
             FRACTAL: (its.tokens_per_second[1], its.speedup, its.flops[1]),
         }
-        for name in dict.fromkeys([*papers, *ours.methods]):
-            speed, gain, flops = papers.get(name, (None, None, None))
+        for name in ours.methods or papers:
+            speed, gain, flops = papers.get(name, (None, None, None)) if its is not NOTHING else (None, None, None)
             of_baseline = share(ours.mean_flops(name), ours.mean_flops(BASELINE))
             yield {
                 **labels,
                 "method": name,
+                "checks": _count(ours.checks(name)),
                 "tokens/s": beside(speed, ours.tokens_per_second(name)),
                 "speed-up": beside(gain, *ours.speedup(name, BASELINE)),
                 "FLOPs": beside(flops, ours.mean_flops(name)),
                 "of the baseline's": beside(share(flops, its.flops[0]), of_baseline),
                 "over cached plain": beside(None, *ours.speedup(name, REFERENCE.name)),
+                "the copy's MB": beside(None, _megabytes(ours.copies.get(name))),
             }
+
+
+def _count(checks: int) -> int | str:
+    """As a table has it: nothing where nothing was measured."""
+    return checks or ""
+
+
+def _megabytes(size: int | None) -> float | None:
+    return size / 1e6 if size else None
 
 
 def _times(bench: Workbench) -> Iterator[Row]:
@@ -113,6 +138,7 @@ def _times(bench: Workbench) -> Iterator[Row]:
         of_plain = share(ours.whole_seconds(FRACTAL), ours.whole_seconds(BASELINE))
         yield {
             **labels,
+            "checks": _count(ours.checks(FRACTAL)),
             f"{BASELINE} (paper h, ours s)": beside(its.hours[0], ours.whole_seconds(BASELINE)),
             f"{FRACTAL} (paper h, ours s)": beside(its.hours[1], ours.whole_seconds(FRACTAL)),
             "change, %": beside(its.change, None if of_plain is None else 100 * (of_plain - 1)),
@@ -127,28 +153,29 @@ def _accepted(bench: Workbench) -> Iterator[Row]:
         n, delta = default_n(ours.num_layers), DELTA[2] if (its.model, its.data) == DELTA[:2] else None
         papers = {FRACTAL: (its.acceptance, None if delta is None else 7 + delta, delta)}
         for name in (FRACTAL, CACHED) if ours.generations else papers:
-            accepted, ratio = ours.accepted(name, whole_draft(ours.num_layers))
+            accepted = ours.accepted(name, whole_draft(ours.num_layers))
             its_ratio, its_accepted, its_delta = papers.get(name, (None, None, None))
             yield {
                 **labels,
                 "method": name,
-                "acceptance ratio": beside(its_ratio, ratio),
-                "accepted a check": beside(its_accepted, accepted),
-                "of it beyond n": beside(its_delta, None if accepted is None else accepted - n),
+                "checks": _count(accepted.checks),
+                "acceptance ratio": beside(its_ratio, accepted.share),
+                "accepted a check": beside(its_accepted, accepted.each),
+                "of it beyond n": beside(its_delta, None if accepted.each is None else accepted.each - n),
             }
 
 
 def _accepted_by_n(bench: Workbench) -> Iterator[Row]:
-    """Accepted tokens by n, which is w: the paper says n + 0.74."""
+    """Accepted tokens by n, which is w."""
     for ours, name, n, w, labels in _grid(bench, "n = w = {n}", [(n, n) for n in (2, 4, 8)], _first_data(bench)):
-        accepted, ratio = ours.accepted(name, w + n + 1)
+        accepted = ours.accepted(name, w + n + 1)
         yield {
             "ours on": labels["ours on"],
             "n = w": n,
             "cache": labels["cache"],
-            "accepted a check": beside(n + DELTA[2] if n == 7 else None, accepted),
-            "n + 0.74": beside(None, n + DELTA[2]),
-            "acceptance ratio": beside(None, ratio),
+            "checks": _count(accepted.checks),
+            "accepted a check": {"ours": accepted.each},
+            "acceptance ratio": {"ours": accepted.share},
         }
 
 
@@ -165,12 +192,12 @@ def _parameters(model: str, called: str, layers: int, papers: Mapping[str, int])
 
 
 def _speeds_by_n_and_w(bench: Workbench) -> Iterator[Row]:
-    numbers, count = _GRID[bench.asked.scale]
-    sizes = [(n, w) for n in numbers for w in numbers]
+    numbers, windows, count = _GRID[bench.asked.scale]
+    sizes = [(n, w) for n in numbers for w in windows]
     for ours, name, n, w, labels in _grid(bench, "n = {n}, w = {w}", sizes, _first_data(bench).first(count)):
-        accepted, _ = ours.accepted(name, w + n + 1)
-        speed = ours.tokens_per_second(name)
-        yield {**labels, "n": n, "w": w, "tokens/s": beside(None, speed), "accepted a check": beside(None, accepted)}
+        accepted, speed = ours.accepted(name, w + n + 1), ours.tokens_per_second(name)
+        each, checks = beside(None, accepted.each), _count(accepted.checks)
+        yield {**labels, "n": n, "w": w, "checks": checks, "tokens/s": beside(None, speed), "accepted a check": each}
 
 
 def _correct(bench: Workbench) -> Iterator[Row]:
@@ -190,7 +217,7 @@ def _first_data(bench: Workbench) -> Data:
 
 def _predicted(bench: Workbench) -> Iterator[Row]:
     """What the costs of passes predict, and what was gained."""
-    for ours in {ours.called: ours for _, ours, _ in _cells(bench) if ours.generations}.values():
+    for ours in {ours.called: ours for _, ours, _ in _cells(bench) if ours.subject is not None}.values():
         n, most = default_n(ours.num_layers), whole_draft(ours.num_layers)
         inner = n + (n + 1) // 2  # the last token, w = n slots, and a token more at each fractal layer: on average
         yield predict(bench, ours, Predicted(FRACTAL, BASELINE, "int8", 2, n, inner, most, cache=False))
@@ -214,7 +241,10 @@ _RATIO = (
     "by construction, and the token that the check itself gives is not counted. Checks whose draft was cut by the end "
     "of the text are left out."
 )
-_DELTA = "The paper's n + 0.74 is of n = 7, on 10 prompts; as in table 4, the first token of a draft is counted."
+_DELTA = (
+    "The paper has this of n = 7 alone, on 10 prompts: 7.74 tokens, n + 0.74. As in table 4, the first token of a "
+    "draft is counted."
+)
 _ROUNDS = (
     "A fractal round gains (accepted + 1) tokens for 2 + n c plain passes: a draft and a check of the model, and n "
     "inner passes. A chain of k tokens gains (accepted + 1) for 1 + k c. With a cache, settled slots and guesses spare "
@@ -243,6 +273,9 @@ _PARTS = {
 }
 
 
+_SHORT, _WIDTH = Data(_HELD_OUT, 8, 64, cut=_CUT), "llama-3.2-1b"
+
+
 def _stand_ins(data: Data, *rehearsed: Any) -> tuple[Subject, ...]:
     return (
         Subject("Llama-3 3B", "stdlib-7m", {"GSM8K": data}, *rehearsed),
@@ -258,6 +291,11 @@ PAPER = Paper(
     subjects={
         "embedded": _stand_ins(Data(_HELD_OUT, 2, 8)),
         "rehearsal": _stand_ins(Data(_HELD_OUT, 4, 24), "llama-3.2-1b", 8),
+        "geometry": (
+            Subject("Llama-3 3B", "stdlib-7m", {"GSM8K": _SHORT}, _WIDTH, 28),
+            Subject("Llama-3 8B", "stdlib-7m", {"GSM8K": _SHORT}, _WIDTH, 32),
+            Subject("CodeLlama-13B", "stdlib-7m", {"HumanEval": _SHORT}, _WIDTH, 40),
+        ),
         # the paper says Llama-3 3B and 8B; that Llama-3.1-8B is meant it says at its table 4, and its code asks for the
         # Instruct model
         "paper": (
@@ -266,4 +304,5 @@ PAPER = Paper(
             Subject("CodeLlama-13B", "codellama/CodeLlama-13b-hf", {"HumanEval": Data("humaneval", None, 300)}),
         ),
     },
+    dtype="float32",  # the paper's code names none, and transformers 4.48 loads in float32 then
 )

@@ -15,11 +15,11 @@ class Reported:
     model: str
     data: str
     where: str
-    tokens_per_second: tuple[float, float]  # tables 1 and 2
-    speedup: float  # there, as "Acc."
-    flops: tuple[float, float]  # there
-    hours: tuple[float, float]  # table 3
-    change: float  # there, percent
+    tokens_per_second: tuple[float | None, float | None]  # tables 1 and 2
+    speedup: float | None  # there, as "Acc."
+    flops: tuple[float | None, float | None]  # there
+    hours: tuple[float | None, float | None]  # table 3
+    change: float | None  # there, percent
     acceptance: float | None = None  # table 4, of Llama-3.1-8B with w = 8
 
 
@@ -32,6 +32,7 @@ REPORTED = (
     Reported("Llama-3 8B", "CNN/DM", "table 1", (1.01, 2.15), 2.12, (1.8e15, 2.2e15), (10.3, 5.1), -50.5, 0.54),
     Reported("CodeLlama-13B", "HumanEval", "table 2", (1.79, 4.43), 2.47, (4.1e15, 4.0e15), (12.1, 4.5), -62.8),
 )
+NOTHING = Reported("", "", "", (None, None), None, (None, None), (None, None), None)  # beside a stand-in
 HYPERPARAMETERS = {  # table 5 (of the preprint table 3): layers, n, w; and the shape that it has
     "Llama-3 3B": (28, 7, 7, "llama-3.2-3b"),
     "Llama-3 8B": (32, 8, 8, "llama-3.1-8b"),

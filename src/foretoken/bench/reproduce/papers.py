@@ -28,12 +28,13 @@ REFERENCE = Method("plain, cached")  # what every other text is compared with
 
 @dataclass(frozen=True)
 class Data:
-    """Prompts: a suite as `open_suite` takes it, how many of them (None: all), and how many new tokens of each (None:
-    as many as the suite allows)."""
+    """Prompts: a suite as `open_suite` takes it, how many of them (None: all), how many new tokens of each (None: as
+    many as the suite allows), and how many tokens of a prompt are left (None: all)."""
 
     suite: str
     count: int | None = None
     max_new_tokens: int | None = None
+    cut: int | None = None
 
     @property
     def called(self) -> str:
@@ -83,6 +84,7 @@ class Paper:
     summary: str
     parts: Mapping[str, Part]
     subjects: Mapping[str, Sequence[Subject]]
+    dtype: str = "auto"  # that the paper's own checkpoints were run in
 
     def chosen(self, only: Sequence[str]) -> list[str]:
         """The parts with these names, in the paper's order; without a name all. Raises SettingError."""

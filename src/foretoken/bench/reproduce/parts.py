@@ -53,13 +53,15 @@ def predict(bench: Workbench, ours: Measured, its: Predicted) -> Row:
         cached=its.cache,
     )
     c = prices["inner"].whole(its.inner_rows) / prices["plain"].whole(1)
-    accepted, _ = ours.accepted(its.method, its.most)
-    predicted = None if accepted is None else (accepted + 1) / (its.plain_passes + its.inner_passes * c)
+    accepted = ours.accepted(its.method, its.most)
+    passes = its.plain_passes + its.inner_passes * c
+    predicted = None if accepted.each is None else (accepted.each + 1) / passes
     gained, interval = ours.speedup(its.method, its.over)
     return {
         "ours on": ours.called,
         "method": its.method,
-        "accepted a check": beside(None, accepted),
+        "checks": accepted.checks,
+        "accepted a check": beside(None, accepted.each),
         "inner passes": its.inner_passes,
         "rows of each": its.inner_rows,
         "c": beside(None, c),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -50,6 +51,8 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     record in it.
     """
     its = paper(asked.paper)
+    if asked.scale == "paper" and asked.loading.dtype == "auto":
+        asked = replace(asked, loading=replace(asked.loading, dtype=its.dtype))
     chosen = its.chosen(asked.only)
     subjects = asked.subjects(its.subjects[asked.scale])
     place, record = _begin(asked, its, subjects)

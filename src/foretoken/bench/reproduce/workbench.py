@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretoken.bench.decode import WARM_UP, Progress, ask
 from foretoken.bench.generations import Generation, Generations, in_turn
 from foretoken.bench.reproduce.asked import Asked, checkpoint
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Subject
 from foretoken.bench.statistics import rounded
-from foretoken.bench.suites import Prompt, Suite, open_suite
+from foretoken.bench.suites import Prompt, Suite, digest, first_turn, open_suite
 from foretoken.bench.target import Target, about, expect_prompts, load_target
 from foretoken.errors import InputError
 from foretoken.settings.generate import GenerateSettings
@@ -20,24 +20,41 @@ from foretoken.settings.generate import GenerateSettings
 _ANOTHER = "name another folder for the record, or remove it"
 
 
+class Accepted(NamedTuple):
+    """Draft tokens that a check accepted on average, what share of a whole draft they are, and how many checks tell."""
+
+    each: float | None
+    share: float | None
+    checks: int
+
+
 @dataclass(frozen=True)
 class Measured(Generations):
-    """Prompts that a subject decoded with some methods; called: subject and data, as tables say it, or nothing where
-    nothing stands in the paper's place. new_tokens: that each prompt may have."""
+    """Prompts that a subject decoded with some methods; data: what its prompts are called. new_tokens: that each prompt
+    may have. copies: bytes of the weights that a method drafts with, beside the target's own."""
 
-    called: str = ""
+    data: str = ""
     subject: Subject | None = None
     num_layers: int = 0
     new_tokens: int = 0
+    copies: Mapping[str, int] = field(default_factory=dict)
 
-    def accepted(self, method: str, most: int) -> tuple[float, float] | tuple[None, None]:
-        """Draft tokens that a check accepted on average, and the share of `most` that they are, over the rounds that
-        had room for a draft of that many."""
+    @property
+    def called(self) -> str:
+        """Subject and data, as tables say it; nothing where nothing was measured."""
+        return "" if self.subject is None else f"{self.subject.called}, {self.data}"
+
+    def accepted(self, method: str, most: int) -> Accepted:
+        """What was accepted over the checks that had room for a draft of `most` tokens."""
         rounds = [each for own in self.of(method) for each in own.whole_rounds(most, self.new_tokens)]
         if not rounds:
-            return None, None
+            return Accepted(None, None, 0)
         accepted = sum(count for _, count in rounds) / len(rounds)
-        return accepted, accepted / most
+        return Accepted(accepted, accepted / most, len(rounds))
+
+    def checks(self, method: str) -> int:
+        """How many passes checked a draft of a method, an empty one too."""
+        return sum(len(each.rounds) for each in self.of(method))
 
 
 @dataclass
@@ -69,7 +86,12 @@ class Workbench:
 
     def suite(self, subject: Subject, data: Data) -> Suite:
         """The prompts of some data, as a subject's tokenizer divides them."""
-        return open_suite(data.suite, self.open(subject).plain.tokenizer, count=data.count)
+        plain = self.open(subject).plain
+        suite = open_suite(data.suite, plain.tokenizer, count=data.count)
+        if data.cut is None:
+            return suite
+        prompts = tuple(Prompt(each.id, (first_turn(each, plain.tokenizer)[: data.cut],)) for each in suite.prompts)
+        return replace(suite, prompts=prompts, sha256=digest(prompts))
 
     def num_layers(self, subject: Subject) -> int:
         """Of its model; one that the record knows need not be loaded for that."""
@@ -95,21 +117,21 @@ class Workbench:
             "suite": data.called,
             "count": data.count,
             "max_new_tokens": data.max_new_tokens,
+            "cut": data.cut,
             "temperature": temperature,
             "methods": [[m.name, m.draft, m.cache] for m in methods],
         }
         entries = self.record["measurements"]
         entry = next((each for each in entries if asked.items() <= each.items()), None)
         if entry is None:
-            entry = {"measurement": len(entries), **asked, "prompts": None, "sha256": None}
+            entry = {"measurement": len(entries), **asked, "prompts": None, "sha256": None, "copies": {}}
             entries.append(entry)
         done = {line["prompt"] for line in self._lines(entry)}
         if entry["prompts"] is None or len(done) < entry["prompts"]:
             self._measure(entry, done, self.open(subject), self.suite(subject, data), methods)
         generations = [Generation.read(line) for line in self._lines(entry)]
-        called = f"{subject.called}, {data.called}"
         new_tokens = data.max_new_tokens or self.suite(subject, data).max_new_tokens
-        return Measured(generations, called, subject, self.num_layers(subject), new_tokens)
+        return Measured(generations, data.called, subject, self.num_layers(subject), new_tokens, entry["copies"])
 
     def watched(
         self, subject: Subject, method: Method, prompt: Prompt, tokens: Sequence[int], truth: Sequence[int]
@@ -139,7 +161,9 @@ class Workbench:
         models = {}
         for method in methods:
             self.progress(f"{where}: warming up {method.name}", 0, 1)
-            models[method.name] = target.model(method.draft, cache=method.cache)
+            model = models[method.name] = target.model(method.draft, cache=method.cache)
+            copies = [decoder for decoder in model.decoders.values() if decoder is not model.target]
+            entry["copies"][method.name] = sum(decoder.weights.nbytes for decoder in copies)
             ask(models[method.name], suite.prompts[0], replace(how, max_new_tokens=min(most, WARM_UP)))
         for number, prompt in enumerate(suite.prompts):
             if prompt.id not in done:
