@@ -190,7 +190,7 @@ def command_line() -> Iterator[str]:
         "",
         "`--audit` decodes the same prompt once more without drafting, in the same process, and compares the tokens: a "
         "line on standard error says `audit: identical`, or at which token the two part and by how much the logits do. "
-        "It costs the time of plain decoding. What was sampled is sampled again, with the same dice.",
+        "It costs the time of plain decoding. What was sampled is sampled again, with the same seeded noise.",
         "",
         "`--record FILE` writes the prompt, the settings, the seed, the tokens, a SHA-256 of their logits and one of "
         "each file of the model that decides something. `foretoken verify FILE` generates again and compares all of "

@@ -1,4 +1,4 @@
-"""What a generation gives back: the completion, its log probabilities, and what an audit found."""
+"""The results of a generation: the completion, its log probabilities, and the findings of an audit."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Audit:
     """A generation compared with plain decoding of the same prompt, token by token.
 
-    Where they differ, `position` is the index of the first such token in the completion's `tokens`, `token` is what
-    stands there and `plain_token` what plain decoding says (None if it has ended); the two logits are those of the
-    plain pass, which chose the larger one. `compared_tokens` counts that token, too.
+    If the two differ, `position` is the index of the first token of the completion's `tokens` that differs. `token` is
+    the completion's token there, and `plain_token` the token of plain decoding (None if plain decoding had ended).
+    `logit` and `plain_logit` are the logits of these two tokens in the plain pass, which chose the larger one.
+    `compared_tokens` counts the tokens compared, the differing one included.
     """
 
     identical: bool
@@ -34,14 +35,16 @@ class Audit:
 
     @property
     def gap(self) -> float | None:
-        """How far apart the two logits are: what little it took to choose the other token."""
+        """`plain_logit` minus `logit`: how little rounding was enough to choose the other token. None without these."""
         return None if self.logit is None or self.plain_logit is None else self.plain_logit - self.logit
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """How probable the model found a token, as a natural logarithm, before penalties and temperature; and what it found
-    likeliest, best first: (token, log probability) each."""
+    """The log probability of a token (natural logarithm), before penalties and temperature.
+
+    `top` holds the likeliest tokens at that place, best first, as pairs of token and log probability.
+    """
 
     token: int
     logprob: float
@@ -50,14 +53,19 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Completion:
-    """One finished generation. `origins[i]` is who proposed `tokens[i]`: a drafter's name, or `target`.
+    """One finished generation.
 
-    `arithmetic` is what ran ("native", with its instruction set, or "pytorch") on `threads` threads. `seed` is that
-    of the random numbers, when sampling; `stop_string` the one at which the text was cut. Of the `prompt_tokens`, so
-    many were `cached_tokens`: not read again, but kept from an earlier turn of a conversation, or from the first of
-    several completions of one prompt. On request: `logprobs`, one a token; `logits`, float32 [len(tokens), vocabulary];
-    `logits_sha256`, of the same numbers as little-endian bytes; `audit` (not of one that was cancelled); `rounds`, what
-    each round did, that of the prompt first and those of completions that shared its passes among them.
+    `origins[i]` names who proposed `tokens[i]`: a level of the draft, or `target`. `arithmetic` names the engine
+    ("native" with its instruction set, or "pytorch"), which ran on `threads` threads. `seed` is the seed of the random
+    numbers; it is None for greedy text. `stop_string` is the stop string at which the text was cut.
+
+    `cached_tokens` says how many of the `prompt_tokens` were not read again. Their keys and values were kept from an
+    earlier turn of a conversation, or came from the first of several completions of one prompt.
+
+    Filled only on request: `logprobs`, one for each token. `logits`, float32 [len(tokens), vocabulary].
+    `logits_sha256`, the SHA-256 of these logits as little-endian bytes. `audit`, unless the generation was cancelled.
+    `rounds`, a record of each round, the prompt's first; rounds of other sequences between the first and the last of
+    this one are included.
     """
 
     tokens: tuple[int, ...]
@@ -80,7 +88,7 @@ class Completion:
     rounds: tuple[RoundRecord, ...] | None = None
 
     def __repr__(self) -> str:
-        """A line: the beginning of the text, and what came of it."""
+        """One line: the beginning of the text, the number of tokens, and why the generation ended."""
         count = len(self.tokens)
         came = f"{count} token{'s' * (count != 1)}, ended by {self.finish_reason}"
         return f"<foretoken.Completion {quoted(self.text, 60)}, {came}, draft {self.draft!r}, promise {self.promise!r}>"

@@ -11,12 +11,14 @@ from foretoken.protocol.telemetry import Cost, RoundRecord, Work, together
 
 @dataclass(frozen=True, slots=True)
 class LevelStats:
-    """What one level of a draft did in one generation: `passes` of its own model, `rows` in them, its own `seconds` and
-    their share of `decode_seconds`.
+    """What one level of a draft did in one generation.
 
-    Its drafts are checked by the level before it, those of the first by the target; what is counted of them is counted
-    as in `Stats`. `mean_acceptance_length` is tokens per pass of the level that checks. Each accepted token is a pass
-    of that level spared.
+    `passes` counts the passes of the level's own model, and `rows` the rows in them. `seconds` is the level's own time,
+    and `time_share` that time as a share of the generation's `decode_seconds`.
+
+    The level above checks this level's drafts; the target checks those of the first level. Drafts are counted as in
+    `Stats`. `mean_acceptance_length` is tokens per pass of the level that checks. Each accepted token saves one pass of
+    that level.
     """
 
     name: str
@@ -36,17 +38,22 @@ class LevelStats:
 class Stats:
     """Counts and rates of one generation, in the field's terms.
 
-    `passes` are the target's checks, the prompt's not counted; a fractal draft runs the target once more for each.
-    `mean_acceptance_length` is tokens per check, the bonus token counted; plain decoding has 1.
-    `accepted_per_position[i]` counts drafts whose token i+1 was accepted.
-    `tokens_per_second` is decoding alone: the first token, which the prompt's pass gives, is left out of it.
-    `plain_tokens_per_second` is an estimate of what plain decoding would have had: one by the seconds of a check of one
-    row, as this generation's own checks tell; 0 where fewer than eight of them were its alone.
-    `prefill_seconds` are those of the rounds in which some of the prompt was read, whatever else was in them.
-    `decode_seconds` are those of drafting and of checking together; `levels`, nearest to the target first, say what
-    each had of the former. `cost` says what was computed and read meanwhile, by the decoder that did it: of the
-    `target`, and of each level that a decoder stands behind; what a drafter runs on the target's own layers is the
-    target's. As seconds are, it is that of whole rounds: completions that shared their passes have each that of all.
+    `passes` counts the target's checks, without those that read the prompt. A fractal draft runs the target once more
+    for each check. `mean_acceptance_length` is tokens per check, the bonus token included; plain decoding has 1.
+    `accepted_per_position[i]` counts the drafts of which more than i tokens were accepted.
+
+    `tokens_per_second` is decoding alone: it leaves out the first token, which the prompt's pass gives.
+    `plain_tokens_per_second` estimates the speed of plain decoding, from the seconds that a check of one row takes. The
+    estimate is made of the checks that this generation shared with no other. It is 0 if there were fewer than eight of
+    these, or fewer than three of one or two rows.
+
+    `prefill_seconds` is the time of the rounds that read some of the prompt, whatever else they did. `decode_seconds`
+    is the time of the later rounds: `draft_seconds` and `check_seconds` together. `levels`, nearest to the target
+    first, say how much of the drafting time each level took.
+
+    `cost` says what was computed and read in the same rounds as `decode_seconds`, by the decoder that did it: `target`,
+    and each level with a decoder. What a drafter runs on the target's own layers is counted as the target's. Seconds
+    and costs are those of whole rounds: if completions share passes, each has the seconds and the cost of all.
     """
 
     passes: int = 0
@@ -68,7 +75,7 @@ class Stats:
 
 
 class _Check(NamedTuple):
-    """A pass that checked a draft, perhaps an empty one: of its tokens so many were right, and so many came of it."""
+    """A pass that checked a draft, perhaps an empty one: tokens drafted, tokens accepted, and tokens gained."""
 
     drafted: int
     accepted: int
@@ -76,7 +83,10 @@ class _Check(NamedTuple):
 
 
 def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[str] = ()) -> Stats:
-    """The statistics of one sequence. levels: nearest to the target first."""
+    """The statistics of one sequence, from the records of its rounds. levels: their names, nearest to the target first.
+
+    `plain_tokens_per_second` is left at 0: `prices.plain` estimates it.
+    """
     prompt = [r for r in records if sequence in r.read]
     rounds = [r for r in records if sequence in r.new_tokens and sequence not in r.read]
     checks = [_Check(r.drafted.get(sequence, 0), r.accepted.get(sequence, 0), r.new_tokens[sequence]) for r in rounds]
@@ -103,7 +113,7 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
 def _levels(
     names: Sequence[str], checks: Sequence[_Check], work: Sequence[Work], decode_seconds: float
 ) -> tuple[LevelStats, ...]:
-    """checks: the target's, of what the first level drafted."""
+    """Statistics by level. checks: the target's checks of the first level's drafts."""
     levels = []
     for name in names:
         own = [w for w in work if w.level == name]
@@ -118,13 +128,13 @@ def _levels(
                 **_counts(checks),
             )
         )
-        # a pass that gained nothing only read what was there already
+        # a pass that gained no token only read text that was known already
         checks = [_Check(w.checked_tokens, w.accepted_tokens, w.draft_tokens) for w in own if w.draft_tokens]
     return tuple(levels)
 
 
 def _counts(checks: Sequence[_Check]) -> dict[str, Any]:
-    """What `Stats` and `LevelStats` say of drafts, from their checks."""
+    """The counts of drafts that `Stats` and `LevelStats` have in common, from their checks."""
     drafted, accepted = sum(c.drafted for c in checks), [c.accepted for c in checks]
     return {
         "drafts": sum(c.drafted > 0 for c in checks),

@@ -1,4 +1,4 @@
-"""How a text is generated: one line a setting, its default beside it."""
+"""How a text is generated: one line for each setting, with its default."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from typing import Any
 from foretoken.errors import InputError, SettingError, cut, quoted
 from foretoken.settings.values import Settings, count, is_text, number, plain, whole
 
-_MOST_JSON = 4 * 1024**2  # characters: a larger grammar is beyond the library, too
+_MOST_JSON = 4 * 1024**2  # characters; llguidance refuses larger grammars, too
 
 
 @dataclass(frozen=True)
 class GenerateSettings(Settings):
-    """How one text is generated. Greedily, unless a temperature is given."""
+    """How one text is generated: greedily, unless a temperature is given."""
 
-    max_new_tokens: int = 128  # stop after so many, if no end token came and the context is not full
+    max_new_tokens: int = 128  # most tokens to generate; an end token, a stop string or a full context stops earlier
     ignore_eos: bool = False  # go on after an end token
-    stop: str | Sequence[str] = ()  # stop where the text comes to one of these, and cut it there
-    temperature: float = 0.0  # 0: greedily; 1: as the model's probabilities are
-    top_k: int = 0  # sample from the k likeliest tokens; 0: all
-    top_p: float = 1.0  # sample from the fewest tokens that are this probable together
-    min_p: float = 0.0  # sample from tokens at least this part as probable as the likeliest
-    repetition_penalty: float = 1.0  # divides the logits of tokens in prompt and output (multiplies negative ones)
-    presence_penalty: float = 0.0  # taken from the logits of tokens in the output
-    frequency_penalty: float = 0.0  # taken from them once for each time that they are there
-    logit_bias: Mapping[int, float] | None = None  # added to the logits of single tokens, by id
-    seed: int | None = None  # of the random numbers; None: drawn, and told in the completion
-    n: int = 1  # how many completions, each with random numbers of its own: for `completions`
+    stop: str | Sequence[str] = ()  # stop strings: the text is cut before the first that comes, and generation stops
+    temperature: float = 0.0  # 0: greedy; 1: the model's own probabilities
+    top_k: int = 0  # sample from the k likeliest tokens; 0: from all
+    top_p: float = 1.0  # sample from the fewest likeliest tokens that have this probability together
+    min_p: float = 0.0  # sample from tokens that have at least this fraction of the likeliest token's probability
+    repetition_penalty: float = 1.0  # divides the logits of tokens in prompt and output (multiplies negative logits)
+    presence_penalty: float = 0.0  # subtracted from the logits of tokens in the output
+    frequency_penalty: float = 0.0  # subtracted from a token's logit once for each time that the output has the token
+    logit_bias: Mapping[int, float] | None = None  # added to the logits of single tokens, by token id
+    seed: int | None = None  # seed of the random numbers; None: drawn, and reported in the completion
+    n: int = 1  # number of completions, each with random numbers of its own (only `completions` takes more than 1)
     regex: str | None = None  # the output matches this regular expression, from beginning to end
-    json_schema: str | Mapping[str, Any] | None = None  # the output is JSON of this schema: text, or what json reads
-    logprobs: int | None = None  # return each token's log probability, and those of so many of the likeliest
-    keep_logits: bool = False  # return the logits that each token was chosen from
-    hash_logits: bool = False  # return their SHA-256, for which they need not be kept
-    keep_rounds: bool = False  # return what each round did: see `Stats` for the sums
-    audit: bool = False  # decode again plainly, and compare
+    json_schema: str | Mapping[str, Any] | None = None  # the output is JSON of this schema: JSON text, or a dict
+    logprobs: int | None = None  # return each token's log probability, and those of this many of the likeliest tokens
+    keep_logits: bool = False  # return the logits from which each token was chosen
+    hash_logits: bool = False  # return the SHA-256 of the logits; they need not be kept for it
+    keep_rounds: bool = False  # return a record of each round; `Stats` has the sums
+    audit: bool = False  # decode again plainly, and compare the tokens
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,7 +79,7 @@ class GenerateSettings(Settings):
 
     @property
     def constraint(self) -> tuple[str, str] | None:
-        """The grammar that the output must follow: its kind and its text."""
+        """The grammar that the output must follow: its kind ("regex" or "json_schema") and its text."""
         if self.regex is not None:
             return ("regex", self.regex)
         return None if self.json_schema is None else ("json_schema", str(self.json_schema))
@@ -96,7 +96,7 @@ class GenerateSettings(Settings):
 
 
 def expect_repeatable(rule: str, settings: GenerateSettings, what: str, error: type[InputError] = SettingError) -> None:
-    """Refuse, with an `error`, what needs the same tokens to come again where the rule does not promise them."""
+    """Raise `error` if `what` needs the same tokens to come again, and the rule does not promise this."""
     if rule == "rejection" and settings.temperature > 0:
         raise error(
             f"{what} needs tokens that come again, and rule 'rejection' keeps their distribution only: another draft "
@@ -105,7 +105,7 @@ def expect_repeatable(rule: str, settings: GenerateSettings, what: str, error: t
 
 
 def _json(name: str, value: Mapping[str, Any]) -> str:
-    """As text. Parts that a dict shares are written out each time, which has no bound but this one."""
+    """A value as JSON text. Parts that a dict shares are written out each time, so the length needs a bound."""
     if _is_larger(value, _MOST_JSON):
         wrong = f"which is more than {_MOST_JSON:,} characters of JSON; put what comes again under $defs, and point to "
         wrong += "it with $ref"
@@ -116,13 +116,13 @@ def _json(name: str, value: Mapping[str, Any]) -> str:
             wrong = f"which JSON cannot hold ({error}); give plain dicts"
         except RecursionError:
             wrong = "which is nested too deeply; give it with fewer levels"
-    shown = reprlib.Repr()  # whose size has a bound, too
+    shown = reprlib.Repr()  # bounds the size of the message, too
     shown.maxlevel = shown.maxdict = shown.maxlist = 3
     raise SettingError(f"{name} is {cut(shown.repr(value))}, {wrong}")
 
 
 def _is_larger(value: Mapping[str, Any], most: int) -> bool:
-    """Whether a dict has at least so many characters as JSON; one that holds itself has."""
+    """Whether a dict has at least `most` characters as JSON. A dict that contains itself has."""
     pending: list[object] = [dict(value)]
     while pending and most > 0:
         part = pending.pop()

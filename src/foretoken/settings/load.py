@@ -1,4 +1,4 @@
-"""How a model is loaded: one line a setting, its default beside it."""
+"""How a model is loaded: one line for each setting, with its default."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 class LoadSettings(Settings):
     """How a model is loaded."""
 
-    draft: str = "lookup"  # what drafts: a name, perhaps with options, or none; with commas between them, a ladder
-    rule: str = "walk"  # by which drafts are judged when sampling: walk, or rejection (another text, one distribution)
-    num_speculative_tokens: int | None = None  # most draft tokens a round; None: what suits the draft
-    dtype: str = "auto"  # of the weights: auto (as in the checkpoint), bfloat16, float16 or float32; bf16, fp16, fp32
-    device: str = "cpu"  # cpu or cuda
-    promise: str = "auto"  # exact (on the CPU), algorithmic, or auto: exact wherever it can be kept
-    weights: str = "auto"  # where they lie: mapped from their files, copied into memory, or auto: where that pays
+    draft: str = "lookup"  # what drafts: a name, with options if any; names with commas: a ladder; none: plain decoding
+    rule: str = "walk"  # judges drafts when sampling: walk (same tokens), or rejection (same distribution, other text)
+    num_speculative_tokens: int | None = None  # most draft tokens a round; None: the default of the draft
+    dtype: str = "auto"  # type of the weights: auto (the checkpoint's), bfloat16 (bf16), float16 (fp16), float32 (fp32)
+    device: str = "cpu"  # cpu, cuda or cuda:NUMBER
+    promise: str = "auto"  # exact (only on the CPU), algorithmic, or auto: exact wherever it can be kept
+    weights: str = "auto"  # where weights lie: mapped from their files, copied into memory, or auto: copied if it pays
     revision: str | None = None  # branch, tag or commit, for a model from the hub
-    cache: bool = True  # keep keys and values; without, each pass computes the whole text (the same, where exact)
-    threads: int | None = None  # of arithmetic; None: as many as PyTorch takes
-    prefill_chunk: int = 256  # rows of prompts read in one pass
-    rows_per_pass: int = 8192  # of prompts and drafts together, where that leaves each sequence one
-    shared_rows: int = 16  # of drafts of several sequences in one pass, a root each: with 16 sequences none drafts
+    cache: bool = True  # keep keys and values; False: each pass computes the whole text (where exact, the same output)
+    threads: int | None = None  # threads of arithmetic; None: as many as PyTorch takes
+    prefill_chunk: int = 256  # most rows of prompts in one pass
+    rows_per_pass: int = 8192  # most rows of prompts and drafts in one pass, but at least one for each sequence
+    shared_rows: int = 16  # most rows when several sequences draft in one pass, roots included; 16 sequences draft none
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,10 +66,10 @@ class LoadSettings(Settings):
 
 
 def expect_threads(threads: object) -> None:
-    """Refuse a number of threads of arithmetic that makes no sense here. None leaves it open."""
+    """Refuse a number of threads of arithmetic that makes no sense on this machine. None: the number is left open."""
     if threads is None:
         return
     cores = os.cpu_count() or 1
-    # 16 everywhere, so that what one machine wrote down can be tried on a smaller one
+    # at least 16 are allowed everywhere, so that settings written on a large machine can be tried on a smaller one
     why = f" on this machine: it has {cores} core{'s' * (cores > 1)}, and more threads than cores only wait"
     count("threads", threads, max(16, cores), f"{why}; leave threads out, or give {cores}")
