@@ -133,8 +133,8 @@ def command_line() -> Iterator[str]:
         "",
         "## Choosing tokens",
         "",
-        "Without `--temperature` decoding is greedy. With it tokens are drawn, and what a draft says changes none of "
-        "them: the dice are a function of the seed and of the place in the text "
+        "Without `--temperature` decoding is greedy. With it tokens are drawn, and no draft changes any of "
+        "them: the noise is a function of the seed and of the place in the text "
         "([lossless.md](lossless.md#sampling-the-same-noise-with-drafting-and-without)). The summary tells the seed, "
         "and the same model, prompt and settings with `--seed` give the same text again, with any draft. In this "
         "order: penalties, `--logit-bias`, the form of the output, temperature, `--top-k`, `--top-p`, `--min-p`. "

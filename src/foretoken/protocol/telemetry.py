@@ -1,4 +1,4 @@
-"""What rounds cost and what was done in them: measured where it happens, for statistics, pictures and records."""
+"""What rounds did and what they cost. Measured where it happens, for statistics, pictures and records."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What calls of a decoder cost, together.
+    """The cost of one or more calls of a decoder.
 
-    `flops`: floating-point operations, of which a multiplication and an addition are two. `weight_bytes`: those read of
-    weights in their format, and of embedding rows; a weight is taken to be read once a call, whatever the number of
-    rows, and to be in no cache of the processor before. `cache_bytes`: of keys and values, those read of what is
-    committed, once a call, sequence and layer, and those written.
+    `flops`: floating-point operations; a multiplication and an addition count as two. `weight_bytes`: bytes read of
+    weights, in their format, and of embedding rows. A weight counts once for each call, whatever the number of rows, as
+    if no cache of the processor held it. `cache_bytes`: bytes of keys and values. Committed ones that are read count
+    once for each call, sequence and layer; those that are written count, too.
     """
 
     flops: int = 0
@@ -37,13 +37,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one level of a drafter did in one call: without it, the cost of inner levels would be invisible.
+    """What one level of a drafter did in one call. Without this, the cost of inner levels would be invisible.
 
-    It computed `rows` in some `passes` of its model, from `began` on (`time.perf_counter`) for some `seconds`, and
-    gained `draft_tokens`. Where it checked what the level below it had drafted, once, `checked_tokens` of those
-    `accepted_tokens` were right. The work of different levels does not overlap in time. `cost` is what that took, by
-    the name of the level whose decoder did it, or `target`; where sequences shared passes, it is that of all of them,
-    as the seconds are.
+    The level computed `rows` rows in `passes` passes of its model and gained `draft_tokens`. The work began at `began`
+    (`time.perf_counter`) and took `seconds`. If the level checked a draft of the level below, the draft had
+    `checked_tokens` tokens, of which `accepted_tokens` were right. The work of different levels does not overlap in
+    time. `cost` is by the name of the level whose decoder did the work, or `target`. If sequences shared passes, cost
+    and seconds are those of all of them.
     """
 
     level: str
@@ -59,13 +59,15 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class RoundRecord:
-    """What one round did, for statistics, pictures and (later) the pace. Times in seconds.
+    """What one round did, for statistics, pictures and (later) the pace. Times are in seconds.
 
-    `drafted[s]` and `accepted[s]` count tokens of sequence s, `new_tokens[s]` what it gained, bonus included; `work[s]`
-    is what went into its draft. `read[s]` counts tokens of its prompt that were read: a round that has it is one of the
-    prompt's, also the last of them, which brings the first token. `dropped` counts drafts that were late, repeated or
-    for an unknown sequence. The round began at `began` (`time.perf_counter`), with drafting; checking followed. `cost`
-    is what decoders computed and read in it, for all its sequences, by the name of their level.
+    By sequence s: `drafted[s]` and `accepted[s]` count tokens of its draft. `new_tokens[s]` counts the tokens gained,
+    the bonus included. `work[s]` is the work that went into its draft. `read[s]` counts the tokens of its prompt that
+    were read. A sequence in `read` was reading its prompt in this round; the last such round brings its first token.
+
+    `dropped` counts drafts that were late, repeated or for an unknown sequence. The round began at `began`
+    (`time.perf_counter`) with drafting; checking followed. `cost` is what decoders computed and read for all sequences
+    of the round, by the name of their level.
     """
 
     round: int
