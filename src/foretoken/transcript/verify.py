@@ -1,4 +1,4 @@
-"""Proving a record again."""
+"""Verifies records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a record was proven, how many tokens were compared, and if it was not, what differs."""
+    """The result of verifying a record: whether it was proven, how many tokens were compared, and the first difference,
+    if there is one."""
 
     verified: bool
     compared_tokens: int
@@ -38,10 +39,11 @@ class Verification:
 def verify(
     path: str | Path, model: str | Path | None = None, *, draft: str | None = None, threads: int | None = None
 ) -> Verification:
-    """Generate again what a record says, and compare tokens, text and logits, bit for bit.
+    """Generate again from a record, and compare tokens, text and logits, bit for bit.
 
-    model: where the checkpoint is, if not where the record says. draft: what drafts, if not what drafted then; it must
-    prove the same. Raises TranscriptError for a record that cannot be read, is of other files, or of another engine.
+    model: the checkpoint's place, if it is not the one in the record. draft: another draft, with which the record must
+    hold, too. threads: another number of threads. Raises TranscriptError for a record that cannot be read, or that is
+    of other files or of another engine.
     """
     content = read(Path(path))
     chosen = _load_settings(path, content, threads)
@@ -53,7 +55,7 @@ def verify(
     if draft is not None:
         chosen = replace(chosen, draft=draft, num_speculative_tokens=None)
     with _blaming_the_draft(path, recorded=draft is None):
-        name_levels(chosen)  # a wrong name should not cost the reading of all files
+        name_levels(chosen)  # first: a wrong name should not cost reading all files
     generate = _blaming(path, lambda: settings_from_json(content["settings"]))
     if native.module() is None:
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
@@ -76,7 +78,7 @@ def verify(
 
 
 def _compare(path: str | Path, content: dict[str, Any], here: Model, settings: GenerateSettings) -> Verification:
-    """What a record claims against what is generated here: the first difference, if there is one."""
+    """Generate, and compare with a record's claims up to the first difference."""
     text, prompt, tokens = content["prompt"]["text"], tuple(content["prompt"]["tokens"]), content["tokens"]
 
     def differs(what: str, compared: int) -> Verification:
@@ -121,7 +123,7 @@ def _expect_engine(path: str | Path, content: dict[str, Any], here: str, because
 
 
 def _other_circumstances(content: dict[str, Any], here: Model) -> str:
-    """The end of a message about a difference: what the bits may depend on, where it is not as it was."""
+    """The end of a message about a difference: the things on which bits may depend and that are not as they were."""
     was = {**content["arithmetic"], "foretoken": content["provenance"]["versions"]["foretoken"]}
     now = {**arithmetic(here), "foretoken": provenance()["versions"]["foretoken"]}
     others = [
@@ -134,7 +136,7 @@ def _other_circumstances(content: dict[str, Any], here: Model) -> str:
 
 def _find(path: str | Path, content: dict[str, Any], model: str | Path | None) -> Path:
     def is_it(folder: Path) -> None:
-        """Before a hub's weights are fetched: may the configuration be the one?"""
+        """Raise TranscriptError, before a hub's weights are fetched, if the configuration is another."""
         expected = {"config.json": content["files"].get("config.json", "")}
         expect_same(str(path), expected, {"config.json": folder / "config.json"})
 
@@ -151,7 +153,7 @@ def _find(path: str | Path, content: dict[str, Any], model: str | Path | None) -
 
 @contextmanager
 def _blaming_the_draft(path: str | Path, *, recorded: bool) -> Iterator[None]:
-    """Where what drafted then is not here: the message says that anything may draft."""
+    """If the recorded draft is not here, raise a message that says that any draft will do."""
     try:
         yield
     except (DraftSpecError, ModelNotFoundError) as error:
@@ -164,7 +166,7 @@ def _blaming_the_draft(path: str | Path, *, recorded: bool) -> Iterator[None]:
 
 
 def _load_settings(path: str | Path, content: dict[str, Any], threads: int | None) -> LoadSettings:
-    """How the model is loaded: as it was, with the number of threads where the engine's bits depend on it."""
+    """The settings of the recorded load, with the number of threads if the engine's bits depend on it."""
     told = content["settings"]
     wanted = {name: told[name] for name in LOAD_SETTINGS}
     wanted |= {name: told.get(name, before) for name, before in LATER_LOAD_SETTINGS.items()}
@@ -175,7 +177,7 @@ def _load_settings(path: str | Path, content: dict[str, Any], threads: int | Non
 
 
 def _blaming(path: str | Path, make: Callable[[], T]) -> T:
-    """What `make` makes; where a record's content makes no sense to it, the message names the record."""
+    """The result of `make`. An InputError becomes a TranscriptError that names the record."""
     try:
         return make()
     except InputError as error:
