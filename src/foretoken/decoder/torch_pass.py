@@ -92,7 +92,7 @@ class TorchPass:
         return step_by_step(self.run, token, rows)
 
     def _expect_threads(self) -> None:
-        """Raise ContractError in a forked child where PyTorch would wait for ever for threads that only the parent has."""
+        """Raise ContractError in a forked child, where PyTorch would wait for ever for threads of its parent."""
         if os.getpid() == self._process and not (forked.lost() and self._threads > 1):
             return
         device, threads = self._weights.embedding.device, max(self._threads, torch.get_num_threads())
