@@ -133,8 +133,8 @@ def command_line() -> Iterator[str]:
         "",
         "## Choosing tokens",
         "",
-        "Without `--temperature` decoding is greedy. With it tokens are drawn, and what a draft says changes none of "
-        "them: the dice are a function of the seed and of the place in the text "
+        "Without `--temperature` decoding is greedy. With it tokens are drawn, and no draft changes any of "
+        "them: the noise is a function of the seed and of the place in the text "
         "([lossless.md](lossless.md#sampling-the-same-noise-with-drafting-and-without)). The summary tells the seed, "
         "and the same model, prompt and settings with `--seed` give the same text again, with any draft. In this "
         "order: penalties, `--logit-bias`, the form of the output, temperature, `--top-k`, `--top-p`, `--min-p`. "
@@ -190,7 +190,7 @@ def command_line() -> Iterator[str]:
         "",
         "`--audit` decodes the same prompt once more without drafting, in the same process, and compares the tokens: a "
         "line on standard error says `audit: identical`, or at which token the two part and by how much the logits do. "
-        "It costs the time of plain decoding. What was sampled is sampled again, with the same dice.",
+        "It costs the time of plain decoding. What was sampled is sampled again, with the same seeded noise.",
         "",
         "`--record FILE` writes the prompt, the settings, the seed, the tokens, a SHA-256 of their logits and one of "
         "each file of the model that decides something. `foretoken verify FILE` generates again and compares all of "

@@ -1,10 +1,10 @@
-"""Foretoken makes a language model answer faster. Its output stays that of plain decoding, token for token.
+"""Foretoken makes a language model answer faster. The output stays that of plain decoding, token for token.
 
     import foretoken
     model = foretoken.load("PATH_OR_ID", draft="lookup")
     print(model.generate("def add(", max_new_tokens=64).text)
 
-`LoadSettings` and `GenerateSettings` list the settings of the two calls.
+`LoadSettings` lists the settings of `load`, and `GenerateSettings` those of `generate`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# where each public name lives: it is imported when it is first used, so that `import foretoken` is instant
+# the module of each public name: the module is imported at the name's first use, so that `import foretoken` is instant
 _HOMES = {
     "foretoken.api.build": ("load",),
     "foretoken.api.chat": ("Chat",),

@@ -16,9 +16,9 @@
     ├── ContractError (RuntimeError)        a part broke the rules between parts: a bug, ours or a plug-in's
     └── NativeError (RuntimeError)          the native module is required or forced, and cannot be had
 
-Messages are one line, whatever is quoted in them, and say what came, what was expected, and what to do. Each class is
-also the standard exception that it refines, so that `except ValueError` keeps working. To add one: refine the nearest
-class here, and quote its message in a test.
+Messages are one line, whatever they quote. They say what came, what was expected, and what to do. Each class is also
+the standard exception that it refines, so `except ValueError` keeps working. To add one, refine the nearest class here,
+and quote its message in a test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from typing import Any, TypeVar
 
 
 class ForetokenError(Exception):
-    """The root: catch it to catch everything that is not a bug in the calling code. Its message becomes one line."""
+    """The root of all errors: catch it to catch everything that is not a bug in the calling code. Messages become one
+    line."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*(one_line(arg) if isinstance(arg, str) else arg for arg in args))
@@ -113,7 +114,7 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def without_frames(error: Error) -> Error:
-    """An error to keep: without the frames that it came through, which hold whatever was in them, such as caches."""
+    """An error without its traceback, so that it can be kept: frames hold their local variables, such as caches."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None
@@ -122,12 +123,12 @@ def without_frames(error: Error) -> Error:
 
 
 def one_line(text: str) -> str:
-    """Text with what would end the line, or be obeyed by a terminal, written as Python writes it."""
+    """Text in which Python escapes stand for all characters that are not printable, line breaks among them."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def quoted(value: object, most: int = 60) -> str:
-    """A value in a message, as Python writes it; one that is long is cut, and says so, within its quotes."""
+    """A value for a message, as Python writes it. A long one is cut within its quotes, and ends in an ellipsis."""
     try:
         text = re.sub(r"\s*\n\s*", " ", repr(value))  # arrays are written on several lines
     except Exception:  # of numbers with thousands of digits, and of whatever else a caller may give
@@ -137,12 +138,13 @@ def quoted(value: object, most: int = 60) -> str:
 
 
 def cut(text: str, most: int = 60) -> str:
-    """Text in a message without quotes; one that is long is cut, and says so."""
+    """Text for a message, without quotes. A long one is cut, and ends in an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: `; did you mean 'x'?` if one is near, and all that are known."""
+    """The end of a message about an unknown name: `; did you mean 'x'?` if one is near, and all names that are
+    known."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -1,8 +1,8 @@
-"""The rejection rule: accept a draft token with a probability, so that what comes out has the target's distribution.
+"""The rejection rule: accept a draft token with a probability, so that the output has the target's distribution.
 
-It needs the draft's own distributions, and random numbers that are independent of the target's. It is exact in
-distribution, not in tokens: another draft gives another text. It is here for comparison with the literature; the walk
-is the rule that is used.
+The rule needs the draft's own distributions, and random numbers that are independent of the target's. It is exact in
+distribution, not in tokens: another draft gives another text. It serves comparison with the literature; the walk is the
+default.
 
 Sources: Leviathan et al. 2023 and Chen et al. 2023 for chains; SpecInfer (Miao et al. 2023) for several candidates at a
 node, with the residual updated at each; Sequoia (Chen et al. 2024) for candidates drawn without replacement.
@@ -20,14 +20,14 @@ from foretoken.protocol.types import Distribution
 
 
 class Judging(Protocol):
-    """What the rule asks of the target's side, along the path and in order."""
+    """The calls that the rule makes to the target's side, along the path and in order."""
 
     def target_probs(self, node: int) -> Distribution:
-        """The target's distribution after a draft token, or for -1 at the root."""
+        """The target's distribution after a draft token, float64 [V]; -1 is the root."""
         ...
 
     def coin(self, n: int, probability: float) -> bool:
-        """For the nth child of the node at hand: true with this probability."""
+        """For the nth child of the current node: True with this probability."""
         ...
 
     def pick(self, probs: Distribution) -> int:
@@ -35,18 +35,19 @@ class Judging(Protocol):
         ...
 
     def accept(self, token: int) -> None:
-        """A token is accepted; the node after it is asked for next."""
+        """A token was accepted. The calls that follow are about the node after it."""
         ...
 
 
 def reject(
     tokens: Sequence[int], parents: Sequence[int], draft_probs: Mapping[int, Distribution], judging: Judging
 ) -> tuple[list[int], int]:
-    """(accepted, bonus), as `walk` gives them.
+    """Returns (accepted, bonus), as `walk` does.
 
-    draft_probs: what the children of a node were drawn from. A node without it has children that were certain, one
-    after the other; one whose distribution is shorter than the target's gives the rest no probability. A child that its
-    node's distribution cannot have given is passed over.
+    draft_probs: the distributions from which the children of a node were drawn, by node. The children of a node without
+    one were certain, one after the other. A distribution that is shorter than the target's gives the missing tokens no
+    probability; a longer one raises ContractError. A child to which its node's distribution gives no probability is
+    passed over.
     """
     accepted: list[int] = []
     at = -1
@@ -56,7 +57,7 @@ def reject(
         for n, child in enumerate(i for i, parent in enumerate(parents) if parent == at):
             token = tokens[child]
             drawn_from = _certain(token, len(wanted)) if given is None else given
-            if drawn_from[token] <= 0.0:  # a repeated child, say: to take more from what is left would be wrong
+            if drawn_from[token] <= 0.0:  # such as a repeated child, for which the residual must not shrink again
                 continue
             if judging.coin(n, chance(wanted, drawn_from, token)):
                 break
@@ -70,16 +71,16 @@ def reject(
 
 
 def chance(wanted: Distribution, given: Distribution, token: int) -> float:
-    """The probability with which a token drawn from one distribution is accepted as one of another."""
+    """The probability with which a token drawn from `given` is accepted as a token of `wanted`."""
     enough = wanted[token] >= given[token]
     return 1.0 if enough else float(wanted[token] / given[token])
 
 
 def residual(wanted: Distribution, given: Distribution) -> Distribution:
-    """What of a distribution is left to be drawn after a token drawn from another one was rejected."""
+    """The distribution from which to draw after a token drawn from `given` was rejected."""
     left = np.maximum(wanted - given, 0.0)
     total = left.sum()
-    # nothing is left only where both are the same, and then nothing is rejected but by rounding
+    # nothing is left only if both are the same, and then only rounding can reject a token
     return left / total if total > 0.0 else wanted
 
 
@@ -92,7 +93,7 @@ def without(given: Distribution, token: int) -> Distribution:
 
 
 def _given(draft_probs: Mapping[int, Distribution], node: int, size: int) -> Distribution | None:
-    """The distribution of a node's children over the target's tokens: a draft's model may have fewer (less padding)."""
+    """The distribution of a node's children over the target's tokens. A draft model may have fewer (less padding)."""
     given = draft_probs.get(node)
     if given is None or len(given) == size:
         return given

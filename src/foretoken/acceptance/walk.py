@@ -1,23 +1,23 @@
-"""The walk: follow the draft for as long as it says what the target says.
+"""The walk: follow the draft for as long as it agrees with the target.
 
-From the root, step to the child whose token is the target's token there, until there is none; the target's token at
-that point is the bonus. Nothing of the draft but its tokens is used, so the result is what plain decoding gives
-whatever the drafter claims; sampled too, because the target's choice is a function of logits, place and seed.
+From the root, step to the child whose token is the target's token there, until there is no such child. The target's
+token at that point is the bonus. Only the draft's tokens are used, so no draft can change the result of plain decoding.
+This holds for sampled text, too, because the target's choice is a function of logits, place and seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-NOTHING = -1  # what follows where no token does: equal to none of a draft
+NOTHING = -1  # stands for "no token follows"; equal to no token of a draft
 
 
 def walk(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], int]) -> tuple[list[int], int]:
-    """(accepted, bonus): indices of the accepted tokens from the root down, and the token that follows them.
+    """Returns (accepted, bonus): indices of the accepted tokens from the root down, and the token that follows them.
 
-    `choose(i)` is the target's token after draft token i, -1 for the root; it is asked only along the path, and in
-    order, because what it does may depend on what was chosen before (penalties, grammars). It is `NOTHING` where no
-    token follows, which ends the walk.
+    `choose(i)` gives the target's token after draft token i, or -1 for the root. It is called only along the path, and
+    in order, because it may depend on the tokens chosen before (penalties, grammars). If no token follows, it gives
+    `NOTHING`, which ends the walk.
     """
     children: dict[tuple[int, int], int] = {}
     for i, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -34,6 +34,6 @@ def walk(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], 
 
 
 def agreeing(some: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens two runs begin with in common."""
+    """The length of the common prefix of two runs of tokens."""
     differing = (at for at, (one, other) in enumerate(zip(some, others, strict=False)) if one != other)
     return next(differing, min(len(some), len(others)))

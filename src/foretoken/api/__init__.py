@@ -1,1 +1,1 @@
-"""What a user holds: a model, a chat, an audit; and where settings become objects."""
+"""The objects that a user holds (a model, a chat, an audit), and the code that makes them from settings."""

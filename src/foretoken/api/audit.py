@@ -1,4 +1,4 @@
-"""The audit: what was generated, decoded once more plainly, and where the two differ first."""
+"""The audit: decodes a generated text once more, plainly, and finds the first difference."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from foretoken.results.completion import Audit
 
 
 def audit(verifier: Verifier, request: Request, tokens: tuple[int, ...]) -> Audit:
-    """Decode a request plainly, as far as `tokens` go, and compare; it ends at the first difference.
+    """Decode a request plainly, for as many tokens as `tokens` has, and compare. Stops at the first difference.
 
-    The request must be for a sequence that the verifier does not have.
+    The request must be for a sequence that the verifier does not have. Raises the error that ends the plain decoding.
     """
     request = replace(request, max_new_tokens=len(tokens), keep_logits=True)
     position = 0
@@ -32,6 +32,6 @@ def audit(verifier: Verifier, request: Request, tokens: tuple[int, ...]) -> Audi
                     logit, plain_logit = float(row[token]), float(row[plain])
                     return Audit(False, position + 1, position, token, plain, logit, plain_logit)
                 position += 1
-    if position < len(tokens):  # plain decoding has met an end token that the other one passed over
+    if position < len(tokens):  # plain decoding has met an end token that the generation passed over
         return Audit(False, position + 1, position, tokens[position])
     return Audit(True, position)

@@ -1,8 +1,8 @@
-"""Settings become objects here, and in `foretoken.drafters.ladder`, which makes the drafters; nowhere else.
+"""Makes a model from settings. Only this package and `foretoken.drafters.ladder`, which makes the drafters, do so.
 
-checkpoint.py   a folder becomes the target
-levels.py       what stands behind each level of the draft
-build.py        target, drafter and verifier become a model
+checkpoint.py   makes the target from a folder
+levels.py       loads the decoder of each level of the draft
+build.py        makes a model of target, drafter and verifier
 """
 
 from __future__ import annotations
@@ -37,15 +37,17 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     """Load a checkpoint of the Llama family, ready to generate.
 
     model: a folder, a hub id (owner/name), or an embedded model (stdlib-7m, stdlib-1m). settings: the fields of
-    `foretoken.LoadSettings`, e.g. draft="lookup", dtype="float32".
+    `foretoken.LoadSettings`, such as draft="lookup", dtype="float32".
+
+    Raises SettingError or DraftSpecError for a wrong setting or draft, and ModelError if the checkpoint cannot be used.
     """
     chosen = LoadSettings.of(settings)
-    levels = name_levels(chosen)  # before the model: a wrong name should not cost a load
+    levels = name_levels(chosen)  # before the model is loaded: a wrong name should not cost a load
     expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=read_config)
     levels = find_levels(levels, folder)
-    forked.settle()  # weights may be converted, and copies made
-    config = read_config(folder)  # what is no checkpoint is refused as such, not for the files that it lacks
+    forked.settle()  # the load may convert weights and make copies
+    config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
     files = FilesAsRead.note(deciding_files(folder).values())
     config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
     target = decoder_of(config, weights, chosen)
@@ -66,12 +68,13 @@ def with_draft(
     loaded: Loaded | None = None,
     cache: bool | None = None,
 ) -> Model:
-    """Another draft for a model that is loaded: a model with the same weights and tokenizer, and all else of its own.
+    """Another draft for a model that is loaded. The result is a new model that shares weights and tokenizer with it.
 
-    draft, num_speculative_tokens: as in `LoadSettings`; its other settings stay. samplers: what the draft guesses with,
-    if not with the model's own. loaded: what was loaded for other drafts of this model, which is not loaded again; what
-    is, is added. cache: as in `LoadSettings`; None: as the model has it. Raises what `load` raises of a draft, a wrong
-    name before anything is loaded.
+    draft, num_speculative_tokens: as in `LoadSettings`; the model's other settings stay. samplers: for the draft, if
+    not the model's own. loaded: the levels that were loaded for other drafts of this model; they are not loaded again,
+    and new ones are added. cache: as in `LoadSettings`; None: as the model has it.
+
+    Raises what `load` raises for a draft; for a wrong name, before anything is loaded.
     """
     cache = model.settings.cache if cache is None else cache
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
@@ -87,7 +90,7 @@ def _drafting(
     guessing: Samplers | None = None,
     loaded: Loaded | None = None,
 ) -> Model:
-    """A model of a checkpoint and the drafts that its levels name, which are loaded here."""
+    """A model of a checkpoint and of the levels of its draft, which this function loads."""
     target, tokenizer = checkpoint.target, checkpoint.tokenizer
     caches = Caches()
     samplers = Samplers(tokenizer)

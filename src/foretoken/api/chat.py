@@ -1,4 +1,4 @@
-"""A conversation with a model, turn by turn, in which no turn reads again what earlier ones have read."""
+"""A conversation with a model, turn by turn. No turn reads again what earlier turns have read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from foretoken.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Reading:
-    """What a conversation asks of its model: a prompt's tokens, a generation, and to forget what it has read."""
+    """The three calls that a conversation makes to its model: the tokens of a prompt, a generation, and to forget what
+    the model has read."""
 
     tokens_of: Callable[[Prompt], tuple[int, ...]]
     start: Callable[[Prompt, GenerateSettings], Generation]
@@ -28,12 +29,12 @@ class Reading:
 class Chat:
     """A conversation. Made by `Model.chat`.
 
-    A turn gives exactly what a generation would whose prompt is the whole conversation, as the chat template writes it.
-    The target keeps what it has read, so a turn costs the reading of what is new in that prompt; `cached_tokens` of its
-    completion says how much was not. A reply is read again where the tokenizer divides its text otherwise than the
-    model did. The drafts' own models read the whole prompt.
+    A turn gives exactly the output of a generation whose prompt is the whole conversation, as the chat template writes
+    it. The target keeps what it has read, so a turn reads only what is new in that prompt. `cached_tokens` of the
+    turn's completion counts the tokens that were not read again. Part of a reply is read again if the tokenizer divides
+    its text into other tokens than the model did. Draft models read the whole prompt at each turn.
 
-    In a plain conversation there is no template: all texts, of both, are one text, which the model goes on with.
+    A plain conversation has no template. The texts of both sides are joined to one text, which the model continues.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Chat:
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """The conversation so far: a `role` (system, user or assistant) and a `content` each."""
+        """The messages so far, each with a `role` (system, user or assistant) and a `content`."""
         return [dict(each) for each in self._messages]
 
     @property
     def text(self) -> str:
-        """All contents so far, one after the other: of a plain conversation, all there is."""
+        """The contents of all messages so far, joined. For a plain conversation, this is the whole text."""
         return "".join(each["content"] for each in self._messages)
 
     @property
@@ -72,10 +73,12 @@ class Chat:
         return self._prompt
 
     def send(self, text: str, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
-        """Send a text; the reply comes piece by piece. Settings: a `GenerateSettings`, or its fields by name.
+        """Send a text; iterate the stream for the pieces of the reply. Settings: a `GenerateSettings`, or its fields.
 
-        A stream that is closed early leaves in the conversation what had come by then, and nothing of a turn that had
-        not begun to reply. A turn that fails leaves the conversation as it was.
+        If the stream is closed early, the conversation keeps the text and the part of the reply that came. If no reply
+        came, or if the turn fails, the conversation stays as it was.
+
+        Raises InputError while the last turn has not ended.
         """
         self._expect_idle()
         chosen = GenerateSettings.chosen(chosen, settings)
@@ -89,7 +92,7 @@ class Chat:
         return Stream(turn)
 
     def take_back(self) -> str:
-        """Take the last turn back, reply and all, as if it had not been; the text that was sent."""
+        """Take the last turn back, the text and its reply. Returns that text. Raises InputError if there is no turn."""
         self._expect_idle()
         if len(self._messages) == len(self._beginning):
             raise InputError("the conversation has no turn yet, so there is none to take back; send a text first")
@@ -100,7 +103,7 @@ class Chat:
         return sent["content"]
 
     def reset(self) -> None:
-        """Begin anew: nothing stays but the system message."""
+        """Begin anew: only the system message stays."""
         self._expect_idle()
         self._messages = list(self._beginning)
         self._prompt = None
@@ -108,7 +111,7 @@ class Chat:
         self._reading.forget()
 
     def begin(self, system: str | None) -> None:
-        """Begin anew, with another system message, or with none."""
+        """Begin anew with another system message, or (None) with none."""
         self._expect_idle()
         self._beginning = self._beginning_with(system)
         self.reset()
@@ -158,7 +161,7 @@ class Chat:
         self._changes += 1
 
     def _expect_idle(self) -> None:
-        # asked of the turn itself: a note that somebody must take back stays where an interruption skips that
+        # the turn's own state decides: a flag would stay set if an interruption skipped the line that clears it
         turn = None if self._begun is None else self._begun()
         if turn is not None and getgeneratorstate(turn) != GEN_CLOSED:
             raise InputError("the last turn has not ended; iterate its stream to the end, or close it")

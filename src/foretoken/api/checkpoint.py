@@ -1,4 +1,4 @@
-"""A checkpoint as it was loaded: the model that is to answer faster, before anything drafts for it."""
+"""A checkpoint as it was loaded: the target, before anything drafts for it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from foretoken.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`name` is what the caller called it, `folder` where it was found. `files` are those that decide what it says, as
-    they were when they were read; None of a model that came from none."""
+    """A loaded target. `name` is the caller's name for it, and `folder` the folder where it was found. `files` are the
+    files that decide its output, as they were when they were read; None for a model that was not read from files."""
 
     target: Decoder
     tokenizer: Tokenizer | None
@@ -32,7 +32,11 @@ class Checkpoint:
 def read_checkpoint(
     folder: Path, settings: LoadSettings, *, besides: int = 0
 ) -> tuple[DecoderConfig, Weights, Tokenizer | None]:
-    """What a folder holds. besides: bytes that will be taken for other things, before or while the weights are used."""
+    """The configuration, weights and tokenizer in a folder.
+
+    besides: bytes of memory that other things will need, before or while the weights are used. Raises CheckpointError
+    if tokenizer and model do not fit together.
+    """
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
@@ -44,7 +48,7 @@ def read_checkpoint(
 
 
 def weights_of(folder: Path, config: DecoderConfig, settings: LoadSettings, besides: int = 0) -> Weights:
-    """The weights in a folder, in the type, on the device and in the home that the settings ask for."""
+    """The weights in a folder, with the type, the device and the home that the settings ask for."""
     return load_weights(
         folder,
         config,
@@ -57,16 +61,17 @@ def weights_of(folder: Path, config: DecoderConfig, settings: LoadSettings, besi
 
 
 def decoder_of(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:
-    """A decoder that keeps the promise that the settings ask for, or the best one there is."""
-    # "auto" asks for "exact" and takes what there is: `target.promise`
+    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep."""
+    # "auto" asks for "exact" and takes what is possible: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
     return Decoder(config, weights, threads=settings.threads, promise=asked)
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
-    """The end tokens: from generation_config.json, else config.json, else the tokenizer. May be several, or none."""
+    """The end tokens: from generation_config.json, else from config.json, else from the tokenizer. May be several, or
+    none. Raises CheckpointError for an id that is not a token of the model."""
     for name in ("generation_config.json", "config.json"):
-        if os.path.lexists(folder / name):  # a link that leads nowhere is no reason to go on with other end tokens
+        if os.path.lexists(folder / name):  # a broken link must be an error, not lead to the end tokens of another file
             found = read_json(folder / name).get("eos_token_id")
             if found is not None:
                 ids = found if isinstance(found, list) else [found]
@@ -81,7 +86,7 @@ def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | 
 
 
 def expect_device(device: str) -> None:
-    """Refuse a GPU that is not there."""
+    """Raise SettingError for a GPU that PyTorch does not see."""
     if device == "cpu":
         return
     import torch

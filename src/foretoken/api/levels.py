@@ -1,4 +1,4 @@
-"""What stands behind the levels of a draft: other checkpoints, and low-bit copies of the target, read or made."""
+"""Loads the decoders of a draft's levels: other checkpoints, and low-bit copies of the target, read or made."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-DRAFT_INPUTS = "int8"  # what rows are rounded to before they meet a draft's low-bit weights, unless the draft says
+DRAFT_INPUTS = "int8"  # to what rows are rounded before a draft's low-bit weights, unless the draft names it
 
 
 class LoadedAs(NamedTuple):
-    """What decides what a level is loaded from. `called` too: no two levels of one ladder share a decoder, whose
-    buffers one pass at a time has."""
+    """Two levels with equal values here may share a loaded decoder. `called` is among the values, so that no two levels
+    of one ladder share a decoder: its buffers serve one pass at a time."""
 
     called: str
     folder: Path | None
@@ -42,12 +42,12 @@ Loaded = dict[LoadedAs, LoadedLevel]
 
 
 def loaded_as(level: Level) -> LoadedAs:
-    """What a level is loaded from."""
+    """The key under which a level's decoder is kept."""
     return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers)
 
 
 def memory_of_copies(levels: list[Level], config: DecoderConfig) -> int:
-    """Bytes of memory that low-bit copies will take, made or read. config: the target's."""
+    """Bytes of memory that the low-bit copies of a draft will take, whether made or read. config: the target's."""
     return sum(
         size_in(
             level.format,
@@ -60,8 +60,10 @@ def memory_of_copies(levels: list[Level], config: DecoderConfig) -> int:
 
 
 def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
-    """What stands behind a level that `find_levels` has found: another checkpoint, or a copy of the target, which lies
-    in `folder`. With its tokenizer, where it has one of its own."""
+    """Load the decoder of a level that `find_levels` has found: another checkpoint, or a copy of the target.
+
+    folder: the target's. The result has a tokenizer if the level has one of its own.
+    """
     began = perf_counter()
     config, weights, tokenizer = target.config, target.weights, None
     copy = None if level.folder is None else beside.describe(level.folder)
@@ -94,8 +96,8 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
 def _low_bit(
     level: Level, folder: Path, config: DecoderConfig, weights: Weights, settings: LoadSettings
 ) -> tuple[Weights, beside.About | None]:
-    """Weights in the level's format: read from the copy beside the folder that they come from, if one lies there,
-    otherwise made."""
+    """Weights in the level's format: read from the copy beside `folder` if there is one, otherwise cast from
+    `weights`."""
     assert level.format is not None
     began = perf_counter()
     called = level.format.label if level.is_copy else f"{level.called} in {level.format.label}"
@@ -111,7 +113,7 @@ def _low_bit(
             spec = other.format.label if level.is_copy else in_format(level.name, other.format)
             log.debug("beside the model lies %s: --draft %s would read that instead", other.folder, spec)
         rows = weights
-        if weights.layouts != {"rows"}:  # of an instruction set's own layout nobody else can make anything
+        if weights.layouts != {"rows"}:  # a cast reads rows, not an instruction set's own layout
             rows = weights_of(folder, config, replace(settings, weights="mapped"))
         coded = cast(rows, config, level.format, own=level.own_layers, threads=settings.threads)
         made, how = copy_of(weights, config, coded, inputs=_inputs(level)), "cast"
@@ -125,14 +127,14 @@ def _inputs(level: Level) -> str:
 
 
 def _tell(called: str, weights: Weights, how: str, began: float) -> None:
-    """What a low-bit draft is and how long that took."""
+    """Log what a low-bit draft is, and how long loading it took."""
     bytes_read = sum(linear.nbytes for linear in weights.linears)
     log.info("%s: %s, %s in %.1f s", called, size(bytes_read), how, perf_counter() - began)
     warn_if_inflated(called, weights)
 
 
 def warn_if_inflated(called: str, weights: Weights) -> None:
-    """Say where low-bit weights run in PyTorch."""
+    """Log a warning if low-bit weights run in PyTorch."""
     why = why_not(weights)
     if why is not None:
         log.warning(

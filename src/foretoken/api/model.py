@@ -1,4 +1,4 @@
-"""What a user holds: a loaded model that generates, streams and converses."""
+"""The loaded model: it generates, streams and holds conversations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from foretoken.text.messages import Prompt
 
 
 class Model:
-    """A target and what drafts for it. Made by `foretoken.load`.
+    """A target and the draft that speeds it up. Made by `foretoken.load`.
 
-    `name` is what the caller called it, `folder` where it was found, `settings` what it was loaded with. `files` are
-    those that decide its output, as they were when they were read; None of a model that came from none. `levels` are
-    the names of its draft's, nearest to the target first; `budgets` say how much each may draft in a round; `decoders`
-    are those that stand behind them, by these names, and the `target`.
+    `name` is the caller's name for the model, `folder` the folder where it was found, and `settings` the settings of
+    the load. `files` are the files that decide its output, as they were when they were read; None for a model that was
+    not read from files. `levels` are the names of the draft's levels, nearest to the target first. `budgets` says how
+    much each level may draft in a round. `decoders` holds the decoders of the levels by these names, and the `target`.
     """
 
     def __init__(
@@ -73,20 +73,26 @@ class Model:
 
     @property
     def num_speculative_tokens(self) -> int:
-        """Most draft tokens a round."""
+        """The most tokens that the first level drafts in a round."""
         return next(iter(self.budgets.values())).rows
 
     @property
     def context_length(self) -> int:
-        """How many tokens prompt and output may have together."""
+        """The most tokens that prompt and output may have together."""
         return self._verifier.context_length
 
     def __repr__(self) -> str:
         return f"<foretoken.Model {self.name}, draft {self.draft!r}, promise {self.promise!r}>"
 
     def generate(self, prompt: Prompt, chosen: GenerateSettings | None = None, /, **settings: Any) -> Completion:
-        """Continue a prompt: text, token ids, or messages (a `role` and a `content` each), which the model answers, as
-        its chat template has them. Settings: a `GenerateSettings`, or its fields by name."""
+        """Continue a prompt. Settings: a `GenerateSettings`, or its fields by name.
+
+        prompt: text, token ids, or messages, each with a `role` and a `content`. The chat template writes messages as
+        text, and the model answers them.
+
+        Raises PromptError or SettingError for a prompt or a setting that cannot be used, GrammarError for a grammar,
+        and NumericsError at a NaN.
+        """
         stream = self.stream(prompt, chosen, **settings)
         for _ in stream:
             pass
@@ -95,7 +101,7 @@ class Model:
     def completions(
         self, prompt: Prompt, chosen: GenerateSettings | None = None, /, **settings: Any
     ) -> list[Completion]:
-        """`n` continuations of a prompt, which share the passes of the model. Each is what it would be alone."""
+        """`n` continuations of a prompt, which share the passes of the model. Each is the same as it would be alone."""
         chosen = GenerateSettings.chosen(chosen, settings)
         run = self._run(self._requests.of(prompt, chosen), chosen)
         return exhausted(run)
@@ -134,15 +140,15 @@ class Model:
         at_once: int = 8,
         **settings: Any,
     ) -> list[Completion] | Iterator[tuple[int, Completion]]:
-        """Continue many prompts, which share the passes of the model: item i is what `generate(prompts[i])` gives, bit
-        for bit, sooner than one after the other.
+        """Continue many prompts, which share the passes of the model. Item i of the result is the same, bit for bit, as
+        `generate(prompts[i])`, and all items together come sooner than one after the other.
 
-        prompts: each as `generate` takes it. as_completed: an iterator of (index, completion) instead, in the order in
-        which they are done; closing it cancels the rest. at_once: how many are generated side by side; each needs
-        memory for its keys and values. Settings as in `generate`.
+        prompts: each as in `generate`. as_completed: return an iterator of (index, completion) instead, in the order of
+        completion; closing the iterator cancels the rest. at_once: how many prompts are generated side by side; each
+        needs memory for its keys and values. Settings: as in `generate`.
 
-        Where some prompts fail, the others are finished. Then one `BatchError` is raised, whose `completions` has what
-        was generated, None for each prompt that failed, and whose `errors` say why, by index.
+        If some prompts fail, the others are finished first. Then one `BatchError` is raised: its `completions` has a
+        completion for each prompt, None for those that failed, and its `errors` has the reasons by index.
         """
         chosen = GenerateSettings.chosen(chosen, settings)
         prompts = several(prompts, chosen, as_completed, at_once)
@@ -158,8 +164,8 @@ class Model:
         return [found[index] for index in sorted(found)]
 
     def stream(self, prompt: Prompt, chosen: GenerateSettings | None = None, /, **settings: Any) -> Stream:
-        """The same as `generate`, piece by piece: iterate it; `completion` is there afterwards. Closing it cancels:
-        `completion` has what came so far then."""
+        """The same as `generate`, piece by piece. Iterate the stream; then its `completion` has the whole. Closing the
+        stream cancels the generation; then its `completion` has what had come."""
         chosen = GenerateSettings.chosen(chosen, settings)
         if chosen.n != 1:
             raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
@@ -168,7 +174,8 @@ class Model:
     def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
         """A conversation, which keeps what the model has read from one turn to the next.
 
-        system: what the model is told beforehand. plain: it goes on with the text, without a chat template.
+        system: the system message. plain: without a chat template, the model continues the text. Raises PromptError if
+        the model has no tokenizer, or no chat template where one is needed.
         """
         conversation = next(self._conversations)
         reading = Reading(
@@ -179,7 +186,7 @@ class Model:
         return Chat(reading, self.tokenizer, name=self.name, system=system, plain=plain)
 
     def _run(self, requests: Sequence[Request], settings: GenerateSettings) -> Generation:
-        """Pieces, with the index of the request that each belongs to, as they come; at last the completions."""
+        """Yields pieces as they come, each with the index of its request. Returns the completions."""
         done: dict[int, Completion] = {}
         left: list[tuple[int, Ended]] = []
         prompts = [partial(self._prepared, request, settings) for request in requests]
@@ -198,7 +205,8 @@ class Model:
     def _many(
         self, prompts: Sequence[Prompt], settings: GenerateSettings, at_once: int
     ) -> Generator[tuple[int, Completion]]:
-        """Completions as they are done, with the indices of their prompts; at last what failed."""
+        """Yields completions as they are done, with the indices of their prompts. Raises BatchError at the end if some
+        failed."""
 
         def prepare(prompt: Prompt) -> tuple[Request, Output]:
             (request,) = self._requests.of(prompt, settings)
@@ -226,9 +234,9 @@ class Model:
     def _generating(
         self, prompts: Sequence[Prepare], at_once: int, left: list[tuple[int, Ended]] | None = None
     ) -> Generator[Event]:
-        """A loop of this call's own. left: gets what had come of prompts under way, if it is closed."""
+        """A loop of this call's own. left: if the loop is closed, the prompts under way are added to it."""
         s = self.settings
-        # by the rejection rule the text depends on the draft, which must not depend on who else is there
+        # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = None if s.rule == "rejection" else s.shared_rows
         schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared)
         events = generating(
@@ -246,7 +254,7 @@ class Model:
         return trusted(events, len(prompts), self._mapped)
 
     def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
-        """Raises what it ended with, and what an audit ends with."""
+        """The completion of a sequence that has ended. Raises the error that ended it, or its audit."""
         if ended.error is not None:
             raise ended.error
         request, output, records = ended.request, ended.output, ended.records
@@ -258,9 +266,9 @@ class Model:
         sampled = request.sampling.temperature > 0
         stats = summarise(records, request.sequence, self.levels)
         stats = replace(stats, plain_tokens_per_second=plain_speed(records, request.sequence))
-        if stats.cost:  # a decoder that had nothing to do is told, too
+        if stats.cost:  # decoders that had nothing to do are listed, too
             stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
-        # it shares nothing with the first; of a prompt that was another's it reads all
+        # the audit shares nothing with the generation: it reads the whole prompt itself
         again = replace(request, sequence=self._requests.new_sequence(), conversation=None, prompt_of=None)
         whole = output.finish_reason != "cancelled"
         audited = audit(self._verifier, again, tokens) if settings.audit and whole else None
@@ -271,7 +279,7 @@ class Model:
             text="".join(piece.text for piece in output.pieces),
             finish_reason=output.finish_reason,
             origins=tuple(piece.origin for piece in output.pieces),
-            # the rejection rule keeps the distribution, which is no promise about tokens
+            # the rejection rule keeps the distribution, and promises nothing about the tokens
             promise="algorithmic" if sampled and self.settings.rule == "rejection" else self.promise,
             draft=self.draft,
             stats=stats,
@@ -289,11 +297,12 @@ class Model:
         )
 
     def describe(self, token: int) -> str:
-        """A token as people read it: its text in quotes, or its number where it has no text of its own."""
+        """A token for people to read: its text in quotes, or its number if it has no text of its own."""
         known = self.tokenizer is not None and 0 <= token < self.target.config.vocab_size
         text = self.tokenizer.decode([token]) if self.tokenizer is not None and known else ""
         return f"token {token}" if not text or "\ufffd" in text else repr(text)
 
     def tokens_of(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context."""
+        """The tokens of a prompt. Raises PromptError if there are none, if the model does not know one, or if the
+        context has no room for one more."""
         return self._requests.tokens_of(prompt)

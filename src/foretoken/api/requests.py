@@ -1,4 +1,4 @@
-"""From prompts and settings to requests, each checked before anything is computed."""
+"""Makes requests of prompts and settings, and checks each before anything is computed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
 
 
 class HasTokens(Protocol):
-    """What a model knows of its tokens. A caller may replace either, so both are asked for each time."""
+    """A model's tokenizer and end tokens. A caller may replace either, so both are read for each request."""
 
     tokenizer: Tokenizer | None
     end_tokens: frozenset[int]
 
 
 class Requests:
-    """Makes the requests for one model. rule: by which its drafts are judged."""
+    """Makes the requests for one model. rule: the rule that judges its drafts."""
 
     def __init__(self, model: HasTokens, verifier: Verifier, rule: str) -> None:
         self._model = model
@@ -32,11 +32,11 @@ class Requests:
         self._numbers = itertools.count()
 
     def new_sequence(self) -> int:
-        """A number that no sequence has had."""
+        """A number that no sequence of this model has had."""
         return next(self._numbers)
 
     def of(self, prompt: Prompt, settings: GenerateSettings, conversation: int | None = None) -> list[Request]:
-        """One request a completion."""
+        """One request for each completion. Raises PromptError or SettingError."""
         self.expect_usable(settings)
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
         first = self.new_sequence()
@@ -57,7 +57,7 @@ class Requests:
         ]
 
     def expect_usable(self, settings: GenerateSettings) -> None:
-        """Refuse settings that this model cannot follow, whatever the prompt is."""
+        """Raise SettingError for settings that this model cannot follow, whatever the prompt is."""
         if settings.audit:
             expect_repeatable(self._rule, settings, "an audit")
         if settings.stops and self._model.tokenizer is None:
@@ -83,16 +83,17 @@ class Requests:
         )
 
     def tokens_of(self, prompt: Prompt) -> tuple[int, ...]:
-        """A prompt's tokens, checked: some, known to the model, and room for at least one more in the context.
+        """The tokens of a prompt. The chat template writes messages, up to where the reply begins.
 
-        Messages are written as the model's chat template has them, up to where the reply begins.
+        Raises PromptError if there are no tokens, if the model does not know one, or if the context has no room for one
+        more.
         """
         tokenizer = self._model.tokenizer
         if isinstance(prompt, str):
             if tokenizer is None:
                 raise PromptError("the checkpoint has no tokenizer, so it cannot read text; give token ids")
             expect_whole(prompt, "the prompt")
-            tokens = tuple(tokenizer.encode(prompt)) if prompt else ()  # some begin even nothing with a token
+            tokens = tuple(tokenizer.encode(prompt)) if prompt else ()  # some tokenizers give a token for empty text
         elif are_messages(prompt):
             messages = checked(cast("Sequence[Mapping[str, Any]]", prompt))
             if tokenizer is None or not tokenizer.has_chat_template:
@@ -123,11 +124,12 @@ class Requests:
 
 
 def several(prompts: Iterable[Prompt], settings: GenerateSettings, as_completed: object, at_once: object) -> list[Any]:
-    """The prompts of `generate_many`; refuses one prompt, and what else it was not given as it takes it."""
+    """The prompts of `generate_many` as a list. Raises SettingError for a single prompt, or for other wrong
+    arguments."""
     if settings.n != 1:
         raise SettingError(f"n is {settings.n}, and here each prompt has one completion; repeat the prompt instead")
     each: list[Any] = list(prompts) if isinstance(prompts, Iterable) and not isinstance(prompts, str | bytes) else [0]
-    if each and (all(isinstance(item, int) for item in each) or are_messages(each)):  # what one prompt is made of
+    if each and (all(isinstance(item, int) for item in each) or are_messages(each)):  # the parts of a single prompt
         raise SettingError(f"prompts is {quoted(prompts)}, expected several prompts; give one prompt to `generate`")
     if not isinstance(as_completed, bool):
         raise SettingError(f"as_completed is {quoted(as_completed)}, expected True or False")

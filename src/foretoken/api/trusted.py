@@ -1,4 +1,4 @@
-"""Generations from weights that are mapped from files: only as long as the files are what they were."""
+"""Generations from weights that are mapped from files. They end as soon as a file has changed since it was loaded."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from foretoken.loop.generating import Ended, Event
 
 
 def trusted(events: Generator[Event], count: int, mapped: Sequence[MappedFiles]) -> Generator[Event]:
-    """Events of a loop over so many prompts, while the files that weights are mapped from are what they were. They are
-    looked at before a pass reads them, and again before what came of it is passed on."""
+    """The events of a loop over `count` prompts, as long as the mapped files are unchanged. The files are looked at
+    before a pass reads them, and again before an event of that pass is passed on. If a file has changed, each prompt
+    that has not ended gets the error as its outcome."""
     left = set(range(count))
     with closing(events):
         while (error := changed(mapped)) is None:
@@ -28,5 +29,5 @@ def trusted(events: Generator[Event], count: int, mapped: Sequence[MappedFiles])
 
 
 def changed(mapped: Sequence[MappedFiles]) -> ForetokenError | None:
-    """What is wrong where a file has changed since it was loaded."""
+    """The error for the first file that has changed since it was loaded; None if none has."""
     return next((error for files in mapped if (error := files.changed()) is not None), None)

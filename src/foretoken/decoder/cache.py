@@ -1,8 +1,8 @@
 """Keys and values of one sequence: a committed prefix, then scratch.
 
-A pass writes the rows that it computes into scratch *slots*; `commit` turns one path of slots into prefix and forgets
-the rest. A *view* is a cache that begins where another one's prefix ends: a drafter reads that prefix, writes and
-commits in the view's own memory, and throws it away. Views stack, and may cover only some of the layers.
+A pass writes the rows that it computes into scratch *slots*. `commit` turns one path of slots into prefix and forgets
+the rest. A *view* is a cache that begins where the prefix of another cache ends: a drafter reads that prefix, writes
+and commits in the view's own memory, and drops the view. Views stack, and may cover only some of the layers.
 
                   position 0 ............. base ........... length
     a cache       | prefix                                  | slot 0 | slot 1 | ...
@@ -27,25 +27,25 @@ _writers = itertools.count(1)
 
 
 def new_writer() -> int:
-    """A tag that no pass had before: what a pass wrote can be told from everything else that lies in scratch."""
+    """A tag that no pass had before. It tells the rows of one pass from everything else in scratch."""
     return next(_writers)
 
 
 class Cache:
-    """Keys and values of one sequence, or (with a parent) a view."""
+    """Keys and values of one sequence or, with a parent, a view."""
 
     def __init__(self, layers: range, memory: Memory, parent: Cache | None = None, base: int = 0) -> None:
-        """memory: of so many layers, without any position yet. parent, base: of a view, whose first position is
-        `base`."""
+        """memory: for these layers, without any position yet. parent: for a view, the cache under it. base: the first
+        position of the view's own memory."""
         self.layers = layers
         self.parent = parent
         self.base = base
         self.length: int = self.base  # committed positions, the parent's included
-        self._truncations = 0  # which pull the ground from under views
+        self._truncations = 0  # each makes the views on this cache unusable
         self._parent_truncations = 0 if parent is None else parent._truncations
-        self.epoch = 0  # counts how often scratch was given up: rows that were placed before belong nowhere
+        self.epoch = 0  # counts how often scratch was discarded: rows that were placed before have no slots any more
         self.writers = 0  # passes that write to this memory by address
-        self._parents: list[int] = []  # of each slot: a slot, or -1 for the end of the prefix
+        self._parents: list[int] = []  # the parent of each slot: a slot, or -1 for the end of the prefix
         self._depths: list[int] = []
         self.linear = True  # whether each slot's parent is the slot before it
         self._memory = memory
@@ -59,7 +59,10 @@ class Cache:
         return len(self._parents)
 
     def place(self, parents: Sequence[int]) -> range:
-        """Reserve a slot for each of some rows. A parent is a slot reserved before, or -1 for the end of the prefix."""
+        """Reserve a slot for each row. A parent is an earlier slot, or -1 for the end of the prefix. Returns the slots.
+
+        Raises ContractError for a parent that is not an earlier slot.
+        """
         self._expect_ground()
         first = self.scratch
         for slot, parent in enumerate(parents, first):
@@ -75,7 +78,7 @@ class Cache:
         return range(first, self.scratch)
 
     def position(self, slot: int) -> int:
-        """Where the row in a slot stands in the sequence."""
+        """The position in the sequence of the row in a slot."""
         return self.length + self._depths[slot]
 
     def parent_of(self, slot: int) -> int:
@@ -91,7 +94,7 @@ class Cache:
         return path[::-1]
 
     def write(self, layer: int, slots: range, keys: torch.Tensor, values: torch.Tensor, writer: int) -> None:
-        """Store rows [len(slots), kv_heads, head_dim] of one layer and tag them with their writer."""
+        """Store rows of one layer and tag them with their writer. keys, values: [len(slots), kv_heads, head_dim]."""
         at = self._layer(layer)
         start = self.length - self.base
         span = slice(start + slots.start, start + slots.stop)
@@ -101,16 +104,16 @@ class Cache:
         memory.tags[at, span] = writer
 
     def tag(self, layers: range, slots: range, writer: int) -> None:
-        """Note who wrote some slots in some layers, where the writing itself went by address."""
+        """Tag some slots in some layers with their writer, after native code has written them by address."""
         start = self.length - self.base
         first = self.layers.start
         rows = slice(start + slots.start, start + slots.stop)
         self._memory.tags[layers.start - first : layers.stop - first, rows] = writer
 
     def addresses(self) -> Places:
-        """Where a pass writes, and where the prefix lies that it reads.
+        """The addresses to which a pass writes, and from which it reads the prefix.
 
-        A cache under this view may grow meanwhile, in another thread: the prefix stays where it was.
+        A cache under this view may grow meanwhile in another thread. The addresses of the prefix stay valid.
         """
         own = self._memory
         own.expect_room(self._used)
@@ -127,7 +130,7 @@ class Cache:
         return Places(own.address(self.length - self.base, self.layers.start), prefix[::-1], memory)
 
     def lineage(self) -> Iterator[Cache]:
-        """This cache, and those under it, if it is a view."""
+        """This cache and, if it is a view, all caches under it."""
         at: Cache | None = self
         while at is not None:
             yield at
@@ -135,7 +138,7 @@ class Cache:
 
     @property
     def kind(self) -> str:
-        """What it holds for each position, in words: only caches of one kind may take each other's place."""
+        """The shape and type of a position, in words. Only caches of one kind may take each other's place."""
         _, _, kv_heads, head_dim = self._memory.keys.shape
         return f"{kv_heads} heads of {head_dim}, {str(self._memory.keys.dtype).removeprefix('torch.')}"
 
@@ -149,10 +152,11 @@ class Cache:
     # -- prefix -----------------------------------------------------------------------------------------------------
 
     def commit(self, path: Sequence[int], writer: int) -> None:
-        """Make one path of slots part of the prefix; forget all other scratch.
+        """Make one path of slots part of the prefix, and forget all other scratch.
 
-        Refuses a path that is not one, and slots that `writer` has not written in every layer: a drafter's rows can
-        never become the target's. The watermark moves last: a commit that is broken off has left the prefix as it was.
+        Raises ContractError if the slots are not a path, or if `writer` has not written each of them in every layer: a
+        drafter's rows can never become the target's. `length` changes last, so a commit that is broken off leaves the
+        prefix as it was.
         """
         self._expect_ground()
         previous = -1
@@ -171,14 +175,14 @@ class Cache:
                 f"slot {path[row]} of layer {self.layers[layer]} was not written by the pass that commits it"
             )
         if not in_order:
-            # a commit that is broken off between the moves must not be tried again: these slots are nobody's now
+            # a commit that is broken off between the moves must not be tried again, so the slots lose their tags
             memory.tags[:, start : start + self.scratch] = UNWRITTEN
             memory.move(path, start)
         self.discard()
         self.length += len(path)
 
     def truncate(self, length: int) -> None:
-        """Keep the first `length` positions. Views made before become unusable."""
+        """Keep only the first `length` positions, and no scratch. Views that were made before become unusable."""
         if not self.base <= length <= self.length:
             raise ContractError(f"cannot truncate to {length}; expected {self.base} to {self.length}")
         self.discard()
@@ -191,7 +195,7 @@ class Cache:
     def read(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a layer, [length + scratch, kv_heads, head_dim]: prefix by position, then slots in order.
 
-        Rows that nobody wrote hold anything, NaN included; a reader must pick, not mask.
+        A row that no pass has written may hold anything, NaN included. So a reader must pick rows, not mask them.
         """
         at = self._layer(layer)
         stop = self.length - self.base + self.scratch
@@ -203,7 +207,7 @@ class Cache:
         return torch.cat((below_keys[: self.base], keys)), torch.cat((below_values[: self.base], values))
 
     def view(self, layers: range | None = None, length: int | None = None) -> Cache:
-        """A view on this cache's prefix, of all its layers or some, and of its first `length` positions at most."""
+        """A view on this cache's prefix: of all its layers or some, and of at most its first `length` positions."""
         layers = self.layers if layers is None else layers
         for layer in layers:
             self._layer(layer)
@@ -211,7 +215,7 @@ class Cache:
         return self._like(layers, parent=self, base=held if length is None else max(0, min(held, length)))
 
     def copy(self, length: int) -> Cache:
-        """A cache of its own with the first `length` positions of this one."""
+        """A new cache with memory of its own and the first `length` positions of this one."""
         self._expect_root("copy", length)
         other = self._like(self.layers)
         other._reserve(length)
@@ -220,8 +224,8 @@ class Cache:
         return other
 
     def handed_over(self, length: int) -> Cache:
-        """A cache with the memory of this one and its first `length` positions, and nothing else of it: whatever a
-        sequence that was broken off has left (scratch, counts of writers) stays behind. This one is used no more."""
+        """A new cache that takes over the memory and the first `length` positions of this one. Whatever an interrupted
+        sequence has left (scratch, counts of writers) stays behind. This cache must not be used any more."""
         self._expect_root("hand over", length)
         other = self._like(self.layers)
         other._memory = self._memory
@@ -256,7 +260,7 @@ class Cache:
 
     @property
     def _used(self) -> int:
-        """Positions of its own memory that hold something, or are to."""
+        """Positions of the own memory that are in use: committed ones and slots."""
         return self.length - self.base + self.scratch
 
     def _reserve(self, rows: int) -> None:

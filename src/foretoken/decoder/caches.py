@@ -1,4 +1,4 @@
-"""The target's caches by sequence: what a verifier has in common with a drafter that shares its cache."""
+"""The target's caches by sequence, which a verifier shares with a drafter that drafts on views of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ More = TypeVar("More")
 
 
 class Caches:
-    """Owned by the verifier. A drafter is given it as `foretoken.decoder.views.Views`, which only makes views."""
+    """The verifier owns these caches. A drafter gets them as `foretoken.decoder.views.Views`, and can only make views
+    on them."""
 
     def __init__(self) -> None:
         self._caches: dict[int, Cache] = {}
@@ -25,17 +26,17 @@ class Caches:
         self._caches[sequence] = cache
 
     def expect_new(self, sequence: int) -> None:
-        """Refuse a sequence that is there."""
+        """Raise ContractError if a sequence has a cache already."""
         if sequence in self._caches:
             raise ContractError(f"sequence {sequence} has begun already")
 
     def replace(self, sequence: int, cache: Cache) -> None:
-        """Give a sequence that is there another cache."""
+        """Give a sequence that has a cache another one."""
         assert sequence in self._caches
         self._caches[sequence] = cache
 
     def close(self, sequence: int) -> None:
-        """Forget a sequence; one that is not there is forgotten already."""
+        """Forget the cache of a sequence, if it has one."""
         self._caches.pop(sequence, None)
 
     def __contains__(self, sequence: int) -> bool:
@@ -48,13 +49,13 @@ class Caches:
             raise ContractError(f"sequence {sequence} has not begun, or has ended") from None
 
     def view(self, sequence: int, layers: range | None = None, length: int | None = None) -> Cache:
-        """A window on a sequence's committed keys and values, of its first `length` positions at most."""
+        """A view on a sequence's committed keys and values, of at most its first `length` positions."""
         return self[sequence].view(layers, length)
 
 
 @dataclass(frozen=True)
 class Kept(Generic[More]):
-    """A cache between two sequences, the tokens that it holds, and what else was kept of them."""
+    """A cache that is kept between two sequences of a conversation, the tokens in it, and what else is kept of them."""
 
     cache: Cache
     tokens: tuple[int, ...]
@@ -62,26 +63,24 @@ class Kept(Generic[More]):
 
 
 class KeptCaches(Generic[More]):
-    """Caches of conversations between their turns: what two prompts begin with in common is read once."""
+    """Caches of conversations between their turns. The common prefix of two prompts is read once."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Kept[More]] = {}
 
     def put(self, conversation: int, cache: Cache, tokens: Sequence[int], more: More) -> None:
-        """Keep a cache, of which `tokens` are known to be what it holds from the beginning: no more of it is kept."""
+        """Keep a cache that begins with `tokens`. Positions behind these tokens are not kept."""
         length = min(cache.length, len(tokens))
         self._kept[conversation] = Kept(cache.handed_over(length), tuple(tokens[:length]), more)
 
     def take(self, conversation: int, prompt: Sequence[int]) -> Kept[More] | None:
-        """What was kept, its cache cut to what it has in common with a prompt, but for the prompt's last token.
-
-        That one must be read anyhow: nobody kept what follows it. None if nothing was kept.
-        """
+        """Take what was kept; None if nothing was. The cache is cut to the prefix that it shares with a prompt, without
+        the prompt's last token: that one must be read anyway, for the token that follows it."""
         kept = self._kept.pop(conversation, None)
         if kept is not None:
             kept.cache.truncate(agreeing(kept.tokens, prompt[:-1]))
         return kept
 
     def forget(self, conversation: int) -> None:
-        """Free a cache; one that is not there is free already."""
+        """Free the cache of a conversation, if one is kept."""
         self._kept.pop(conversation, None)

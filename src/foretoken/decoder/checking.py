@@ -1,7 +1,7 @@
-"""A check: one pass over the drafts of several sequences, a walk for each, and a commit of what was right.
+"""A check: one pass over the drafts of several sequences, a walk for each, and a commit of the accepted tokens.
 
-The target checks what a drafter proposes; a level of a ladder checks what the level below it proposes. Both do it here.
-Nothing is committed before the caller has seen what every walk came to, so that a walk that fails leaves all as it was.
+The target checks what a drafter proposes, and a level of a ladder checks what the level below proposes. Both use this
+module. The caller commits after all walks, so a walk that fails leaves every cache as it was.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from foretoken.decoder.rows import Rows
 class Part:
     """One sequence's share of a pass.
 
-    text: the end of its text, of which the cache holds nothing yet: one token or more, the last is the root of the
-    draft. tokens, parents: the draft, as in `types.Draft`. wanted: whether somebody looks at logits, from the root on.
+    text: the end of the sequence's text, which the cache does not hold yet: one token or more, the last of which is the
+    root of the draft. tokens, parents: the draft, as in `types.Draft`. wanted: whether logits are needed, from the root
+    on.
     """
 
     cache: Cache
@@ -32,20 +33,20 @@ class Part:
 
     @property
     def rows(self) -> int:
-        """How many rows it has in the pass."""
+        """The number of rows that the part has in the pass."""
         return len(self.text) + len(self.tokens)
 
 
 @dataclass(frozen=True)
 class Walked:
-    """What a walk came to: indices of the accepted draft tokens, from the root down, and the token that follows them;
-    `NOTHING` where none does."""
+    """The result of a walk: indices of the accepted draft tokens, from the root down, and the bonus, the token that
+    follows them; `NOTHING` if none does."""
 
     accepted: Sequence[int]
     bonus: int
 
     def gained(self, draft: Sequence[int]) -> tuple[int, ...]:
-        """The tokens that the sequence gains, of the draft that was walked."""
+        """The tokens that the sequence gains. draft: the tokens of the draft that was walked."""
         return (*(draft[i] for i in self.accepted), *(() if self.bonus == NOTHING else (self.bonus,)))
 
 
@@ -66,13 +67,13 @@ class Check:
         return self._starts[part] + len(self.parts[part].text) - 1
 
     def walk(self, part: int, choose: Callable[[int], int]) -> Walked:
-        """Follow a part's draft. `choose(row)` is the token that the decoder has at a row of the pass, or `NOTHING`."""
+        """Follow a part's draft. `choose(row)` gives the decoder's token at a row of the pass, or `NOTHING`."""
         here, root = self.parts[part], self.root(part)
         accepted, bonus = walk(here.tokens, here.parents, lambda i: choose(root + 1 + i))
         return Walked(accepted, bonus)
 
     def path(self, part: int, accepted: Sequence[int], gained: int) -> list[int]:
-        """The rows of a part that hold its text once it has gained so many tokens: the last of them has no row yet."""
+        """The rows of a part that hold its text after a gain of `gained` tokens, the last of which has no row yet."""
         length = len(self.parts[part].text)
         return [*range(length), *(length + i for i in accepted)][: length - 1 + gained]
 
@@ -82,12 +83,12 @@ class Check:
         segment.cache.commit([segment.slots.start + at for at in path], self.rows.writer)
 
     def rows_of(self, part: int, path: Sequence[int]) -> list[int]:
-        """Where rows of a part stand in the pass."""
+        """The rows of the pass for some rows of a part."""
         return [self._starts[part] + at for at in path]
 
 
 def run_check(decoder: Decoder, parts: Sequence[Part], taps: Sequence[int] = ()) -> Check:
-    """One pass over all parts, whose caches have no scratch in use. taps: layers whose input is kept."""
+    """Make one pass over all parts. Their caches must have no scratch in use. taps: layers whose input is kept."""
     rows = Rows(
         (
             part.cache,

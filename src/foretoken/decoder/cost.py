@@ -1,8 +1,8 @@
-"""What a decoder's calls cost: operations and bytes, counted from shapes, positions and ranges of layers, not measured.
+"""The cost of a decoder's calls: operations and bytes, counted from shapes, positions and layers, not measured.
 
-Counted are the products: linear layers, and queries with keys and weights with values in attention. Norms, rotations,
-the softmax, SwiGLU's gate and the choice of a token are not: they go over a row or its scores once, where a linear
-layer goes over a row once for each of its outputs.
+Only products are counted: linear layers, and in attention queries with keys and weights with values. Norms, rotations,
+the softmax, SwiGLU's gate and the choice of a token are not counted: they go over a row or its scores once, but a
+linear layer goes over a row once for each of its outputs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from foretoken.protocol.telemetry import Cost
 
 
 class CostModel:
-    """What each call of one decoder costs: a pure function of what it is called with.
+    """The cost of each call of one decoder: a pure function of the call's arguments.
 
-    The format of a low-bit weight is what is counted, in PyTorch too, where such weights were made bf16 beforehand; and
-    the output layer as a whole, with the rows of padding beyond `valid_vocab_size`.
+    Low-bit weights count with the bytes of their format, also in PyTorch, where they were made bf16 beforehand. The
+    output layer counts as a whole, with the rows of padding beyond `valid_vocab_size`.
     """
 
     def __init__(self, config: DecoderConfig, weights: Weights) -> None:
-        itemsize = weights.embedding.element_size()  # of keys and values, too
+        itemsize = weights.embedding.element_size()  # also that of keys and values
         self._windows = config.windows
         self._embedding_row = config.hidden_size * itemsize
         self._per_key = 4 * config.num_heads * config.head_dim  # operations: two products of a row with a key's width
         self._key_bytes = 2 * config.num_kv_heads * config.head_dim * itemsize  # of a key and its value in a layer
-        # of all layers below an index
+        # sums over all layers below an index
         self._numbers = [0, *accumulate(map(_layer_numbers, weights.layers))]
         self._bytes = [0, *accumulate(map(_layer_bytes, weights.layers))]
         self._head_numbers = _numbers(weights.head)
@@ -41,11 +41,11 @@ class CostModel:
         self._counted: dict[tuple[int, int], list[tuple[int | None, int]]] = {}
 
     def embed(self, count: int) -> Cost:
-        """The embeddings of so many tokens: a row of the table each."""
+        """The embeddings of `count` tokens: a row of the table for each."""
         return Cost(weight_bytes=count * self._embedding_row)
 
     def head(self, count: int) -> Cost:
-        """Final norm and output layer over so many rows; over none they are not read."""
+        """Final norm and output layer over `count` rows. With no rows nothing is read."""
         return Cost(2 * count * self._head_numbers, self._head_bytes) if count else Cost()
 
     def layers(self, rows: Rows, lo: int, hi: int) -> Cost:
@@ -84,7 +84,8 @@ class CostModel:
         return Cost(flops, reads * (self._bytes[hi] - self._bytes[lo]), keys * self._key_bytes)
 
     def _windows_of(self, lo: int, hi: int) -> list[tuple[int | None, int]]:
-        """Each window of a range of layers, and how many of them have it. Ranges come again in every pass."""
+        """Each window in a range of layers, and how many layers have it. Kept, since each pass asks for the same
+        ranges."""
         if (lo, hi) not in self._counted:
             self._counted[lo, hi] = list(Counter(self._windows[lo:hi]).items())
         return self._counted[lo, hi]

@@ -1,7 +1,7 @@
-"""The decoder: a forward pass over rows, checked against transformers and exact for any number of rows.
+"""The decoder: a forward pass over rows, checked against transformers, and exact for any number of rows.
 
-`embed`, `layers` and `head` are separate because methods run ranges of layers: FractalLLM starts in the middle,
-Mixture of Attentions runs the last few. Hidden states between them are float32 [N, hidden]. `run` is all of it in one.
+`embed`, `layers` and `head` are separate calls because methods run ranges of layers: FractalLLM starts in the middle,
+and Mixture of Attentions runs the last few. Hidden states between the calls are float32 [N, hidden]. `run` does all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from foretoken.errors import ContractError, NumericsError
 from foretoken.kernels import forked, native
 from foretoken.protocol.telemetry import Cost
 
-_AT_ONCE = 64  # rows of logits that are computed before somebody asks: of a vocabulary of 128,256, 33 MB
+_AT_ONCE = 64  # rows of logits that are computed before they are asked for: 33 MB with a vocabulary of 128,256
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
 
 
@@ -38,12 +38,12 @@ class Drafted(NamedTuple):
 
 
 class Decoder:
-    """A decoder-only transformer with its weights: a target, or a drafter's model. Holds no state of any sequence.
+    """A decoder-only transformer with its weights: a target, or a drafter's model. It holds no state of any sequence.
 
-    It runs natively where it can (`because` says why not, else it is None). `arithmetic` may ask for "pytorch", or for
-    "native ISA": an instruction set other than the best, which changes no bit.
-    With promise "algorithmic" PyTorch may sum in an order that depends on the number of rows; native passes never do.
-    What a call costs is added to its pass (`Rows.cost`).
+    A decoder runs natively where it can; `because` says why not, and is None if it does. `arithmetic` may ask for
+    "pytorch", or for "native ISA": an instruction set other than the best, which changes no bit. With promise
+    "algorithmic", PyTorch may sum in an order that depends on the number of rows; native passes never do. The cost of a
+    call is added to its pass (`Rows.cost`).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Decoder:
             lacking = f" (not native here: {self.because})" if kind == "native" else ""
             raise ContractError(f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native ISA{lacking}")
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
-        self._bad: str | None = None  # which weight holds NaN or infinities, where that was looked at; "": none
+        self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not looked at
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass
@@ -76,28 +76,28 @@ class Decoder:
         else:
             batched = promise == "algorithmic"
             self._pass = TorchPass(config, weights, rope, self.threads, batched=batched)
-            # on a GPU the same code runs, but that its kernels keep rows apart has not been shown: docs/lossless.md
+            # the same code runs on a GPU, but nobody has shown that its kernels keep rows independent: docs/lossless.md
             self.promise = "algorithmic" if batched or self.device.type != "cpu" else "exact"
 
     @property
     def arithmetic(self) -> str:
-        """native, with its instruction set, or pytorch."""
+        """The engine: "native" with its instruction set, or "pytorch"."""
         return f"native {self._pass.isa}" if isinstance(self._pass, NativePass) else self._pass.name
 
     @property
     def home(self) -> str:
-        """Where its weights lie: mapped from their files, or copied into memory of their own."""
+        """The home of the weights: mapped from their files, or copied into memory of their own."""
         return self.weights.home
 
     def new_cache(self, layers: range | None = None) -> Cache:
-        """An empty cache of all layers or some, in the weights' type."""
+        """An empty cache for all layers or some, in the type that the engine keeps keys and values in."""
         c = self.config
         layers = range(c.num_layers) if layers is None else layers
         memory = Memory.empty(len(layers), c.num_kv_heads, c.head_dim, self._pass.cache_dtype, self.device)
         return Cache(layers, memory)
 
     def embed(self, tokens: list[int] | Rows) -> torch.Tensor:
-        """The embeddings of tokens, or of a pass's: float32 [N, hidden]."""
+        """The embeddings of tokens, or of the tokens of a pass: float32 [N, hidden]."""
         rows, tokens = (tokens, tokens.tokens) if isinstance(tokens, Rows) else (None, tokens)
         self._expect_known(tokens)
         hidden = self._pass.embed(tokens)
@@ -106,7 +106,11 @@ class Decoder:
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, hi: int | None = None) -> torch.Tensor:
-        """Run layers lo to hi (not included) over the rows, writing their keys and values to their slots."""
+        """Run layers lo to hi (not included) over the rows, and write their keys and values to their slots.
+
+        hidden: float32 [N, hidden], before layer lo. Returns the same before layer hi. Raises ContractError where
+        shapes or layers do not fit.
+        """
         hi = self.config.num_layers if hi is None else hi
         expected = (len(rows), self.config.hidden_size)
         if not 0 <= lo <= hi <= self.config.num_layers or hidden.shape != expected:
@@ -120,12 +124,12 @@ class Decoder:
 
     @torch.no_grad()
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The final norm, of hidden states [N, hidden] that came out of the last layer: float32."""
+        """The final norm of hidden states [N, hidden] that the last layer put out: float32."""
         return self._pass.norm(hidden)
 
     @torch.no_grad()
     def head(self, hidden: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
-        """Final norm and output layer: float32 logits [N, valid_vocab_size]. rows: the pass that it belongs to."""
+        """Final norm and output layer: float32 logits [N, valid_vocab_size]. rows: the pass that bears the cost."""
         if hidden.ndim != 2 or hidden.shape[1] != self.config.hidden_size or hidden.device != self.device:
             raise ContractError(
                 f"hidden states are {list(hidden.shape)} on {hidden.device}; expected [N, {self.config.hidden_size}] "
@@ -153,10 +157,10 @@ class Decoder:
 
     @torch.no_grad()
     def check(self, rows: Rows, wanted: Sequence[range], taps: Sequence[int] = ()) -> Outputs:
-        """A whole pass, of which logits may be asked for: `wanted` rows, a range for each walk, its root first.
+        """A whole pass, whose logits may be asked for at the rows `wanted`: a range for each walk, its root first.
 
-        Few rows are computed at once; of many, the roots and what follows them first, and others when they are asked
-        for. taps: layers whose input is kept.
+        The logits of a few rows are computed at once. Of many rows, those of the roots and of the rows after them are
+        computed first, and others when they are asked for. taps: layers whose input is kept.
         """
         first = self._first(rows, wanted)
         if len(first) == len(rows) and not taps:
@@ -176,8 +180,8 @@ class Decoder:
 
     @torch.no_grad()
     def finish(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, *, first: int = 0) -> Outputs:
-        """The rest of a pass, from hidden states before layer lo on; logits and choices of row `first` and those after
-        it, which is row 0 of what comes out."""
+        """The rest of a pass, from hidden states before layer lo on. The outputs begin with row `first`, as their row
+        0, and have logits and choices of each row."""
         hidden = self.layers(hidden, rows, lo)[first:]
         outputs = Outputs(hidden, self._score(rows), lambda row: ())
         outputs.prepare(range(len(hidden)))
@@ -198,7 +202,8 @@ class Decoder:
             rows.cost += cost
 
     def _first(self, rows: Rows, wanted: Sequence[range]) -> list[int]:
-        """Which rows' logits to compute before anybody asks: all, if they are few; else of each walk its beginning."""
+        """The rows whose logits are computed before they are asked for: all if they are few, else the beginning of each
+        walk."""
         if sum(map(len, wanted)) <= _AT_ONCE:
             return [row for walk in wanted for row in walk]
         each = max(1, _AT_ONCE // len(wanted))
@@ -209,21 +214,21 @@ class Decoder:
 
     @torch.no_grad()
     def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> Drafted:
-        """`count` greedy tokens after `token`, each from the one before, in one call, and what they cost.
+        """Draft `count` greedy tokens after `token` in one call, each from the one before. Returns tokens and cost.
 
-        The rows' keys and values are written to the cache's scratch, after what is there; `writer` (from `new_writer`)
-        is what they can be committed by. A NaN ends the chain early.
+        The keys and values of the rows are written to the cache's scratch, behind the slots in use. `writer` (from
+        `new_writer`) is the tag to commit them with. A NaN ends the chain early.
         """
         self._expect_known([token])
         if count < 1:
             return Drafted([], Cost())
-        rows = chain(cache, [token] * count, writer=writer)  # the first is right; the others follow from it
+        rows = chain(cache, [token] * count, writer=writer)  # the other tokens are not known yet
         tokens = self._pass.chain(cache, token, rows)
         self._add_cost(self._costs.steps(rows, min(count, len(tokens) + 1)), rows)  # the row of a NaN was computed, too
         return Drafted(tokens, rows.cost)
 
     def nan_error(self) -> NumericsError:
-        """The error for a NaN among the logits, with its cause if the weights hold one."""
+        """The error for a NaN among the logits. It names the weights that hold NaN or infinities, if any do."""
         if self._bad is None:  # to look at all weights takes as long as a pass, or longer
             self._bad = self.weights.first_not_finite() or ""
         bad = self._bad

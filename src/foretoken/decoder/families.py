@@ -1,6 +1,6 @@
-"""One row per architecture: what tells the members of the Llama family apart.
+"""The members of the Llama family, one row for each architecture, with their differences.
 
-To add a member: add a row, and a line to the table in `tests/decoder/models.py`; the parity tests do the rest.
+To add a member, add a row here and a line to the table in `tests/decoder/models.py`, which the parity tests read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def _window_everywhere(config: Mapping[str, Any], layers: int) -> Windows:
 
 
 def _window_if_asked(config: Mapping[str, Any], layers: int) -> Windows:
-    """Qwen: off by default; where on, from layer `max_window_layers` up, unless `layer_types` names the layers."""
+    """Qwen's windows. They are off by default. If they are on, they apply from layer `max_window_layers` up, unless
+    `layer_types` names the layers."""
     window = _window(config) if config.get("use_sliding_window", False) else None
     kinds = config.get("layer_types")
     if kinds is None:
@@ -49,7 +50,7 @@ def _window(config: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True)
 class Family:
-    """What an architecture does beyond the plain Llama block. A bias of None follows the configuration's key."""
+    """The differences of an architecture from the plain Llama block. A bias of None follows the configuration's key."""
 
     architecture: str
     qkv_bias: bool | None = None  # None: `attention_bias`
@@ -57,7 +58,7 @@ class Family:
     mlp_bias: bool | None = False  # None: `mlp_bias`
     qk_norm: bool = False  # RMS norm on each query and key head, before rotation
     windows: Callable[[Mapping[str, Any], int], Windows] = _no_window
-    head_dim: int | None = None  # where config.json does not say; None: hidden_size / num_attention_heads
+    head_dim: int | None = None  # if config.json does not say; None: hidden_size / num_attention_heads
 
 
 # by `model_type` in config.json

@@ -1,4 +1,4 @@
-"""A linear layer: a weight in some format; what multiplies it is chosen with the decoder's arithmetic."""
+"""A linear layer: a weight in some format. The decoder's arithmetic chooses the kernel that multiplies with it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from foretoken.formats.weight import QuantisedWeight
 
 @dataclass(frozen=True)
 class Linear:
-    """weight: [outputs, inputs] as it lies in the checkpoint, or in a low-bit format; bias: [outputs] or None.
+    """weight: [outputs, inputs], as it lies in the checkpoint, or in a low-bit format. bias: [outputs] or None.
 
-    `layout` is "rows", or the instruction set in whose own layout the weight's bytes have been put: such a weight has
-    its shape, and no other kernels can read it. `inputs` is what rows are rounded to before they meet a
-    low-bit weight: "bf16", with which the layer computes what its values would as bf16, or "int8", for drafts.
+    `layout` is "rows", or the name of an instruction set, in whose own layout the weight's bytes then lie. Such a
+    weight keeps its shape, and only the kernels of that instruction set can read it. `inputs` is the format to which
+    rows are rounded before they are multiplied with a low-bit weight. With "bf16" the layer gives the same as its
+    values in bf16 would; "int8" is for drafts.
     """
 
     weight: torch.Tensor | QuantisedWeight
@@ -25,7 +26,7 @@ class Linear:
 
     @property
     def format(self) -> str:
-        """What the weight is: bfloat16, float16, float32, or a low-bit format."""
+        """The weight's format: bfloat16, float16, float32, or the label of a low-bit format."""
         if isinstance(self.weight, QuantisedWeight):
             return self.weight.format.label
         return str(self.weight.dtype).removeprefix("torch.")
@@ -38,5 +39,5 @@ class Linear:
 
     @property
     def nbytes(self) -> int:
-        """What reading the weight once takes."""
+        """The bytes of the weight, which each pass reads once."""
         return self.weight.nbytes

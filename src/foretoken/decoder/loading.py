@@ -1,4 +1,5 @@
-"""Weights from safetensors: memory-mapped, checked against the configuration, and copied if asked or where it pays."""
+"""Loads weights from safetensors: maps them, checks them against the configuration, and copies them if that is asked
+for or pays."""
 
 from __future__ import annotations
 
@@ -41,10 +42,13 @@ def load_weights(
     besides: int = 0,
     threads: int | None = None,
 ) -> Weights:
-    """Map the checkpoint's tensors, where they stay unless another `dtype` or device is asked for, which copies them.
-    With `copy` (on the CPU) all are copied, into one allocation, and the files are let go; None: where that pays and
-    memory is left for it and for `besides`, bytes that will be taken later (see `home`). Low-bit weights stay on the
-    CPU. Every tensor's presence and shape is checked before any is used."""
+    """Load a checkpoint's weights. The tensors are mapped, and copied only if another `dtype` or device is asked for.
+
+    copy: True copies all weights (on the CPU) into one allocation and closes the files. None copies them if that pays
+    and memory is left for the copy and for `besides`, the bytes that other things will need later (see `home`). Low-bit
+    weights stay on the CPU. Raises CheckpointError or another ModelError before any tensor is used, if one is missing,
+    has a wrong shape, or cannot be read.
+    """
     files = MappedFiles(weight_files(folder))
     found = mapped_tensors(folder, config)
     files.expect_names()
@@ -71,15 +75,15 @@ def load_weights(
                 took = perf_counter() - began
                 log.info("the weights in %s, %s, were copied into memory in %.1f s%s", folder, size(needed), took, why)
             return made
-    codes = _coded(found, config, threads)  # on the CPU: what runs elsewhere takes their values there
+    codes = _coded(found, config, threads)  # on the CPU: another device gets their values
     placed = {name: tensor.to(device=device, dtype=dtype) for name, tensor in tensors.items()}
-    files.expect_unchanged()  # while it was converted
+    files.expect_unchanged()  # since they were opened: the conversion has read them
     stays = bool(codes) or any(placed[name] is tensor for name, tensor in tensors.items())
     return replace(assemble(placed, config, codes), mapped=files if stays else None)
 
 
 def _home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: int, besides: int) -> home.Home:
-    """Where weights should lie as this machine is now."""
+    """The home that suits these weights on this machine, as it is now."""
     isa = native.isa() if device == "cpu" and native.module() is not None else None
     return home.choose(
         str(dtype).removeprefix("torch.") if config.low_bit is None else config.low_bit.label,
@@ -87,13 +91,14 @@ def _home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: i
         has_layout=isa is not None and native.repacks(isa),
         needed=needed,
         besides=besides,
-        left=memory_left() if needed >= home.SMALL else None,  # to look takes milliseconds
+        left=memory_left() if needed >= home.SMALL else None,  # looking takes milliseconds
     )
 
 
 def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tensor]:
-    """The tensors that a checkpoint of this configuration must hold, as they are, where its files are mapped: first
-    those of `expected_shapes`, whose shapes and types are checked, then those of low-bit weights."""
+    """The mapped tensors of a checkpoint of this configuration, unconverted. Those of `expected_shapes` come first, and
+    their shapes and types are checked; those of low-bit weights follow. Raises CheckpointError for a missing tensor or
+    a wrong shape, and UnsupportedModelError for a type that is not supported."""
     shapes = expected_shapes(config)
     low_bit = [] if config.low_bit is None else _coded_parts(config.low_bit, linear_shapes(config))
     mapped = dict(_mapped_tensors(folder, {*shapes, *low_bit}))
@@ -121,8 +126,8 @@ def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tenso
 def copied_codes(
     folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
 ) -> dict[str, QuantisedWeight]:
-    """The low-bit weights of a checkpoint, each checked, by the name of its layer, in memory of their own. instead:
-    what to do where there is no memory for them; without: layers whose weights are not read."""
+    """The low-bit weights of a checkpoint, by the names of their layers, checked, in memory of their own. instead: the
+    advice if there is no memory for them. without: layers whose weights are not read."""
     found = mapped_tensors(folder, config)
     assert config.low_bit is not None
     wanted = _coded_parts(config.low_bit, linear_shapes(config, without=without))
@@ -136,7 +141,7 @@ def _coded_parts(format: Format, linears: Mapping[str, tuple[int, int]]) -> list
 def _coded(
     found: dict[str, torch.Tensor], config: DecoderConfig, threads: int | None, without: Collection[int] = ()
 ) -> dict[str, QuantisedWeight]:
-    """The weights of a low-bit checkpoint, each checked, by the name of its layer."""
+    """The low-bit weights of a checkpoint, by the names of their layers, checked."""
     if config.low_bit is None:
         return {}
     coded = {}

@@ -1,7 +1,7 @@
-"""Low-bit copies of a model's weights. Embedding, norms and biases stay the model's own: the same memory.
+"""Low-bit copies of a model's weights. Embedding, norms and biases stay the model's own, in the same memory.
 
-A copy may mix: any layers may stay the model's own, too. They cost no memory more, are read as slowly as in the model,
-and round nothing (SubSpec, Wang et al. 2025, shares the layers that fit on the device in this way).
+Any layers may stay the model's own, too. Such layers take no more memory, are read as slowly as in the model, and round
+nothing (SubSpec, Wang et al. 2025, shares the layers that fit on the device in this way).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from foretoken.formats.table import Format
 from foretoken.formats.values import dequantise
 from foretoken.formats.weight import QuantisedWeight, parts
 
-INSTEAD = "free some, or draft with a smaller format or without a copy"  # where there is no memory for low-bit weights
+INSTEAD = "free some, or draft with a smaller format or without a copy"  # the advice if there is no memory
 
 
 def quantised(
@@ -36,8 +36,8 @@ def quantised(
     quantiser: Quantiser = "direct",
     own: Collection[int] = (),
 ) -> Weights:
-    """A copy with all linear layers in a format, the output layer too, in one allocation. What is in no format is the
-    weights' own, and so is everything of the layers in `own`. Raises what `cast` does."""
+    """A copy with all linear layers in a format, the output layer included, in one allocation. All other weights are
+    those of `weights`, and so are the layers in `own`. Raises what `cast` raises."""
     return copy_of(weights, config, cast(weights, config, format, quantiser=quantiser, own=own), inputs=inputs)
 
 
@@ -50,10 +50,10 @@ def cast(
     own: Collection[int] = (),
     threads: int | None = None,
 ) -> dict[str, QuantisedWeight]:
-    """The linear layers in a format by their names, but for those of the layers `own`, in one allocation.
+    """The linear layers in a format, by their names, in one allocation. Layers in `own` are left out.
 
-    The weights must lie in rows: what an instruction set's own layout holds, only its kernels know. Raises
-    CheckpointError, with the tensor's name, where a weight holds a NaN or an infinity.
+    The weights must lie in rows, because only the kernels of an instruction set can read its own layout. Raises
+    ContractError if they do not, and CheckpointError, with the tensor's name, for a NaN or an infinity in a weight.
     """
     memory = together(_kinds(config, format, own), instead=INSTEAD)
     coded: dict[str, QuantisedWeight] = {}
@@ -64,12 +64,12 @@ def cast(
 
 
 def size_in(format: Format, config: DecoderConfig, own: Collection[int] = ()) -> int:
-    """Bytes of memory that a copy takes. own: layers that stay the model's."""
+    """The bytes of memory that a copy takes. own: layers that stay the model's."""
     return size_of(_kinds(config, format, own))
 
 
 def _kinds(config: DecoderConfig, format: Format, own: Collection[int]) -> dict[tuple[str, str], Kind]:
-    """What a copy consists of, by the layer's name and the part's."""
+    """The shapes and types of a copy's tensors, by the names of layer and part."""
     return {
         (name, part): (p.shape, p.dtype)
         for name, shape in linear_shapes(config, without=own).items()
@@ -86,8 +86,7 @@ def quantised_linears(
     own: Collection[int] = (),
     threads: int | None = None,
 ) -> Iterator[tuple[str, QuantisedWeight]]:
-    """Each linear layer's weight in a format, with its name, one after the other, with progress; but for those of the
-    layers `own`."""
+    """Yields each linear layer's name and its weight in a format, and shows progress. Layers in `own` are left out."""
     if weights.layouts != {"rows"}:
         raise ContractError(f"weights laid out for {weights.layouts} cannot be quantised; load the checkpoint mapped")
     named, chosen = _named(weights, config), linear_shapes(config, without=own)
@@ -108,9 +107,9 @@ def _named(weights: Weights, config: DecoderConfig) -> dict[str, Linear]:
 
 
 def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedWeight], *, inputs: str) -> Weights:
-    """A model's weights with low-bit linear layers in place of its own, where there are any; the others stay as they
-    are, in the layout that they lie in."""
-    names = iter(linear_shapes(config))  # in the order in which all are changed
+    """A model's weights with the linear layers in `coded` in place of its own. The other layers stay as they are, in
+    their layout. inputs: see `Linear`."""
+    names = iter(linear_shapes(config))  # the order in which `with_linears` changes the layers
 
     def changed(linear: Linear) -> Linear:
         name = next(names)
@@ -124,14 +123,14 @@ def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedW
 
 
 def with_inputs(weights: Weights, inputs: str) -> Weights:
-    """The same, with rows rounded otherwise before they meet a low-bit weight (see `Linear`)."""
+    """The same weights with other `inputs` for the low-bit ones (see `Linear`)."""
     return weights.with_linears(
         lambda linear: linear if isinstance(linear.weight, torch.Tensor) else replace(linear, inputs=inputs)
     )
 
 
 def dequantised(weights: Weights, *, threads: int | None = None) -> Weights:
-    """The same values with every low-bit weight as bf16: what the exact promise of a low-bit model refers to."""
+    """The same values with every low-bit weight as bf16. The exact promise of a low-bit model refers to these."""
     if all(isinstance(linear.weight, torch.Tensor) for linear in weights.linears):
         return weights
     device = weights.embedding.device

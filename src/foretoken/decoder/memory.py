@@ -1,6 +1,6 @@
-"""The memory that a cache lies in: how it grows, how rows are moved within it, and where native code finds it.
+"""The memory of a cache: how it grows, how rows move within it, and the addresses that native code uses.
 
-What of it is prefix, what is scratch and what is nobody's is known to the cache alone.
+Only the cache knows which positions are prefix, which are scratch, and which are unused.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 
 from foretoken.errors import ContractError
 
-UNWRITTEN = 0  # the tag of what nobody wrote
+UNWRITTEN = 0  # the tag of a slot that no pass has written
 _FIRST_CAPACITY = 256  # positions
 
 
 class Memory(NamedTuple):
-    """What a cache lies in: keys and values [layers, capacity, kv_heads, head_dim], tags [layers, capacity].
+    """Keys and values [layers, capacity, kv_heads, head_dim] of a cache, and tags [layers, capacity].
 
-    A cache replaces the three at once, in one assignment. An interruption while it grows thus leaves the old memory
-    whole, never keys of one size beside values of another, into which native code would write past the end.
+    A cache replaces the three in one assignment. So an interruption while the cache grows leaves the old memory whole.
+    Otherwise keys of one size could stand beside values of another, and native code would write past their end.
     """
 
     keys: torch.Tensor
@@ -31,18 +31,19 @@ class Memory(NamedTuple):
 
     @classmethod
     def empty(cls, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Memory:
-        """Without room for any position."""
+        """Memory without room for any position."""
         shape = (layers, 0, kv_heads, head_dim)
         keys, values = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
         return cls(keys, values, np.empty((layers, 0), dtype=np.int64))
 
     @property
     def capacity(self) -> int:
-        """How many positions there is room for."""
+        """The number of positions for which there is room."""
         return self.keys.shape[1]
 
     def grown(self, rows: int) -> Memory:
-        """The same contents, in room for `rows` positions at least: doubled as often as that takes."""
+        """Memory with the same contents and room for at least `rows` positions. The capacity is doubled until it
+        suffices."""
         capacity = max(_FIRST_CAPACITY, self.capacity)
         while capacity < rows:
             capacity *= 2
@@ -51,23 +52,24 @@ class Memory(NamedTuple):
         return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags)
 
     def copy_to(self, other: Memory, length: int) -> None:
-        """The keys and values of the first `length` positions, without their tags, to other memory that has room."""
+        """Copy the keys and values of the first `length` positions, without their tags, to other memory with room."""
         for ours, theirs in zip(self[:2], other[:2], strict=True):
             _copy(theirs, ours, length)
 
     def move(self, path: Sequence[int], start: int) -> None:
-        """The keys and values of a path of slots, to the first slots; slot 0 is at `start`. Tags stay."""
+        """Move the keys and values of a path of slots to the first slots. Slot 0 is at `start`. Tags stay."""
         for tensor in (self.keys, self.values):
             _move(tensor, path, start)
 
     def address(self, row: int, first_layer: int) -> tuple[int, int, int, int]:
-        """Of a row: its key and its value in the first layer, bytes from one layer to the next, that first layer."""
+        """The address of a row's key and of its value in the first layer, the bytes from one layer to the next, and the
+        number of that first layer."""
         keys = self.keys
         offset = row * keys.stride(1) * keys.itemsize
         return keys.data_ptr() + offset, self.values.data_ptr() + offset, keys.stride(0) * keys.itemsize, first_layer
 
     def expect_room(self, rows: int) -> None:
-        """What is handed over by address is written to without another look at its size."""
+        """Raise ContractError without room for `rows` positions: native code, which gets addresses, does not check."""
         capacity = self.capacity
         if self.values.shape != self.keys.shape or self.tags.shape != self.keys.shape[:2] or rows > capacity:
             raise ContractError(
@@ -77,10 +79,12 @@ class Memory(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Where keys and values lie, for native code: good until a row is placed, and as long as `memory` is kept.
+    """The addresses of keys and values, for native code. They are valid until a row is placed, and as long as `memory`
+    is kept.
 
-    own: of the first slot, its key and its value in the first layer of this cache, bytes from one layer to the next,
-    that first layer. prefix, in stretches: first position, the one behind the last, and the same of the first position.
+    own: for the first slot, the address of its key and of its value in the first layer of this cache, the bytes from
+    one layer to the next, and the number of that layer. prefix: stretches of positions, each with its first position,
+    the one behind its last, and the same four numbers for the first position.
     """
 
     own: tuple[int, int, int, int]
@@ -88,8 +92,8 @@ class Places(NamedTuple):
     memory: list[Memory]
 
 
-# Keys and values in the CPU's memory are moved by numpy, in one call and on one thread: PyTorch would wake its own
-# threads, which then spin on the cores that the next pass wants, and which a forked process does not have.
+# numpy moves keys and values in the CPU's memory, in one call and on one thread. PyTorch would wake its own threads.
+# These then spin on the cores that the next pass wants, and a forked process does not have them.
 
 
 def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
@@ -99,7 +103,7 @@ def _bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 
 def _copy(to: torch.Tensor, tensor: torch.Tensor, length: int) -> None:
-    """The first `length` positions, into another tensor."""
+    """Copy the first `length` positions into another tensor."""
     if tensor.device.type == "cpu":
         _bytes(to)[:, :length] = _bytes(tensor)[:, :length]
     else:
@@ -113,8 +117,8 @@ def _grown(tensor: torch.Tensor, capacity: int) -> torch.Tensor:
 
 
 def _move(tensor: torch.Tensor, path: Sequence[int], start: int) -> None:
-    """The rows of a path of slots, to the first slots: [layers, capacity, ...], slot 0 at `start`. They are gathered
-    before the first one is written over."""
+    """Move the rows of a path of slots to the first slots, in a tensor [layers, capacity, ...] with slot 0 at `start`.
+    All rows are gathered before the first one is written over."""
     to, where = slice(start, start + len(path)), [start + slot for slot in path]
     if tensor.device.type == "cpu":
         _bytes(tensor)[:, to] = _bytes(tensor)[:, where]

@@ -1,10 +1,10 @@
 """A decoder's passes in C++: one call a pass, from a plan made once.
 
-The plan holds the addresses of the weights as they lie (mapped from the file, or copied), so it must not outlive them;
-`NativePass` holds both.
+The plan holds the addresses of the weights (mapped from the file, or copied), so it must not outlive them. `NativePass`
+holds both.
 
-Nothing here is PyTorch's arithmetic, only its memory: PyTorch shares large operations out to threads that a forked
-child does not have, and would wait for them for ever. The native threads are made anew in a child.
+This module uses PyTorch's memory, but none of its arithmetic. PyTorch divides large operations among threads. A forked
+child does not have these threads, and would wait for ever. The native threads are made anew in a child.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NativePass:
         self._config = config
         self._weights = weights
         self._rope = rope
-        self._kept: list[torch.Tensor] = []  # what the plan reads but does not copy is kept alive here
+        self._kept: list[torch.Tensor] = []  # keeps alive what the plan reads by address
         module = native.module()
         assert module is not None
         c = config
@@ -89,7 +89,7 @@ class NativePass:
         return native.widen(rows.flatten(), self.isa).view(rows.shape)
 
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
-        """Layers lo to hi over hidden states, which are left as they are."""
+        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed."""
         out = torch.empty(hidden.shape)
         np.copyto(out.numpy(), hidden.detach().float().numpy())
         self._run(rows, range(lo, hi), out, embed=False)
@@ -115,7 +115,7 @@ class NativePass:
         return native.rms_norm(hidden.contiguous(), weight, self._config.norm_eps, self.isa)
 
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
-        """A whole pass, the choice of every row included, in one call: hidden states, and logits of all rows."""
+        """A whole pass in one call, the choice of every row included. Returns hidden states, and logits of all rows."""
         hidden = torch.empty((len(rows), self._config.hidden_size))
         logits = torch.empty((len(rows), self._config.valid_vocab_size))
         best = torch.empty(len(rows), dtype=torch.int64)
@@ -124,7 +124,7 @@ class NativePass:
         return hidden, Scored(logits, lambda row: None if choices[row] < 0 else choices[row])
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
-        """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
+        """Greedy tokens after `token`, one for each row. rows: a chain. A NaN ends it early."""
         if any(home is not None for home in self._weights.homes):
             return step_by_step(self.run, token, rows)
         (segment,) = rows.segments
@@ -134,7 +134,7 @@ class NativePass:
             tokens: list[int] = self._plan.chain(
                 token, rows.positions, *self._rope.addresses(rows.positions), places, rows.paths
             )
-        ran = min(len(rows), len(tokens) + 1)  # the row of a NaN, if there is one, is the last that was written
+        ran = min(len(rows), len(tokens) + 1)  # the last row that was written is that of a NaN, if there is one
         cache.tag(layers, segment.slots[:ran], rows.writer)
         return tokens
 
@@ -151,8 +151,8 @@ class NativePass:
         embed: bool = True,
         scores: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
-        """Run layers over hidden states, which are overwritten. embed: they begin as the rows' embeddings. scores:
-        where logits and choices go, behind the last layer."""
+        """Run layers over hidden states, which are overwritten. embed: the pass begins with the rows' embeddings.
+        scores: where to write logits and choices after the last layer."""
         self._expect_fit(rows, layers)
         logits, best = (0, 0) if scores is None else (tensor.data_ptr() for tensor in scores)
         with _placed(rows) as places:
@@ -176,7 +176,7 @@ class NativePass:
             segment.cache.tag(layers, segment.slots, rows.writer)
 
     def _expect_fit(self, rows: Rows, layers: range) -> None:
-        """What is written by address must lie where it is thought to lie."""
+        """Raise ContractError for memory whose layout native code does not expect: it writes by address."""
         rows.expect_placed()
         _expect_covered(rows, layers)
         c = self._config
@@ -210,10 +210,10 @@ class NativePass:
 
 @contextmanager
 def _placed(rows: Rows) -> Iterator[list[list[int]]]:
-    """Where each segment's keys and values lie, as the plan reads it.
+    """The addresses of each segment's keys and values, in the form that the plan reads.
 
-    While a pass runs by address, other Python threads run too. No cache that it writes to may move its memory; what it
-    only reads, under a view, is kept here, so that the cache that it came from may.
+    While a pass runs by address, other Python threads run, too. A cache to which the pass writes must not move its
+    memory. Memory under a view is only read. It is kept alive here, so the cache that owned it may move on.
     """
     caches = [segment.cache for segment in rows.segments]
     for cache in caches:

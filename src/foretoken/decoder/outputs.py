@@ -1,4 +1,4 @@
-"""What a pass gives: hidden states of all rows, and logits and choices of those that are asked for."""
+"""The outputs of a pass: hidden states of all rows, and logits and choices of the rows that are asked for."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from foretoken.decoder.rows import Rows
 
 
 class Scored(NamedTuple):
-    """Logits of some rows, float32 [n, vocabulary], and of each the token with the largest: the lowest id on a tie,
-    None if a logit is NaN."""
+    """Logits of some rows, float32 [n, vocabulary]. `choice(row)` is the token with the largest logit of a row: the
+    lowest id on a tie, None if a logit is NaN."""
 
     logits: torch.Tensor
     choice: Callable[[int], int | None]
 
 
 def step_by_step(run: Callable[[Rows], tuple[torch.Tensor, Scored]], token: int, rows: Rows) -> list[int]:
-    """Greedy tokens after `token`, a pass of `run` for each of the rows, which hold a chain; ends early at a NaN."""
+    """Greedy tokens after `token`, by one pass of `run` for each row. rows: a chain. A NaN ends it early."""
     tokens: list[int] = []
     for row in range(len(rows)):
         choice = run(rows.part(row, row + 1, [token]))[1].choice(0)
@@ -32,13 +32,13 @@ def step_by_step(run: Callable[[Rows], tuple[torch.Tensor, Scored]], token: int,
 
 
 class Outputs:
-    """One row a token of the pass. hidden: float32 [N, hidden], before the final norm. taps: by layer, what went into
-    it.
+    """One row for each token of the pass. hidden: float32 [N, hidden], before the final norm. taps: the input of some
+    layers, by layer, float32 [N, hidden].
 
-    Logits are computed for rows that somebody asks for. A pass over hundreds of draft rows would otherwise compute, and
-    hold, a row of 128,256 logits for each of them, where a walk looks at a few. `score` is the output layer. Computing
-    one row costs reading its weights, as computing many does, so `together` says of a row which others to compute with
-    it: those that a walk may ask for next.
+    Logits are computed only for rows that are asked for. A pass over hundreds of draft rows would otherwise compute and
+    hold a row of 128,256 logits for each, although a walk looks at a few. `score` is the output layer. Computing one
+    row reads all its weights, as computing many rows does. So `together` names the rows to compute with a row: those
+    that a walk may ask for next.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Outputs:
         scored: Scored | None = None,
         taps: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
-        """scored: of all rows, where they are known already."""
+        """scored: the logits of all rows, if they are known already."""
         self.hidden = hidden
         self.taps = {} if taps is None else taps
         self._score = score
@@ -63,7 +63,7 @@ class Outputs:
         return scored.choice(at)
 
     def logits(self, row: int) -> torch.Tensor:
-        """A row's logits: float32 [vocabulary]. A window on more of them: copy what is to be kept."""
+        """A row's logits: float32 [vocabulary]. They are a window on a larger tensor: copy logits that are kept."""
         scored, at = self._at(row)
         return scored.logits[at]
 
@@ -82,9 +82,9 @@ class Outputs:
         return self._scored[row]
 
 
-# Rows that lie in the CPU's memory are copied by numpy, on one thread. PyTorch would share the copying out to its
-# threads, which then spin on the cores that the next pass wants, and which a forked child does not have: it would wait
-# for them for ever.
+# numpy copies rows that lie in the CPU's memory, on one thread. PyTorch would divide the copying among its threads.
+# These then spin on the cores that the next pass wants. A forked child does not have these threads, and would wait for
+# ever.
 
 
 def gathered(tensor: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:

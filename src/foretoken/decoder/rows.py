@@ -1,4 +1,4 @@
-"""The rows of one forward pass: which token, of which sequence, after which ancestors.
+"""The rows of one forward pass. Each row is one token of one sequence, behind its ancestors.
 
 There is no batch axis. A chain, a tree and several sequences are all lists of rows, in segments of one cache each.
 """
@@ -16,7 +16,7 @@ from foretoken.protocol.telemetry import Cost
 
 @dataclass(frozen=True)
 class Segment:
-    """The rows of a pass that belong to one cache. `span` is where they stand in the pass."""
+    """The rows of a pass that belong to one cache. `span` is their place in the pass."""
 
     cache: Cache
     slots: range
@@ -25,15 +25,16 @@ class Segment:
 
 
 class Rows:
-    """N rows, placed in the scratch of their caches. One object a pass: its `writer` tags what the pass writes, its
-    `cost` is what the decoder's calls for it have cost so far."""
+    """N rows, placed in the scratch of their caches. There is one object for each pass. Its `writer` tags the rows that
+    the pass writes, and its `cost` adds up the decoder's calls for this pass."""
 
     def __init__(
         self, parts: Iterable[tuple[Cache, Sequence[int], Sequence[int]]], *, writer: int | None = None
     ) -> None:
-        """parts: (cache, tokens, parents) each; a parent is a slot of that cache's scratch, or -1.
+        """parts: (cache, tokens, parents) each. A parent is a slot of that cache's scratch, or -1.
 
-        writer: a tag from `new_writer`, where several passes write what is to be committed as one; else a new one.
+        writer: a tag from `new_writer`, if rows of several passes are to be committed together. None: a new tag. Raises
+        ContractError for a part without rows, or with other numbers of tokens and parents.
         """
         self.writer = new_writer() if writer is None else writer
         self.cost = Cost()
@@ -52,13 +53,13 @@ class Rows:
             self.segments.append(Segment(cache, slots, slice(first, len(self.tokens)), cache.epoch))
         if not self.segments:
             raise ContractError("a pass came without rows; expected some")
-        # of each row: the slots of its ancestors and itself; empty where those are simply all slots up to its own
+        # for each row, the slots of its ancestors and its own; empty if these are all slots up to its own
         self.paths: list[list[int]] = [
             _path(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
 
     def part(self, first: int, stop: int, tokens: Sequence[int]) -> Rows:
-        """Rows first to stop (not included) of a pass over one sequence, with these tokens in their slots, as a pass of
+        """Rows `first` to `stop` (not included) of a pass over one sequence, with `tokens` in their slots, as a pass of
         its own with the same writer."""
         (segment,) = self.segments
         if len(tokens) != stop - first or not 0 <= first < stop <= len(self):
@@ -70,7 +71,7 @@ class Rows:
         return one
 
     def expect_placed(self) -> None:
-        """Refuse rows whose slots have been discarded, committed or truncated away since they were placed."""
+        """Raise ContractError if the rows' slots have been discarded, committed or truncated since they were placed."""
         for segment in self.segments:
             cache, slots, position = segment.cache, segment.slots, self.positions[segment.span.start]
             if segment.epoch != cache.epoch:
@@ -80,7 +81,7 @@ class Rows:
                 )
 
     def followers(self, row: int, count: int) -> list[int]:
-        """A row and those that come after it in its tree, level by level, at most `count` of them."""
+        """A row and its descendants in the tree, in the order of the pass: at most `count` rows."""
         segment = next(s for s in self.segments if s.span.start <= row < s.span.stop)
         found, nearest = [row], {segment.slots[row - segment.span.start]}
         for other in range(row + 1, segment.span.stop):  # parents come before children
@@ -104,6 +105,6 @@ def _path(cache: Cache, slot: int) -> list[int]:
 
 
 def chain(cache: Cache, tokens: Sequence[int], *, writer: int | None = None) -> Rows:
-    """A pass over one sequence in which each token follows the one before, after all scratch there is."""
+    """A pass over one sequence in which each token follows the one before, behind all slots in use."""
     first = cache.scratch - 1
     return Rows([(cache, tokens, range(first, first + len(tokens)))], writer=writer)

@@ -10,8 +10,8 @@ EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 
 
 def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> dict[str, tuple[int, int]]:
-    """The linear layers of a model, [outputs, inputs] by name; the output layer last, tied or not. without: layers
-    whose linear layers are left out."""
+    """The shapes of a model's linear layers, [outputs, inputs] by name. The output layer comes last, tied or not.
+    without: layers whose linear layers are left out."""
     c = config
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     shapes: dict[str, tuple[int, int]] = {}
@@ -31,13 +31,13 @@ def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> di
 
 
 def stored_as(name: str, config: DecoderConfig) -> str:
-    """The tensor of a checkpoint that holds a linear layer's weight: for a tied output layer, the embedding."""
+    """The name of the tensor that holds a linear layer's weight. For a tied output layer it is the embedding."""
     return f"{EMBEDDING if name == HEAD and config.tied else name}.weight"
 
 
 def expected_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The names and shapes that a checkpoint of this configuration must hold, but for what is in a low-bit format; in
-    the order in which a pass meets them."""
+    """The names and shapes of the tensors that a checkpoint of this configuration must hold, without low-bit weights,
+    in the order in which a pass uses them."""
     c = config
     linears = linear_shapes(c)
     biases = {"q_proj": c.qkv_bias, "k_proj": c.qkv_bias, "v_proj": c.qkv_bias, "o_proj": c.output_bias, HEAD: False}

@@ -14,7 +14,8 @@ INDEX = "model.safetensors.index.json"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that a checkpoint's weights are read from."""
+    """The files with a checkpoint's weights. Raises ModelNotFoundError if one is absent, and CheckpointError for an
+    index that cannot be used."""
     index = folder / INDEX
     if not index.exists():
         single = folder / "model.safetensors"
@@ -36,14 +37,14 @@ def weight_files(folder: Path) -> list[Path]:
             f"{index.name} names {len(files)} shards, of which {len(absent)} are absent, the first is "
             f"{quoted(absent[0])}; fetch it into {folder}"
         )
-    return list(dict.fromkeys(path for path in files.values() if path is not None))  # one may have two names
+    return list(dict.fromkeys(path for path in files.values() if path is not None))  # two names may be one file
 
 
 def _shard(folder: Path, name: str) -> Path | None:
-    """The file that an index calls so, which is in the folder, or in a folder of it; None if it is absent."""
+    """The file that an index names, in the folder or below it; None if it is absent."""
     path = folder / name
     called = f"{INDEX} in {folder} names the shard {quoted(name)}"
-    # elsewhere it would be read, and no record could name it; links lead where they like, as those of a hub do
+    # a file elsewhere could be read, but no record could name it; links may lead anywhere, as those of a hub do
     if Path(name).is_absolute() or ".." in Path(name).parts or path == folder:
         raise CheckpointError(f"{called}; expected a file in the folder of the checkpoint: fetch the index again")
     try:
@@ -56,8 +57,8 @@ def _shard(folder: Path, name: str) -> Path | None:
 
 
 def deciding_files(folder: Path) -> dict[str, Path]:
-    """The files that decide what a checkpoint says, by their names in its folder: configuration, tokenizer, and
-    weights; the small ones come first. Raises what `weight_files` raises."""
+    """The files that decide a checkpoint's output, by their names in its folder: configuration, tokenizer and weights,
+    the small files first. Raises what `weight_files` raises."""
     tokenizer = [*TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json"]
     if not (folder / "tokenizer.json").exists():
         tokenizer.append("merges.txt")  # the other half of vocab.json

@@ -20,7 +20,8 @@ from foretoken.kernels import forked, rowwise
 
 
 class TorchPass:
-    """Runs layers and the output layer of one decoder in PyTorch, rows independent of each other unless `batched`."""
+    """Runs layers and the output layer of one decoder in PyTorch. Rows are independent of each other unless
+    `batched`."""
 
     name = "pytorch"
 
@@ -51,7 +52,7 @@ class TorchPass:
         return self._weights.embedding[torch.tensor(tokens, device=self._weights.embedding.device)].float()
 
     def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
-        """Layers lo to hi over hidden states, which are left as they are."""
+        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed."""
         self._expect_threads()
         rows.expect_placed()
         cos, sin = self._rope(rows.positions)
@@ -67,7 +68,7 @@ class TorchPass:
         return self.layers(self.embed(rows.tokens), rows, 0, self._config.num_layers)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final norm and output layer: float32 [N, valid_vocab_size], of the weights' precision."""
+        """Final norm and output layer: float32 [N, valid_vocab_size], with the precision of the weights."""
         self._expect_threads()
         with rowwise.pinned_threads(self._threads):
             normed = rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
@@ -80,17 +81,18 @@ class TorchPass:
             return rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
 
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
-        """A whole pass: hidden states, and logits of all rows. A row's choice is computed when it is asked for."""
+        """A whole pass. Returns hidden states, and logits of all rows. A row's choice is computed when it is asked
+        for."""
         hidden = self.forward(rows)
         logits = self.head(hidden)
         return hidden, Scored(logits, lambda row: kernels.argmax(logits[row]))
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
-        """Greedy tokens after `token`, one for each of the rows, which hold a chain; ends early at a NaN."""
+        """Greedy tokens after `token`, one for each row. rows: a chain. A NaN ends it early."""
         return step_by_step(self.run, token, rows)
 
     def _expect_threads(self) -> None:
-        """Refuse to run in a forked child where PyTorch would wait for ever: for threads that only its parent has."""
+        """Raise ContractError in a forked child, where PyTorch would wait for ever for threads of its parent."""
         if os.getpid() == self._process and not (forked.lost() and self._threads > 1):
             return
         device, threads = self._weights.embedding.device, max(self._threads, torch.get_num_threads())

@@ -1,4 +1,4 @@
-"""The weights of a decoder, layer by layer, and how they are put together from tensors."""
+"""The weights of a decoder, layer by layer, and how they are assembled from tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINEARS = ("query", "key", "value", "output", "gate", "up", "down")  # of a laye
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One layer. Norm weights: [hidden]; query and key norms, where a family has them: [head_dim]."""
+    """The weights of one layer. Norm weights are [hidden]; query and key norms, if a family has them, [head_dim]."""
 
     input_norm: torch.Tensor
     query: Linear
@@ -41,10 +41,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """All weights of a decoder. `tensors` holds those that are not in a low-bit format once more by their names in the
-    checkpoint: the same memory, so that the bytes of a linear layer with a layout of its own are in that layout there,
-    too. `mapped` are the files in which any of them lie; None of weights in memory of their own. `homes` has one
-    for each layer's matrices, None where they are always in memory; empty: all are. Everything else always is.
+    """All weights of a decoder.
+
+    `tensors` holds the weights that are in no low-bit format once more, by their names in the checkpoint. They share
+    their memory, so the bytes of a linear layer with a layout of its own are in that layout there, too. `mapped` are
+    the files in which weights lie; None if all lie in memory of their own. `homes` has a home for the matrices of each
+    layer, None for a layer that is always in memory; if it is empty, all are. All other weights are always in memory.
     """
 
     embedding: torch.Tensor  # [vocab, hidden]
@@ -57,8 +59,8 @@ class Weights:
 
     @property
     def home(self) -> str:
-        """mapped, where any of them are read from their files; else copied: in memory of their own. Homes of single
-        layers are named behind that."""
+        """Where the weights lie: "mapped" if any are read from their files, else "copied" into memory of their own. The
+        names of homes of single layers follow."""
         others = sorted({home.name for home in self.homes if home is not None})
         return " and ".join(["copied" if self.mapped is None else "mapped", *others])
 
@@ -68,7 +70,7 @@ class Weights:
         return [self.head, *(getattr(layer, name) for layer in self.layers for name in LINEARS)]
 
     def with_linears(self, change: Callable[[Linear], Linear]) -> Weights:
-        """The same with every linear layer changed, in the order of `shapes.linear_shapes`."""
+        """The same weights with every linear layer changed, in the order of `shapes.linear_shapes`."""
 
         def layer(weights: LayerWeights) -> LayerWeights:
             changed: dict[str, Any] = {name: change(getattr(weights, name)) for name in LINEARS}
@@ -78,17 +80,17 @@ class Weights:
 
     @property
     def layouts(self) -> set[str]:
-        """The layouts that linear layers lie in."""
+        """The layouts of the linear layers."""
         return {linear.layout for linear in self.linears}
 
     @property
     def nbytes(self) -> int:
-        """What a pass reads of them: all but the embedding."""
+        """The bytes that a pass reads: those of all weights but the embedding."""
         others = [tensor.nbytes for name, tensor in self.tensors.items() if tensor.ndim == 1]
         return sum(linear.nbytes for linear in self.linears) + sum(others)
 
     def first_not_finite(self) -> str | None:
-        """The name of the first tensor that holds a NaN or an infinity, and how many."""
+        """The first tensor with a NaN or an infinity, in words, with their number. None if there is none."""
         for name, tensor in self.tensors.items():
             with acquired(self.home_of(name)):
                 bad = sum(map(_not_finite, torch.split(tensor.flatten(), _AT_ONCE)))
@@ -97,7 +99,7 @@ class Weights:
         return None
 
     def home_of(self, name: str) -> LayerHome | None:
-        """The home of the layer that a tensor, or a linear layer, belongs to; None where it is always in memory."""
+        """The home of the layer to which a tensor or a linear layer belongs; None if it is always in memory."""
         layer = re.match(r"model\.layers\.(\d+)\.", name)
         return self.homes[int(layer[1])] if layer and self.homes else None
 
@@ -106,10 +108,10 @@ _AT_ONCE = 1 << 24  # numbers that are looked at together
 
 
 def _not_finite(tensor: torch.Tensor) -> int:
-    """How many numbers are NaN or infinite. On the CPU numpy counts, not PyTorch, which hangs in a forked child."""
+    """How many numbers are NaN or infinite. On the CPU numpy counts, because PyTorch hangs in a forked child."""
     if tensor.device.type != "cpu" or not tensor.dtype.is_floating_point:
         return int((~torch.isfinite(tensor)).sum())
-    if tensor.dtype == torch.bfloat16:  # which numpy does not know: all bits of the exponent are set
+    if tensor.dtype == torch.bfloat16:  # numpy does not know bf16: look for exponents with all bits set
         return int(np.count_nonzero((tensor.view(torch.int16).numpy() & 0x7F80) == 0x7F80))
     return int(np.count_nonzero(~np.isfinite(tensor.numpy())))
 
@@ -119,7 +121,7 @@ def assemble(
     config: DecoderConfig,
     coded: Mapping[str, QuantisedWeight] = MappingProxyType({}),
 ) -> Weights:
-    """Weights from tensors by their names in a checkpoint, and from low-bit weights by the names of their layers."""
+    """Weights from tensors, by their names in a checkpoint, and from low-bit weights, by the names of their layers."""
 
     def linear(name: str) -> Linear:
         bias = tensors.get(f"{name}.bias")
@@ -152,10 +154,10 @@ def assemble(
 
 
 def repacked(weights: Weights, isa: str | None = None, threads: int | None = None) -> Weights:
-    """Weights that own their memory, in the layout that the instruction set in use reads fastest, in place.
+    """Put weights that own their memory into the layout that the instruction set in use reads fastest, in place.
 
-    Nothing to do without the native module, or with one that likes rows as they are. A tied output layer stays: the
-    embedding is read by rows.
+    Does nothing without the native module, or if the instruction set reads rows as they are. A tied output layer stays
+    as it is, because the embedding is read by rows.
     """
     if native.module() is None:
         return weights

@@ -1,7 +1,8 @@
 """A suffix automaton that grows by one token at a time, in amortised constant time.
 
 It recognises every run of tokens that has occurred in a text. After each token it knows the longest end of the text
-that has occurred before, and where that earlier occurrence ended: what follows there is a guess at what follows now.
+that has occurred before, and where that earlier occurrence ended. The tokens that follow there are a guess at the
+tokens that follow now.
 
 Sources: Blumer et al. 1985 for the automaton; SAM decoding (Hu et al. 2024, arXiv 2411.10666) for its use as a drafter.
 """
@@ -11,15 +12,15 @@ from __future__ import annotations
 from foretoken.errors import ContractError
 
 _ABSENT = -2
-_Change = tuple["dict[int, int] | list[int]", int, int]  # where, at which key, and what stood there
+_Change = tuple["dict[int, int] | list[int]", int, int]  # a container, a key, and the value before the change
 
 
 class SuffixAutomaton:
     """The text so far, its automaton, and the matches of its end.
 
-    A state stands for a set of runs that end at the same places: `length` of the longest of them, the `link` to the
-    state of the longest shorter end, and the latest `end` at which it was looked up or made (an index into the text).
-    A journal holds what each token changed, so that the last ones can be taken back.
+    A state stands for a set of runs that end at the same places. It has the `length` of the longest of them, a `link`
+    to the state of the longest shorter end, and the latest `end` at which it was looked up or made (an index into the
+    text). A journal holds the changes that each token made, so that the last tokens can be taken back.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,7 @@ class SuffixAutomaton:
         self._journal: list[tuple[int, int, list[_Change]]] = []  # a token: states and last state before it, changes
 
     def __len__(self) -> int:
-        """The number of states: at most twice that of tokens."""
+        """The number of states: at most twice the number of tokens."""
         return len(self._link)
 
     def append(self, token: int) -> None:
@@ -52,11 +53,12 @@ class SuffixAutomaton:
         self._last = state
 
     def settle(self) -> None:
-        """What is there stays: how to take it back is forgotten."""
+        """Make all tokens so far permanent: the journal of their changes is dropped."""
         self._journal.clear()
 
     def truncate(self, length: int) -> None:
-        """Keep the first tokens of the text, at least what is settled: the automaton is as when it had only those."""
+        """Keep only the first `length` tokens. The automaton is then as it was when it had only those. Raises
+        ContractError if settled tokens would be dropped."""
         if length < len(self.text) - len(self._journal):
             raise ContractError(f"{len(self.text) - len(self._journal)} tokens are settled; {length} cannot be kept")
         while len(self.text) > length:
@@ -71,15 +73,14 @@ class SuffixAutomaton:
                 del column[states:]
 
     def longest_match(self) -> tuple[int, int]:
-        """(length, end): how much of the text's end occurred before, at most, and where that occurrence ended.
-
-        `text[end + 1:]` is what followed it. The length is 0 where even the last token is new.
+        """Returns (length, end): the length of the longest end of the text that occurred before, and where that
+        occurrence ended. `text[end + 1:]` followed it. The length is 0 if even the last token is new.
         """
         state = self._link[self._last]
         return (self._length[state], self._end[state]) if state > 0 else (0, -1)
 
     def _touch(self) -> None:
-        """The longest match of the end has now occurred here too: the next look finds the later occurrence."""
+        """Note that the longest match of the end has now occurred here too, so the next lookup finds this place."""
         state = self._link[self._last]
         if state > 0:
             self._set(self._end, state, len(self.text) - 1)

@@ -1,11 +1,11 @@
-"""A decoder drafts a chain, token by token; what drafts for it in turn makes that faster, to any depth.
+"""A decoder drafts a chain, token by token. An inner drafter can draft for it and speed it up, to any depth.
 
-A small model of the same family, a copy of the target, every level of a ladder: all are this class. With an `inner`
-drafter, the decoder checks what that one guesses of its own tokens, several in one pass, as the target will check what
-comes out; so the chain is the same with it and without. All sequences that are drafted for share each pass.
+A small model of the same family, a copy of the target, every level of a ladder: all are `ModelDrafter`s. An `inner`
+drafter guesses the decoder's own tokens. The decoder checks several guesses in one pass, as the target will check the
+chain. So the chain is the same with an inner drafter and without. All sequences that are drafted for share each pass.
 
-When sampling, the decoder adds the target's seeded noise to its own logits (docs/lossless.md): its tokens are what the
-target would choose if it had those logits.
+When sampling, the decoder adds the target's seeded noise to its own logits (docs/lossless.md). So it chooses the tokens
+that the target would choose if the target had those logits.
 
 Source: ML-SpecQD (Georganas et al. 2025), sections III-A and III-C; Leviathan et al. 2023 for the chain.
 """
@@ -31,13 +31,13 @@ from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
 from foretoken.trees.tree import for_turns
 
-_FEW = 2  # pending tokens, which ride in the first check: after a draft that was accepted whole there are two
+_FEW = 2  # so many pending tokens go into the first check: there are two after a draft that was accepted whole
 
 
 @dataclass
 class _Chain(Open):
-    """A sequence whose chain is growing. distributions: what its tokens were drawn from, if that is asked for. ended:
-    no token of the decoder's own follows."""
+    """A sequence whose chain is growing. distributions: those from which its tokens were drawn, if the rejection rule
+    asks for them. ended: no token of the decoder's own follows."""
 
     tokens: list[int] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
@@ -46,11 +46,11 @@ class _Chain(Open):
 
     @property
     def done(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the chain has ended, or has all its tokens."""
         return self.ended or len(self.tokens) >= self.count
 
     def draft(self) -> Draft:
-        """What it has come to."""
+        """The chain as a draft."""
         return self.turn.chain(self.tokens, self.origins, tuple(self.work), self.distributions or None)
 
 
@@ -58,14 +58,14 @@ class _Chain(Open):
 class ModelDrafter(DecoderDrafter):
     """A decoder that drafts a chain.
 
-    below: makes what drafts for it in turn, if anything does; that is `inner`. It is handed views of the caches that
-    this level checks on, which are there while it is asked for drafts. Where this level is left out of a round, they
-    may lack more of the text than its last token.
+    below: makes the `inner` drafter, if there is one. It is called with views of the caches on which this level checks.
+    These caches exist while the inner drafter is asked for drafts. In a round in which this level has no rows, they may
+    lack more of the text than its last token.
     """
 
     below: InitVar[Callable[[Views], Drafter] | None] = None
     inner: Drafter | None = field(init=False, default=None)
-    _checked: Caches = field(init=False, default_factory=Caches)  # in a round, what this level checks on
+    _checked: Caches = field(init=False, default_factory=Caches)  # in a round, those on which this level checks
     _guessed: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)  # the last draft of each sequence
     _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
 
@@ -74,13 +74,13 @@ class ModelDrafter(DecoderDrafter):
             self.inner = below(self._checked)
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Note the prompts."""
+        """Take new sequences on."""
         super().begin(requests)
         if self.inner is not None:
             self.inner.begin(requests)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """For each turn a chain."""
+        """A chain for each turn."""
         own = [turn for turn in turns if turn.rows]
         found = [self.opened(turn, min(turn.rows, turn.depth)) for turn in own]
         chains = [_Chain(**vars(opened)) for opened in found if opened is not None]
@@ -100,7 +100,7 @@ class ModelDrafter(DecoderDrafter):
         return [*(chain.draft() for chain in chains), *without, *self._left_out([t for t in turns if not t.rows])]
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
-        """Keep of the chains what was right, and tell the level below what was not."""
+        """Keep the tokens of the chains that were right, and tell the level below which were not."""
         work = self.read_along(verdicts)
         news = []
         for verdict in verdicts:
@@ -113,7 +113,7 @@ class ModelDrafter(DecoderDrafter):
             reading.gain(verdict.tokens)
             reading.keep(verdict.position + right)
             if self.inner is not None:
-                if right < len(guessed):  # it has heard all that was guessed
+                if right < len(guessed):  # the level below was told all guesses
                     self.inner.rewind(verdict.sequence, verdict.position + right)
                 if right < len(verdict.tokens):
                     news.append(self._rest(verdict, right))
@@ -122,7 +122,7 @@ class ModelDrafter(DecoderDrafter):
         return work
 
     def rewind(self, sequence: int, position: int) -> None:
-        """Forget tokens that were a guess, and were wrong."""
+        """Forget the tokens from a position on: they were a wrong guess."""
         self._readings[sequence].rewind(position)
         if self.inner is not None:
             self.inner.rewind(sequence, position)
@@ -171,11 +171,11 @@ class ModelDrafter(DecoderDrafter):
             )
 
     def _in_one_call(self, chain: _Chain) -> bool:
-        """Whether the rest of a chain is simply the largest logits."""
+        """Whether each token of the rest of a chain is simply the one with the largest logit."""
         return chain.reading.sampler.plain and self.model.config.valid_vocab_size <= self.vocab_size
 
     def _follow(self, chain: _Chain) -> Drafted:
-        """The rest of a chain in one call; fewer tokens at a NaN, which ends it."""
+        """Draft the rest of a chain in one call. A NaN ends it early."""
         writer, count = new_writer(), chain.count - len(chain.tokens)
         drafted = self.model.draft_chain(chain.cache, chain.tokens[-1], count, writer=writer)
         chain.cache.commit(range(len(drafted.tokens)), writer)
@@ -185,7 +185,7 @@ class ModelDrafter(DecoderDrafter):
     # -- with one -----------------------------------------------------------------------------------------------------
 
     def _grow_checking(self, inner: Drafter, chains: Sequence[_Chain]) -> None:
-        """What the level below guesses is checked as the target checks: a pass over all chains, a walk for each."""
+        """Check the guesses of the level below as the target checks drafts: a pass over all chains, a walk for each."""
         for chain in chains:
             self._checked.open(chain.turn.sequence, chain.cache)
         self._catch_up([chain for chain in chains if len(chain.text) > _FEW])
@@ -212,8 +212,8 @@ class ModelDrafter(DecoderDrafter):
             growing = [chain for chain in growing if not chain.done]
 
     def _catch_up(self, chains: Sequence[_Chain]) -> None:
-        """Run what is pending of some chains but the last token: else a level below, on views of what this one has,
-        would run it, too."""
+        """Run the pending tokens of some chains, but not the last. Otherwise a level below, on views of this level's
+        caches, would run them, too."""
         if not chains:
             return
         began = time.perf_counter()
@@ -226,7 +226,7 @@ class ModelDrafter(DecoderDrafter):
             chain.text = chain.text[-1:]
 
     def _below(self, inner: Drafter, chains: Sequence[_Chain]) -> list[Draft]:
-        """What the level below guesses next for each chain, within its own budget and what is left."""
+        """The next guesses of the level below for each chain, within its own budget and the tokens that are left."""
         self._checks += 1
         turns = []
         for chain in chains:
@@ -250,13 +250,13 @@ class ModelDrafter(DecoderDrafter):
         check.commit(at, check.path(at, walked.accepted, len(gained)))
         origins = [draft.origins[i] for i in walked.accepted]
         chain.origins += [*origins, self.name][: len(gained)]
-        chain.ended = len(gained) == len(walked.accepted)  # no token of its own: at a NaN, or nothing may follow
+        chain.ended = len(gained) == len(walked.accepted)  # no token of its own came: a NaN, or nothing may follow
         chain.text = list(gained[-1:]) or chain.text[-1:]
         told = (*origins, TARGET)[: len(gained)]
         return Verdict(draft.sequence, draft.round, draft.position, tuple(walked.accepted), gained, told)
 
     def _left_out(self, turns: Sequence[Turn]) -> list[Draft]:
-        """Where this level has no rows, the level below drafts for the one above."""
+        """For turns in which this level has no rows: the drafts of the level below."""
         below = [turn.inner(turn.round, turn.position, turn.most.depth) for turn in turns]
         asked = [turn for turn in below if turn is not None]
         if self.inner is None or not asked:
@@ -270,12 +270,12 @@ class ModelDrafter(DecoderDrafter):
                 self._checked.close(turn.sequence)
 
     def _rest(self, verdict: Verdict, right: int) -> Verdict:
-        """Of a verdict, what the level below has not heard."""
+        """The part of a verdict that the level below was not told."""
         self._checks += 1
         return replace(verdict.behind(right), round=self._checks)
 
     def _next(self, chain: _Chain, outputs: Outputs, row: int) -> int | None:
-        """The chain's next token; None at a NaN."""
+        """The chain's next token. None at a NaN, or if nothing may follow."""
         sampler = chain.reading.sampler
         token = choose(sampler, outputs, row, self.vocab_size)
         if token is None:
@@ -292,12 +292,12 @@ class ChainRecipe(DecoderRecipe):
     """A chain, which another draft may speed up."""
 
     def make(self, level: Level, context: Context) -> ModelDrafter:
-        """The drafter."""
+        """Make the drafter."""
         loaded, common = self.loaded(level, context)
         return ModelDrafter(loaded.decoder, context.guessing, below=context.below, **common)
 
     def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """It can be, by any draft that can speed up another."""
+        """Allowed: any draft that can speed up another can speed up a chain."""
 
 
 RECIPE = ChainRecipe()

@@ -1,6 +1,6 @@
-"""Drafts that a decoder stands behind: a copy of the model in a low-bit format, or another checkpoint.
+"""Drafts with a decoder: a copy of the model in a low-bit format, or another checkpoint.
 
-Both draft a chain, or with an option of `TREE`'s a tree: foretoken.drafters.chain, foretoken.drafters.tree.
+Both draft a chain (foretoken.drafters.chain) or, with an option of `TREE`, a tree (foretoken.drafters.tree).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from foretoken.text.tokenizer import Tokenizer
 
 
 class DecoderRecipe(Recipe):
-    """A kind of draft that a decoder stands behind."""
+    """A kind of draft with a decoder."""
 
     has_decoder = True
 
     def found(self, level: Level, folder: Path) -> Level:
-        """The level with what its checkpoint's folder says."""
+        """The level, completed from its checkpoint's folder. Raises DraftSpecError for options that do not suit it."""
         if level.is_copy or level.folder is not None:
             _expect_own_layers(level, folder)
             return level
@@ -50,7 +50,7 @@ class DecoderRecipe(Recipe):
         return level
 
     def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
-        """What stands behind a level, and the arguments that all drafters with a decoder take."""
+        """Load a level's decoder. Returns it with the arguments that all drafters with a decoder take."""
         loaded = context.load(level)
         if not level.is_copy:
             _expect_same_tokens(level.name, context.tokenizer, loaded.tokenizer)
@@ -63,7 +63,7 @@ class DecoderRecipe(Recipe):
 
 
 def _hint(name: str) -> str:
-    """What to say of a name that looks as if commas had been meant for a list."""
+    """A hint for a name that looks like part of a list whose numbers were separated by commas."""
     return "a list has + between its numbers, such as own-layers=0+1; " if re.fullmatch(r"[0-9]+", name) else ""
 
 
@@ -74,7 +74,7 @@ _WHY_NOT = {
 
 
 def expect_layers(level: Level, option: str, count: int) -> None:
-    """Refuse an option that does not name layers of a model of so many, each once and in their order."""
+    """Raise DraftSpecError if an option does not name layers from 0 to `count` - 1, each once and ascending."""
     layers = level.options[option]
     if list(layers) != sorted({at for at in layers if at < count}):
         raise DraftSpecError(
@@ -84,7 +84,8 @@ def expect_layers(level: Level, option: str, count: int) -> None:
 
 
 def _expect_own_layers(level: Level, folder: Path) -> None:
-    """Refuse layers that the target does not have to lend. folder: the target's."""
+    """Raise DraftSpecError for `own-layers` that the target does not have, or that are all it has. folder: the
+    target's."""
     if not level.own_layers:
         return
     count = read_config(folder).num_layers
@@ -97,8 +98,8 @@ def _expect_own_layers(level: Level, folder: Path) -> None:
 
 
 def decoder_level(level: DraftLevel) -> Level:
-    """The level that the name of a format or of a checkpoint asks for: a chain, or with an option of a tree's a
-    tree."""
+    """The level for the name of a format or of a checkpoint: a chain or, with an option of a tree, a tree. Raises
+    DraftSpecError for a name that is neither, and for options that contradict each other."""
     is_copy = _is_format(level.name)
     if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
         known = [*DRAFTERS, *FORMATS, *EMBEDDED]
@@ -107,7 +108,7 @@ def decoder_level(level: DraftLevel) -> Level:
             "checkpoint is named by its folder or hub id"
         )
     more = COPY_OPTIONS if is_copy else CHECKPOINT_OPTIONS
-    options = level.values({**more, **CHAIN.options, **TREE.options})  # whichever it is, a message names them all
+    options = level.values({**more, **CHAIN.options, **TREE.options})  # so that messages name all options
     trees = [option for option in options if option in TREE.options]
     chains = [option for option in options if option in CHAIN.options]
     if trees and chains:
@@ -122,12 +123,12 @@ def decoder_level(level: DraftLevel) -> Level:
 
 
 def _is_format(name: str) -> bool:
-    """Whether it is the name of a low-bit format, or a label: `int4-g64`, whatever its group."""
+    """Whether it is the name of a low-bit format, or a format's label such as `int4-g64`, with any group."""
     return re.sub(r"-g[0-9]{1,9}$", "", name) in FORMATS
 
 
 def format_asked(name: str, options: dict[str, Any]) -> Format | None:
-    """The low-bit format that a draft asks for, by its name or by an option."""
+    """The low-bit format that a draft asks for by its name or by an option; None if it asks for none."""
     called = name if _is_format(name) else options.get("format")
     if called is None:
         if "group" in options:
@@ -140,14 +141,14 @@ def format_asked(name: str, options: dict[str, Any]) -> Format | None:
 
 
 def _belongs_to_a_format(name: str, option: str) -> DraftSpecError:
-    """What to say of an option that a checkpoint has only in a low-bit format."""
+    """The error for an option that a checkpoint has only in a low-bit format."""
     return DraftSpecError(
         f"draft {name!r}: {option!r} belongs to a low-bit format; add format=int4, or leave {option!r} out"
     )
 
 
 def in_format(name: str, format: Format) -> str:
-    """How a draft asks for a checkpoint in a format: `NAME:format=int4`, with the group if it is not the usual one."""
+    """The text of a draft of a checkpoint in a format: `NAME:format=int4`, with the group if it is not the default."""
     group = f":group={format.group}" if format != FORMATS[format.name] else ""
     return f"{name}:format={format.name}{group}"
 
@@ -160,7 +161,8 @@ def _exists(name: str) -> bool:
 
 
 def _expect_same_tokens(name: str, target: Tokenizer | None, draft: Tokenizer | None) -> None:
-    """A draft speaks in token ids, so they must mean the same; rows of padding have no tokens and do not matter."""
+    """Raise DraftSpecError if two tokenizers differ. A draft is made of token ids, so they must mean the same. Rows of
+    padding have no tokens and do not matter."""
     if target is None or draft is None:
         if target is None and draft is None:
             return

@@ -1,29 +1,30 @@
-"""A compressed copy of the model, embedded before some of its layers, guesses many tokens in one pass of it.
+"""A low-bit copy of the model, embedded before some of its layers, guesses many tokens in one pass of the model.
 
-The tokens that follow are given slots behind the text, and run through the model with it. Before each *fractal layer*
-the copy's upper layers finish the pass as it stands: what they choose is the new guess, one token longer than the one
-before, for each slot sees what the slots before it now hold. The new guess is embedded, the copy's lower layers bring
-it to where the pass had come, and the pass goes on with it. What the model itself chooses at the end is the draft.
+The tokens to come get slots behind the text, and run through the model with it. Before each *fractal layer* the copy's
+upper layers finish the pass as it stands. The tokens that they choose are the new guess. It is one token longer than
+the guess before, because a token follows each slot, the last included. The new guess is embedded, the copy's lower
+layers bring it up to the fractal layer, and the pass goes on with it. The model's own choices at the end are the draft.
 
     layers of the model   0 ....... i ............ j ............ L     draft: window + fractal layers + 1 tokens
                                     |              |
     the copy, before each           i...L, choose, embed, 0...i         (before j: j...L, choose, embed, 0...j)
 
-All of a round happens in one view of the target's cache: the rows of the copy write where the model's own will, later
-in the pass, write over them, and the target's cache is only read. The text is in it but for its last token, so only
-that and the slots are computed. Without a cache (`LoadSettings.cache`) the view is empty and the text is computed, by
-the model and by the copy, which is the method as it was published.
+A whole round happens in one view of the target's cache, which is only read. The copy's rows write to slots that the
+model's own layers, later in the pass, write over. The cache holds the text but for its last token, so only that token
+and the slots are computed. Without a cache (`LoadSettings.cache`) the view is empty. Then the model and the copy
+compute the whole text, as in the published method.
 
-Differences from the paper, of which `fractal_published.py` with `fixed` slots has only the first and the last:
+Differences from the paper. With `fixed` slots, `fractal_published.py` has only the first and the last of them:
 
-- Slots begin with one token of the vocabulary, all the same, instead of new ones; or with the rest of the last draft.
-- Or there are as many slots as a lookup finds tokens to follow, at most `window`; behind the first token that changed
-  it is asked again at each fractal layer, as what the copy said there was said of another text. A slot that nothing is
-  known of costs a row in every pass and is seldom right.
-- Tokens at the front that come out as they went in, and the one behind them, are known: the copy computes no rows for
+- All slots begin with one and the same token of the vocabulary, not with new tokens; or they begin with the rest of the
+  last draft.
+- Or there are as many slots as lookup finds tokens, at most `window`. At each fractal layer lookup runs again behind
+  the first token that changed, because the copy chose the tokens there for another text. A slot without a guess costs
+  a row in every pass, and is seldom right.
+- Tokens at the front that come out as they went in, and the token behind them, are known: the copy computes no rows for
   them again, and their hidden states stay the model's own.
-- A guess that comes out whole as it went in ends the draft: nothing would change it but the model's last layers.
-- The copy's embedding is the model's, of which only the guess's rows are read.
+- A guess that comes out whole as it went in ends the draft, since only the model's last layers could still change it.
+- The copy's embedding is the model's. Only the rows of the guess are read of it.
 
 Source: FractalLLM (Kim et al. 2025), section 3.2 and appendix D.
 """
@@ -48,9 +49,9 @@ from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn,
 
 @dataclass(frozen=True)
 class Guesses:
-    """What one draft was before each fractal layer, and what it became: for statistics.
+    """The guesses of one draft at each fractal layer, and the draft itself: for statistics.
 
-    tokens[k], from `position` on, were chosen before layer layers[k]; the last of `tokens` is the draft.
+    tokens[k], from `position` on, were chosen before layer layers[k]. The last entry of `tokens` is the draft.
     """
 
     sequence: int
@@ -61,8 +62,8 @@ class Guesses:
 
 @dataclass
 class FractalPass:
-    """A sequence's draft while it is made, from `position` on. text: the end of it, at the front of the rows. placed:
-    room for all rows that may come. The first `known` tokens are not guessed again."""
+    """A sequence's draft while it is made, from `position` on. text: the end of the text, whose rows come first.
+    placed: room for all rows that may come. The first `known` tokens are not guessed again."""
 
     sequence: int
     position: int
@@ -81,21 +82,22 @@ class FractalPass:
         return len(self.text) - 1
 
     def rows(self, first: int = 0) -> Rows:
-        """The rows of text and tokens, from one on."""
+        """The rows of text and tokens, from row `first` on."""
         tokens = [*self.text, *self.tokens][first:]
         return self.placed.part(first, first + len(tokens), tokens)
 
     def add_cost(self, level: str, rows: Rows) -> None:
-        """Add what rows have cost a level's decoder."""
+        """Add the cost of rows to that of a level's decoder."""
         self.cost[level] = self.cost.get(level, Cost()) + rows.cost
 
 
 @dataclass(eq=False, kw_only=True)
 class FractalDrafter(DecoderDrafter):
-    """Drafts with a copy of the target embedded in it. `model` is the copy, `views` are of the target's caches.
+    """Drafts with a copy of the target embedded in the target. `model` is the copy; `views` are of the target's caches.
 
-    layers: before which layers of the target it is embedded, counted from 0, ascending; window: the tokens of the first
-    guess; slots: what that is (`SLOTS`). watch: a list that each draft's `Guesses` are added to.
+    layers: the layers of the target before which the copy is embedded, counted from 0, ascending. window: the most
+    tokens of the first guess. slots: the kind of the first guess (`SLOTS`). watch: a list to which the `Guesses` of
+    each draft are added.
     """
 
     target: Decoder
@@ -114,22 +116,22 @@ class FractalDrafter(DecoderDrafter):
         return self.window + len(self.layers) + 1
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Nothing is read: the target's cache has it."""
+        """Take new sequences on. Nothing is read: the target's cache holds the prompt."""
         super().begin(requests)
         self._slots.begin(requests)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """For each turn a chain."""
+        """A chain for each turn, one turn after the other."""
         return [self._propose(turn) for turn in turns]
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
-        """The texts go on."""
+        """Take in the new tokens."""
         for verdict in verdicts:
             self._readings[verdict.sequence].gain(verdict.tokens)
         self._slots.observe(verdicts)
 
     def rewind(self, sequence: int, position: int) -> None:
-        """Forget tokens that the level above had guessed wrongly."""
+        """Forget the tokens from a position on: they were a wrong guess."""
         self._readings[sequence].rewind(position)
         self._slots.rewind(sequence, position)
 
@@ -141,7 +143,7 @@ class FractalDrafter(DecoderDrafter):
     def _propose(self, turn: Turn) -> Draft:
         reading = self._readings[turn.sequence]
         most = min(turn.rows, turn.depth, self.most, reading.room())
-        if most < 2:  # one token is what the model's own pass says, for nothing
+        if most < 2:  # a single token is the bonus of the model's own pass
             return turn.chain((), self.name)
         began = time.perf_counter()
         made = self._start(turn, reading, most)
@@ -169,13 +171,13 @@ class FractalDrafter(DecoderDrafter):
         return FractalPass(turn.sequence, turn.position, text, placed, guess)
 
     def _has_settled(self, made: FractalPass, before: Sequence[int], right: int, most: int) -> bool:
-        """Whether a guess, of which so many tokens came out as they went in, did so whole: then nothing would change it
-        but the model's last layers."""
+        """Whether a guess came out whole as it went in: then only the model's last layers could change it. right: how
+        many of its tokens came out as they went in."""
         guessed = len(before) > made.known or len(before) == most - 1 or len(made.tokens) <= len(before)
         return guessed and right == min(len(before), len(made.tokens))
 
     def _known(self, right: int) -> int:
-        """How many tokens are not guessed again, where so many came out as they went in: the next one is known, too."""
+        """How many tokens are not guessed again: those that came out as they went in, and the next one."""
         return right + 1
 
     @torch.no_grad()
@@ -207,8 +209,8 @@ class FractalDrafter(DecoderDrafter):
         self._choose(made, reading, outputs, most)
 
     def _finish(self, made: FractalPass, hidden: torch.Tensor, lo: int) -> Outputs:
-        """What the copy's upper layers make of the rows behind which nothing is known yet. The keys and values of those
-        before them are there: in the target's cache, or since the copy was here last."""
+        """The outputs of the copy's upper layers at the rows behind which no token is known yet. The keys and values of
+        earlier rows are there: in the target's cache, or from the copy's last run."""
         first = made.root + made.known if made.known or not made.root else 0
         rows = made.rows(first)
         made.computed += len(rows)
@@ -217,8 +219,9 @@ class FractalDrafter(DecoderDrafter):
         return outputs
 
     def _embed(self, made: FractalPass, hidden: torch.Tensor, hi: int) -> torch.Tensor:
-        """The hidden states of the pass before a layer, with those of tokens that changed brought there by the copy.
-        They see what is before them as the target has it; where the text is among the rows, as the copy has."""
+        """The hidden states of the pass before layer `hi`. The copy brings the tokens that changed up to this layer.
+        These tokens see the rows before them as the target has them; if the text is among the rows, as the copy does.
+        """
         kept = made.root + max(1, made.known)
         first = kept if made.known or not made.root else 0
         rows = made.rows(first)
@@ -227,8 +230,8 @@ class FractalDrafter(DecoderDrafter):
         return joined((hidden[:kept], guessed[kept - first :]))
 
     def _choose(self, made: FractalPass, reading: Reading, outputs: Outputs, most: int) -> None:
-        """What each row chooses behind the known tokens, given what the rows before it have just chosen; it ends at a
-        NaN, and where nothing may follow."""
+        """Choose a token at each row behind the known tokens, given the tokens that the rows before it have just
+        chosen. Ends at a NaN, and where nothing may follow."""
         sampler = reading.sampler
         step = sampler.step
         made.tokens, made.distributions = made.tokens[: made.known], {}

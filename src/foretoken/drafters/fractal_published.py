@@ -1,7 +1,7 @@
 """The fractal draft as it was published, for comparison, and for the rejection rule.
 
-Every guess is made anew at every fractal layer, and the pass goes on to the end even where a guess has settled. The
-rejection rule needs that, too: whether a guess has settled depends on tokens behind those that are judged.
+Every guess is made anew at every fractal layer, and the pass goes on to the end even if a guess has settled. The
+rejection rule needs this, too: whether a guess has settled depends on tokens behind those that are judged.
 
 Source: FractalLLM (Kim et al. 2025), section 3.2.
 """
@@ -14,7 +14,7 @@ from foretoken.drafters.fractal import FractalDrafter, FractalPass
 
 
 class PublishedFractalDrafter(FractalDrafter):
-    """Patient: it leaves nothing out."""
+    """A fractal drafter that leaves nothing out."""
 
     def _has_settled(self, made: FractalPass, before: Sequence[int], right: int, most: int) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""How a fractal draft is read from its options, and made."""
+"""The recipe of fractal drafts: reads their options, and makes the drafter."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from foretoken.settings.load import MOST_DRAFT_TOKENS
 
 
 class FractalRecipe(DecoderRecipe):
-    """In the model's own layers, so nothing speeds it up, and it drafts for the model alone."""
+    """A fractal draft runs in the model's own layers. So nothing can speed it up, and it drafts for the model only."""
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
-        """The level that these options ask for."""
+        """The level for these options."""
         format = format_asked(name, {"format": "int8", **options})
         return Level(name, entry, options, MOST_DRAFT_TOKENS, format, is_copy=True)
 
     def found(self, level: Level, folder: Path) -> Level:
-        """The level with what the number of the model's layers decides."""
+        """The level, completed from the number of the model's layers."""
         return embedded(level, read_config(folder).num_layers)
 
     def make(self, level: Level, context: Context) -> FractalDrafter:
-        """The drafter."""
+        """Make the drafter."""
         loaded, common = self.loaded(level, context)
         kind = PublishedFractalDrafter if context.faithful or context.independent else FractalDrafter
         return kind(
@@ -43,14 +43,14 @@ class FractalRecipe(DecoderRecipe):
         )
 
     def expect_below(self, level: Level, above: Level, spec: str) -> None:
-        """Refused."""
+        """Raises DraftSpecError: it drafts for the model only."""
         raise DraftSpecError(
             f"draft {spec!r}: 'fractal' runs in the model's own layers, so it drafts for the model alone; leave "
             f"{above.name!r} out"
         )
 
     def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Refused."""
+        """Raises DraftSpecError: it guesses all its tokens at once."""
         advice = "; slots=lookup starts from what lookup finds" if below.name == "lookup" else ""
         raise DraftSpecError(
             f"draft {spec!r}: 'fractal' guesses all its tokens at once and cannot be sped up by {below.name!r}{advice}"
@@ -58,8 +58,9 @@ class FractalRecipe(DecoderRecipe):
 
 
 def embedded(level: Level, num_layers: int) -> Level:
-    """A fractal level with what it leaves open: before a quarter of the layers, evenly spaced, and as many tokens in
-    the window (FractalLLM, appendix D)."""
+    """A fractal level with its defaults filled in. The copy is embedded before a quarter of the layers, evenly spaced,
+    and the window has as many tokens (FractalLLM, appendix D). Raises DraftSpecError for options that do not fit the
+    model."""
     n, layers = level.options.get("n"), level.options.get("layers")
     called = f"draft {level.name!r}"
     if layers is None:

@@ -1,7 +1,7 @@
-"""From what a user calls a draft to a drafter: `lookup`, `mxfp4,lookup`, `PATH:k=4:depth=6`.
+"""Makes a drafter from the text that a user gives: `lookup`, `mxfp4,lookup`, `PATH:k=4:depth=6`.
 
-The level nearest to the target comes first. Each level is sped up by the one behind it and checks what that one drafts.
-A level's recipe reads its options and makes it (foretoken.drafters.recipe). This module puts the levels together.
+The level nearest to the target comes first. Each level is sped up by the one after it, and checks its drafts. A level's
+recipe reads its options and makes it (foretoken.drafters.recipe). This module puts the levels together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from foretoken.settings.load import LoadSettings
 
 
 def name_levels(settings: LoadSettings) -> list[Level]:
-    """The levels that a draft names, before anything is loaded. num_speculative_tokens is the first one's."""
+    """The levels that a draft names, before anything is loaded. num_speculative_tokens applies to the first level.
+
+    Raises DraftSpecError for levels that are not known, or that do not go together.
+    """
     spec, asked = settings.draft, settings.num_speculative_tokens
     levels = [_name(level) for level in parse_draft(spec)]
     for above, level in itertools.pairwise(levels):
@@ -44,15 +47,15 @@ def name_levels(settings: LoadSettings) -> list[Level]:
 
 
 def find_levels(levels: list[Level], folder: Path) -> list[Level]:
-    """Levels with what files say, before weights are loaded. folder: the target's."""
+    """The levels, completed from files, before weights are loaded. folder: the target's."""
     found = [level.recipe.found(level, folder) for level in levels]
     _expect_copies_first(found)
     return found
 
 
 def make_ladder(levels: list[Level], context: Context) -> Drafter:
-    """The drafter of some levels. Each makes the one below it, and hands it views of what it checks on: of a copy's
-    keys and values, since those of another model are of no use to the target's copies."""
+    """Make the drafter of some levels. Each level makes the one below it. A copy hands it views of the caches on which
+    it checks; another model hands none, since its keys and values are of no use to the target's copies."""
     level, *rest = levels
 
     def below(views: Views) -> Drafter:
@@ -69,7 +72,8 @@ def _name(level: DraftLevel) -> Level:
 
 
 def _called(levels: list[Level]) -> list[Level]:
-    """Each with a name of its own: two checkpoints may lie in folders of one name, and one in a folder `target`."""
+    """The levels, each with a name of its own. Two checkpoints may lie in folders of one name, or one in a folder
+    named `target`."""
     taken = {TARGET, *DRAFTERS}
     called = []
     for place, level in enumerate(levels, 1):
@@ -82,7 +86,8 @@ def _called(levels: list[Level]) -> list[Level]:
 
 
 def _expect_copies_first(levels: list[Level]) -> None:
-    """Refuse a copy of the model below another checkpoint, for which it would draft: a larger one for a smaller."""
+    """Raise DraftSpecError for a copy of the model below another checkpoint: a larger model would draft for a smaller
+    one."""
     for above, level in itertools.pairwise(levels):
         if level.is_copy and above.has_decoder and not above.is_copy:
             made = ""

@@ -1,7 +1,7 @@
-"""Drafts by looking up: the end of the text has often been there before, and what followed then may follow now.
+"""Drafts by lookup: the end of the text has often occurred before, and the tokens that followed then may follow now.
 
-The longest end of prompt and output that occurred earlier is found by a suffix automaton, in constant time a token,
-and the tokens that followed it are proposed. Costs no model, and nothing where nothing repeats.
+A suffix automaton finds the longest end of prompt and output that occurred earlier, in constant time a token. The
+tokens that followed it are proposed. Lookup needs no model, and drafts nothing where nothing repeats.
 
 Sources: prompt lookup decoding (Saxena 2023) for the idea; SAM decoding (arXiv 2411.10666) for the automaton.
 """
@@ -19,7 +19,7 @@ from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
 
 class LookupDrafter:
-    """min_match: the shortest match, in tokens, that is worth following."""
+    """Drafts by lookup. min_match: the shortest match, in tokens, that is followed. Raises DraftSpecError below 1."""
 
     name = "lookup"
     needs = Needs()
@@ -39,7 +39,7 @@ class LookupDrafter:
             text.settle()
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """For each turn the tokens that followed the longest earlier match of the text's end."""
+        """For each turn, the tokens that followed the longest earlier match of the text's end."""
         return [self._propose(turn) for turn in turns]
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
@@ -64,7 +64,7 @@ class LookupDrafter:
         count = min(turn.rows, turn.depth) if length >= self._min_match else 0
         followed = text.text[end + 1 : end + 1 + count]
         period = len(text.text) - 1 - end
-        while len(followed) < count:  # the copy has caught up with the text's end: it repeats, so go on repeating
+        while len(followed) < count:  # the copied tokens reach the text's end: the text repeats, so go on repeating
             followed.append(followed[-period])
         work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(followed))
         return turn.chain(followed, self.name, (work,))
@@ -74,7 +74,7 @@ class LookupRecipe(Recipe):
     """A chain that costs nothing."""
 
     def make(self, level: Level, context: Context) -> LookupDrafter:
-        """The drafter."""
+        """Make the drafter."""
         return LookupDrafter(**{name: value for name, value in level.options.items() if name != "tokens"})
 
 

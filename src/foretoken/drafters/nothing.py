@@ -1,4 +1,4 @@
-"""Proposes nothing: the loop with this drafter is plain decoding, the baseline of every comparison."""
+"""The drafter that proposes nothing. With it the loop is plain decoding, the baseline of every comparison."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class NothingRecipe(Recipe):
     """No draft."""
 
     def make(self, level: Level, context: Context) -> NothingDrafter:
-        """The drafter."""
+        """Make the drafter."""
         return NothingDrafter()
 
     def expect_below(self, level: Level, above: Level, spec: str) -> None:
-        """Refused."""
+        """Raises DraftSpecError: there is nothing to speed up a level with."""
         raise DraftSpecError(f"draft {spec!r}: 'none' speeds nothing up; leave it out")
 
 

@@ -1,8 +1,7 @@
-"""What drafters with a decoder have in common, and a sequence as such a one has read it: its text, its keys and values,
-and what chooses its tokens.
+"""The base of drafters with a decoder, and a sequence as such a drafter has read it: text, keys and values, sampler.
 
-The keys and values lie in a cache of the drafter's own, which reads what the target has accepted and forgets what it
-has not; or, where the drafter is a copy of the target, on a view of the target's cache, made anew each round.
+The keys and values lie in a cache of the drafter's own, which keeps the tokens that the target has accepted and drops
+the others. If the drafter is a copy of the target, they lie on a view of the target's cache, made anew each round.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ _CHUNK = 256  # rows of a prompt read in one pass
 
 
 class Reading:
-    """One sequence. Where its text holds a token that the drafter's model lacks, there is no room for a draft."""
+    """One sequence as a drafting decoder has read it. If its text has a token that the drafter's model lacks, there is
+    no room for a draft. views: of the target's caches; None: the sequence has a cache of its own."""
 
     def __init__(self, model: Decoder, request: Request, sampler: Sampler, views: Views | None = None) -> None:
         self.text: list[int] = []
         self.sampler = sampler
-        self._unknown: list[int] = []  # where tokens stand that the model lacks
+        self._unknown: list[int] = []  # positions of tokens that the model lacks
         self._model = model
         self._sequence = request.sequence
         self._prompt = len(request.prompt)
@@ -42,9 +42,9 @@ class Reading:
         self._extend(request.prompt)
 
     def read(self, stop: int, twin: Reading | None = None) -> list[Rows]:
-        """Compute the keys and values of the text's first `stop` tokens, but never of its last, in a cache of one's
-        own; or copy them from a `twin` that has read the same ones. Not where no room is left for a draft. Returns the
-        passes that were made."""
+        """Compute the keys and values of the text's first `stop` tokens, but never of its last, in the reading's own
+        cache. Those that a `twin` has read already are copied. Does nothing on a view, or if no room is left for a
+        draft. Returns the rows of the passes that were made."""
         made: list[Rows] = []
         stop = min(stop, len(self.text) - 1)
         if self._own is None or self._own.length >= stop or not self.room():
@@ -60,7 +60,7 @@ class Reading:
         return made
 
     def open(self) -> Cache:
-        """A cache in which some of the text is committed, and nothing else; what is `pending` must be run first."""
+        """A cache in which only tokens of the text are committed. The `pending` tokens must be run first."""
         if self._own is None:
             assert self._views is not None
             return self._views.view(self._sequence, length=len(self.text) - 1)
@@ -68,15 +68,15 @@ class Reading:
         return self._own
 
     def pending(self, cache: Cache) -> list[int]:
-        """The end of the text, of which a cache has no keys and values: at least the last token."""
+        """The end of the text for which a cache has no keys and values: at least the last token."""
         return self.text[cache.length :]
 
     def room(self) -> int:
-        """How many tokens may follow in the model's context."""
+        """How many more tokens the model's context can hold."""
         return 0 if self._unknown else max(0, self._model.config.context_length - len(self.text))
 
     def gain(self, tokens: Sequence[int]) -> None:
-        """The text goes on with these."""
+        """Append tokens to the text."""
         self._extend(tokens)
         self.sampler.advance(tokens)
 
@@ -89,12 +89,12 @@ class Reading:
         self.sampler.rewind(position - self._prompt)
 
     def keep(self, length: int) -> None:
-        """Of the keys and values committed in a cache of one's own, those of the first positions are the text's."""
+        """Keep the first `length` positions that are committed in the own cache, and drop the rest."""
         if self._own is not None:
             self._own.truncate(min(self._own.length, length))
 
     def keep_branch(self, slots: Sequence[int], writer: int) -> None:
-        """Of the rows in the scratch of a cache of one's own, these are the text's."""
+        """Commit rows from the scratch of the own cache: they are the text's."""
         if self._own is not None:
             self._own.commit(slots, writer)
 
@@ -106,11 +106,12 @@ class Reading:
 
 @dataclass(eq=False)
 class DecoderDrafter:
-    """model: a decoder whose tokens are the target's. samplers: makes what chooses its tokens, for each request.
+    """The base of drafters with a decoder.
 
-    views: where it drafts on views of the target's cache; else it has caches of its own. vocab_size: the target's,
-    beyond which nothing is drafted. independent: it samples with noise of its own, and says what its tokens were drawn
-    from, for the rejection rule.
+    model: the decoder; its token ids mean the same as the target's. samplers: makes the sampler of a request. name: the
+    level's name. vocab_size: the target's; tokens beyond it are never drafted. views: of the target's caches, on which
+    it drafts; None: it has caches of its own. independent: for the rejection rule, it samples with noise of its own and
+    reports the distributions from which its tokens were drawn.
     """
 
     needs = Needs()
@@ -123,10 +124,10 @@ class DecoderDrafter:
     views: Views | None = None
     independent: bool = False
     _readings: dict[int, Reading] = field(init=False, default_factory=dict)  # by sequence
-    _twins: dict[int, int | None] = field(init=False, default_factory=dict)  # who has the same prompt, and came first
+    _twins: dict[int, int | None] = field(init=False, default_factory=dict)  # the first sequence with the same prompt
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Nothing is read yet: the target reads the prompt first, and the drafter in its steps."""
+        """Take new sequences on. Nothing is read yet: the drafter reads a prompt after the target, chunk by chunk."""
         for request in requests:
             self._readings[request.sequence] = Reading(self.model, request, self.samplers(request), self.views)
             self._twins[request.sequence] = request.prompt_of
@@ -137,7 +138,7 @@ class DecoderDrafter:
         self._twins.pop(sequence, None)
 
     def read_along(self, verdicts: Sequence[Verdict]) -> list[Work]:
-        """Read as much of the prompts as the target has."""
+        """Read as much of the prompts as the target has read."""
         return [
             work
             for verdict in verdicts
@@ -146,7 +147,8 @@ class DecoderDrafter:
         ]
 
     def opened(self, turn: Turn, count: int) -> Open | None:
-        """A sequence ready for a draft of `count` tokens at most: all but the end of its text is read, or None."""
+        """A sequence ready for a draft of at most `count` tokens, read but for the end of its text. None if there is no
+        room for a draft."""
         reading = self._readings[turn.sequence]
         count = min(count, reading.room())
         if count < 1:
@@ -168,8 +170,9 @@ class DecoderDrafter:
         return [Work(self.name, sum(map(len, made)), began, seconds, passes=len(made), cost=cost)]
 
     def drawn_from(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
-        """What a token is drawn from, at a row of the model's logits, float32 [V] without a NaN: float64, cut to the
-        target's vocabulary. None where nobody asks: only the rejection rule does, and only when sampling."""
+        """The distribution from which a token is drawn: float64, cut to the target's vocabulary. None unless the
+        rejection rule needs it, which it does only when sampling. logits: a row of the model's, float32 [V], without a
+        NaN."""
         if not self.independent or sampler.greedy:
             return None
         probs = sampler.probabilities(logits[: self.vocab_size])
@@ -179,8 +182,8 @@ class DecoderDrafter:
 
 @dataclass
 class Open:
-    """One sequence while it is drafted for. text: the end of what it holds, of which the cache has nothing yet. work:
-    what has been done for it."""
+    """One sequence while it is drafted for. text: the end of its text, which the cache does not hold yet. count: the
+    most tokens to draft. work: the work done for it so far."""
 
     turn: Turn
     reading: Reading
@@ -191,7 +194,8 @@ class Open:
 
 
 def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int | None:
-    """What the target would choose if a row of a drafter's logits were its own. None at a NaN."""
+    """The token that the target would choose if a row of a drafter's logits were its own. None at a NaN, or if no token
+    may follow."""
     logits = outputs.logits(row)
     if sampler.plain and len(logits) <= vocab_size:
         return outputs.choice(row)
@@ -200,8 +204,8 @@ def choose(sampler: Sampler, outputs: Outputs, row: int, vocab_size: int) -> int
 
 
 def log_probs(scores: Sequence[float], temperature: float, total: float | None = None) -> list[float]:
-    """Logarithms of probabilities, from scores, best first. total: the logarithm of what all candidates come to at that
-    temperature, of which these are the best; None: these are all."""
+    """The log probabilities of some candidates at a temperature. scores: best first. total: the logarithm of the sum
+    over all candidates, where there are more; None: they are normalised among themselves."""
     scaled = [score / temperature for score in scores]
     if total is None:
         total = scaled[0] + math.log(math.fsum(math.exp(s - scaled[0]) for s in scaled))

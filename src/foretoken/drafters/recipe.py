@@ -1,7 +1,7 @@
-"""What every kind of draft says of itself: how its name and options are read, what it goes with, how it is made.
+"""The recipe of a kind of draft: how its name and options are read, what it goes together with, and how it is made.
 
-A drafter's file ends with its recipe, `RECIPE`. The table of drafters has a row for each, which says in which file it
-is; `ladder.py` asks the recipes, and knows none of them by name.
+A drafter's file ends with its recipe, `RECIPE`. The table of drafters has a row for each drafter, which names the file.
+`ladder.py` asks the recipes, and knows none of them by name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from foretoken.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Level:
-    """One level of a draft: its row in the table of drafters, its options, and how many tokens it drafts at most.
+    """One level of a draft: its row in the table of drafters, its options, and the most tokens that it drafts.
 
-    format: the low-bit format of a level that a decoder stands behind, if that has one. is_copy: whether it is the
-    target's own copy in it: that is known of a format's name, and of a checkpoint when its `folder` was looked into.
-    `called` is the level's name in origins and statistics, where no other has it.
+    format: the low-bit format of the level's decoder, if it has one. is_copy: whether the decoder is the target's own
+    copy. For a format's name this is known at once, for a checkpoint only after `folder` has been looked into. called:
+    the level's name in origins and statistics, which no other level has.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Level:
 
     @property
     def recipe(self) -> Recipe:
-        """How it is made."""
+        """The recipe that makes it."""
         return recipe_of(self.entry)
 
     @property
@@ -56,7 +56,7 @@ class Level:
 
     @property
     def own_layers(self) -> tuple[int, ...]:
-        """Of a copy of the target, the layers that stay the target's own."""
+        """For a copy of the target: the layers that stay the target's own."""
         return tuple(self.options.get("own-layers", ()))
 
     @property
@@ -66,7 +66,7 @@ class Level:
 
 
 class LoadedLevel(NamedTuple):
-    """What stands behind a level. copy: what its weights were read from, if that is a low-bit copy."""
+    """The loaded decoder of a level. copy: the low-bit copy from which its weights were read, if there is one."""
 
     decoder: Decoder
     tokenizer: Tokenizer | None = None
@@ -75,13 +75,13 @@ class LoadedLevel(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """What a drafter can be made of.
+    """The things of which a drafter can be made.
 
-    target: the model that it drafts for, and its tokenizer. samplers: of that model's requests. rule: by which drafts
-    are judged. load: gives what stands behind a level that has a decoder (`api/levels.py`). faithful: a published
-    method does what was published, for comparison, where we would do less. views: of the target's caches, or of those
-    that the level above checks on. below: makes what speeds this one up, if anything does; it is handed views of what
-    this one checks on.
+    target, tokenizer: the model for which it drafts. samplers: of that model's requests. rule: the rule that judges
+    drafts. load: loads the decoder of a level (`api/levels.py`). faithful: whether a published method does everything
+    that was published, for comparison, where this project would do less. views: views of the target's caches, or of the
+    caches on which the level above checks. below: makes the drafter that speeds this one up, if there is one; it is
+    called with views of the caches on which this one checks.
     """
 
     target: Decoder
@@ -95,59 +95,58 @@ class Context:
 
     @property
     def independent(self) -> bool:
-        """Whether drafts are sampled with noise of their own, for the rejection rule, and not with the target's."""
+        """Whether drafts are sampled with noise of their own, as the rejection rule needs, or with the target's."""
         return self.rule == "rejection"
 
     @property
     def guessing(self) -> MakeSampler:
-        """What makes the samplers that a draft guesses with."""
+        """Makes the samplers with which a draft guesses tokens."""
         return self.samplers.independent if self.independent else self.samplers.target
 
 
 class Recipe:
-    """One kind of draft, as most are: a chain of tokens, without a decoder, that nothing speeds up."""
+    """One kind of draft. The defaults suit most: a chain of tokens, without a decoder, that nothing speeds up."""
 
     has_decoder = False
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
-        """The level that a name with these options asks for. Raises DraftSpecError for options that do not go
-        together."""
+        """The level for a name with these options. Raises DraftSpecError for options that contradict each other."""
         return Level(name, entry, options, options.get("tokens", entry.num_speculative_tokens))
 
     def found(self, level: Level, folder: Path) -> Level:
-        """The level with what files say, before weights are loaded. folder: the target's."""
+        """The level, completed from files, before weights are loaded. folder: the target's."""
         return level
 
     def budget(self, level: Level) -> Budget:
-        """The most that a level drafts in a round."""
+        """The most that a level of this kind drafts in a round."""
         return Budget(level.tokens, level.tokens)
 
     def make(self, level: Level, context: Context) -> Drafter:
-        """The drafter."""
+        """Make the drafter."""
         raise NotImplementedError
 
     def expect_size(self, level: Level, spec: str) -> None:
-        """Refuse more draft tokens than a round may have."""
+        """Raise DraftSpecError for more draft tokens than a round may have."""
         if level.tokens > MOST_DRAFT_TOKENS:
             raise DraftSpecError(
                 f"draft {spec!r} asks for {level.tokens} tokens a round, expected at most {MOST_DRAFT_TOKENS}"
             )
 
     def expect_below(self, level: Level, above: Level, spec: str) -> None:
-        """Refuse to speed up the level above, where this kind can speed up none."""
+        """Raise DraftSpecError if this kind cannot speed up a level above."""
 
     def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Refuse to be sped up by the level below, where this kind cannot be."""
+        """Raise DraftSpecError if this kind cannot be sped up by a level below."""
         raise DraftSpecError(
             f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a decoder that drafts a "
             "chain can be sped up"
         )
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:
-        """Refuse a rule by which drafts of this kind cannot be judged."""
+        """Raise DraftSpecError for a rule that cannot judge drafts of this kind."""
 
 
 def recipe_of(entry: DrafterEntry) -> Recipe:
-    """The recipe in a row's file."""
+    """The recipe in the module of a row."""
     recipe: Recipe = import_module(entry.module).RECIPE
     return recipe

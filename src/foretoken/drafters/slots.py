@@ -1,8 +1,8 @@
-"""What the slots of a fractal draft begin with, and what becomes of them when a guess has changed.
+"""The tokens in the slots of a fractal draft: the first guess, and the tokens after a guess has changed.
 
-fixed     one token of the vocabulary, all the same; what the copy chooses then stays
-recycle   the rest of the last draft, and the same token behind it
-lookup    as many tokens as a lookup finds to follow, and at each change what it finds behind the token that changed
+fixed     all slots begin with one and the same token of the vocabulary; the copy's choices then stay
+recycle   the slots begin with the rest of the last draft; the remaining slots begin with that same token
+lookup    the slots begin with the tokens that lookup finds; at each change, lookup runs behind the token that changed
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from collections.abc import Sequence
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.protocol.types import Request, Turn, Verdict
 
-FIXED = 0  # the token in slots that nothing is known of
+FIXED = 0  # the token in slots for which there is no guess
 
 
 class Slots:
-    """Slots that hold one token, all the same (`fixed`). The other kinds know more of each sequence."""
+    """Slots that all hold the same token (`fixed`). The other kinds keep something of each sequence."""
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """New sequences."""
+        """Take new sequences on."""
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
-        """The texts go on."""
+        """Take in the new tokens."""
 
     def rewind(self, sequence: int, position: int) -> None:
-        """A text is cut."""
+        """Cut a text at a position."""
 
     def end(self, sequence: int) -> None:
-        """A sequence has ended."""
+        """Forget a sequence that has ended."""
 
     def first(self, sequence: int, position: int, count: int) -> list[int]:
         """The first guess: at most `count` tokens from a position on."""
         return [FIXED] * count
 
     def changed(self, sequence: int, position: int, tokens: list[int], known: int, count: int) -> list[int]:
-        """What a guess goes on as, when the first token in it that has changed is number `known`: at most `count`
-        tokens."""
+        """The guess after a change, at most `count` tokens. Its first `known` tokens are kept: those before the first
+        one that changed, and that one."""
         return tokens
 
     def drafted(self, sequence: int, position: int, tokens: Sequence[int]) -> None:
-        """What a guess has become: a draft from a position on."""
+        """Take in the draft that a guess has become, from a position on."""
 
 
 class RecycledSlots(Slots):
-    """The rest of the last draft."""
+    """Slots that begin with the rest of the last draft (`recycle`)."""
 
     def __init__(self) -> None:
         self._left: dict[int, tuple[int, tuple[int, ...]]] = {}  # a draft and its position
 
     def rewind(self, sequence: int, position: int) -> None:
-        """A text is cut: the last draft was for another."""
+        """Forget the last draft, which was for another text."""
         self.end(sequence)
 
     def end(self, sequence: int) -> None:
@@ -58,28 +58,28 @@ class RecycledSlots(Slots):
         self._left.pop(sequence, None)
 
     def first(self, sequence: int, position: int, count: int) -> list[int]:
-        """What of the last draft lies behind a position."""
+        """The tokens of the last draft from a position on."""
         began, draft = self._left.get(sequence, (position, ()))
         left = draft[position - began :][:count]
         return [*left, *[FIXED] * (count - len(left))]
 
     def drafted(self, sequence: int, position: int, tokens: Sequence[int]) -> None:
-        """Keep it for the next guess."""
+        """Keep the draft for the next guess."""
         self._left[sequence] = (position, tuple(tokens))
 
 
 class LookedUpSlots(Slots):
-    """What a lookup finds."""
+    """Slots that hold the tokens that lookup finds (`lookup`)."""
 
     def __init__(self) -> None:
         self._lookup = LookupDrafter()
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Note the prompts."""
+        """Index the prompts."""
         self._lookup.begin(requests)
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
-        """Note what was new."""
+        """Index the new tokens."""
         self._lookup.observe(verdicts)
 
     def rewind(self, sequence: int, position: int) -> None:
@@ -91,11 +91,12 @@ class LookedUpSlots(Slots):
         self._lookup.end(sequence)
 
     def first(self, sequence: int, position: int, count: int) -> list[int]:
-        """What is found behind the text."""
+        """The tokens that lookup finds behind the text."""
         return self.changed(sequence, position, [], 0, count)
 
     def changed(self, sequence: int, position: int, tokens: list[int], known: int, count: int) -> list[int]:
-        """The known tokens, and what is found behind them: what stood there was said of another text."""
+        """The known tokens, and the tokens that lookup finds behind them. The old tokens there followed another text,
+        so they are dropped."""
         found = tokens[:known]
         room = count - len(found)
         if room < 1:

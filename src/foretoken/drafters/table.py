@@ -1,10 +1,9 @@
-"""The table of drafters that a user can name, one row each, and which options they take.
+"""The table of drafters that a user can name, one row each, with the options that they take.
 
-A low-bit format is a draft too: a copy of the model in it. What is no name at all is a checkpoint. Both draft as
-`CHAIN` or, with an option of `TREE`'s, as a tree. A row is light: what reads it, to name a draft or to list them all,
-imports no drafter.
+The name of a low-bit format is a draft too: a copy of the model in that format. Any other name is a checkpoint. Both
+draft as `CHAIN` or, with an option of `TREE`, as a tree. Reading a row imports no drafter.
 
-To add a drafter: write its file, which ends with its recipe (foretoken.drafters.recipe), and add its row here: see
+To add a drafter, write its file, which ends with its recipe (foretoken.drafters.recipe), and add its row here. See
 ARCHITECTURE.md, "What to touch to add".
 """
 
@@ -20,12 +19,12 @@ from foretoken.trees.grow import SHAPES
 
 @dataclass(frozen=True)
 class DrafterEntry:
-    """A row: in which module a drafter and its recipe are, and which options it takes."""
+    """A row: the module of a drafter and its recipe, a summary, and the options."""
 
     module: str
     summary: str
     options: Mapping[str, OptionKind] = field(default_factory=dict)  # `tokens` is num_speculative_tokens
-    num_speculative_tokens: int = 8  # most draft tokens a round, where the user names no number
+    num_speculative_tokens: int = 8  # most draft tokens a round, if the user names no number
 
 
 DRAFTERS: dict[str, DrafterEntry] = {

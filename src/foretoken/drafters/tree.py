@@ -1,11 +1,11 @@
 """A decoder grows a tree of drafts: at each step it expands several nodes in one pass.
 
-When sampling, children are ranked by the decoder's logits and the target's seeded noise together, and their scores are
-taken from that sum: it is nearly certain what the target will choose where draft and noise agree, whatever the
-probabilities were (docs/lossless.md). `sharpness` is the temperature at which scores become probabilities: the scale
-of the difference between the draft's logits and the target's, not the temperature of the text. Greedy, a probability
-is one over the whole vocabulary; when sampling it is one among the 16 best sums, which hold nearly all of it: the noise
-of a whole vocabulary has no probability.
+When sampling, children are ranked by the sum of the decoder's logits and the target's seeded noise, and their scores
+come from that sum. Where draft and noise agree, the target's choice is nearly certain, whatever the probabilities were
+(docs/lossless.md). `sharpness` is the temperature at which scores become probabilities. It is the scale of the
+difference between the draft's logits and the target's, not the temperature of the text. Greedy scores are normalised
+over the whole vocabulary. When sampling, scores are normalised among the 16 best sums: a sum with noise in it has no
+probability, and the best few sums decide.
 
 Sources: SpecInfer (Miao et al. 2023) for trees over one cache; SubSpec (Lee et al. 2025), section 4.2, for deep beams
 with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.trees.grow).
@@ -34,12 +34,13 @@ from foretoken.protocol.types import Budget, Distribution, Draft, Turn, Verdict
 from foretoken.settings.load import MOST_DRAFT_TOKENS
 from foretoken.trees.grow import Growth
 
-_CANDIDATES = 16  # children that a node is given before the shape chooses, if its width is not more
+_CANDIDATES = 16  # children of a node that are ranked before the shape chooses, or the width if that is larger
 
 
 @dataclass(frozen=True)
 class _Grown:
-    """What a round left in scratch: of each token that was sent its slot, if the model has run it."""
+    """The rows that a round left in scratch. slots: of each token that was sent, its slot; None if the model has not
+    run it."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
@@ -49,7 +50,7 @@ class _Grown:
 
 @dataclass
 class _Tree(Open):
-    """A sequence whose tree is growing. slots: of each node that the model has run, where its row is."""
+    """A sequence whose tree is growing. slots: of each node that the model has run, the slot of its row."""
 
     growth: Growth = field(kw_only=True)
     slots: dict[int, int] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class _Tree(Open):
     rows: int = 0
 
     def parts(self, frontier: Sequence[int]) -> tuple[Cache, list[int], list[int]]:
-        """What a pass runs, to give the nodes of a frontier their children."""
+        """The cache, tokens and parents' slots of a pass that expands the nodes of a frontier."""
         parents = [self.growth.parents[node] for node in frontier]
         above = [self.slots[parent] if parent >= 0 else -1 for parent in parents]
         return self.cache, [self.growth.tokens[node] for node in frontier], above
@@ -65,14 +66,15 @@ class _Tree(Open):
 
 @dataclass(eq=False, kw_only=True)
 class TreeDrafter(DecoderDrafter):
-    """A decoder that drafts a tree, as wide and deep as its turn says. shape: see `foretoken.trees.grow`."""
+    """A decoder that drafts a tree, as wide and deep as its turn says. shape: see `foretoken.trees.grow`. sharpness:
+    the temperature at which scores become probabilities."""
 
     shape: str
     sharpness: float
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
-        """For each turn a tree. A step of all of them is one pass."""
+        """A tree for each turn. All trees grow together: one step of all is one pass."""
         began = time.perf_counter()
         found = [self.opened(turn, turn.depth) if turn.rows else None for turn in turns]
         trees = [self._planted(opened) for opened in found if opened is not None]
@@ -91,7 +93,7 @@ class TreeDrafter(DecoderDrafter):
         return [*sent, *nothing]
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
-        """Keep the keys and values of the branch that was right."""
+        """Keep the keys and values of the branch that was accepted."""
         work = self.read_along(verdicts)
         for verdict in verdicts:
             reading = self._readings[verdict.sequence]
@@ -102,7 +104,7 @@ class TreeDrafter(DecoderDrafter):
         return work
 
     def rewind(self, sequence: int, position: int) -> None:
-        """Forget tokens that were a guess, and were wrong."""
+        """Forget the tokens from a position on: they were a wrong guess."""
         self._grown.pop(sequence, None)
         self._readings[sequence].rewind(position)
 
@@ -116,7 +118,7 @@ class TreeDrafter(DecoderDrafter):
         return _Tree(**vars(opened), growth=Growth(self.shape, turn.width, opened.count, turn.rows))
 
     def _grow(self, trees: Sequence[_Tree], writer: int) -> tuple[int, Cost]:
-        """Grow all trees, a step of each in every pass; how many passes that took, and what they cost."""
+        """Grow all trees, one step of each in every pass. Returns the number of passes and their cost."""
         check = run_check(self.model, [Part(tree.cache, tree.text) for tree in trees])
         for at, tree in enumerate(trees):
             check.commit(at, range(len(tree.text)))
@@ -136,7 +138,7 @@ class TreeDrafter(DecoderDrafter):
         return passes, cost
 
     def _sent(self, tree: _Tree, writer: int, work: Work) -> Draft:
-        """What of a tree is sent, and where its rows are until the verdict comes."""
+        """The draft that a tree sends. Notes where its rows lie until the verdict comes."""
         growth, sent = tree.growth, tree.growth.chosen()
         place = {-1: -1, **{node: i for i, node in enumerate(sent)}}
         tokens = tuple(growth.tokens[i] for i in sent)
@@ -149,7 +151,7 @@ class TreeDrafter(DecoderDrafter):
         )
 
     def _expand(self, tree: _Tree, node: int, logits: torch.Tensor) -> None:
-        """Give a node its children, from its row of logits; none at a NaN."""
+        """Give a node its children, from its row of logits, float32 [V]. At a NaN it gets none."""
         growth, sampler = tree.growth, tree.reading.sampler
         path: list[int] = []
         at = node
@@ -172,36 +174,36 @@ class TreeDrafter(DecoderDrafter):
 
 
 def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
-    """The slots of the branch that a text followed, as far as the model has run it."""
+    """The slots of the branch that the text followed, as far as the model has run it."""
     text = iter(tokens)
     accepted, _ = walk(grown.tokens, grown.parents, lambda _: next(text, NOTHING))
     slots = [grown.slots[i] for i in accepted]
-    return [slot for slot in slots if slot is not None]  # of a branch, only the leaf may have none
+    return [slot for slot in slots if slot is not None]  # only the leaf of a branch may have none
 
 
-_WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # of a tree whose form is left open
+_WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # the defaults
 
 
 class TreeRecipe(DecoderRecipe):
     """A tree, which nothing speeds up."""
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
-        """The level that these options ask for."""
+        """The level for these options."""
         nodes = options.get("k", _WIDTH) * options.get("depth", _DEPTH)
         return Level(name, entry, options, options.get("nodes", nodes))
 
     def budget(self, level: Level) -> Budget:
-        """As many tokens as it sends, as deep and as wide as it is."""
+        """The tree's nodes, depth and width."""
         return Budget(level.tokens, level.options.get("depth", _DEPTH), level.options.get("k", _WIDTH))
 
     def make(self, level: Level, context: Context) -> TreeDrafter:
-        """The drafter."""
+        """Make the drafter."""
         loaded, common = self.loaded(level, context)
         shape, sharpness = level.options.get("shape", "beam"), level.options.get("sharpness", _SHARPNESS)
         return TreeDrafter(loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, **common)
 
     def expect_size(self, level: Level, spec: str) -> None:
-        """Refuse more draft tokens than a round may have, and more than a beam can ever send."""
+        """Raise DraftSpecError for more draft tokens than a round may have, or than a beam can ever send."""
         width, depth = level.options.get("k", _WIDTH), level.options.get("depth", _DEPTH)
         size = max(level.tokens, width * depth)
         if size > MOST_DRAFT_TOKENS:
@@ -214,7 +216,7 @@ class TreeRecipe(DecoderRecipe):
             )
 
     def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Refused."""
+        """Raises DraftSpecError: nothing can speed a tree up."""
         option = next(name for name in level.options if name in TREE.options)
         raise DraftSpecError(
             f"draft {spec!r}: {option!r} makes {level.name!r} draft a tree, and trees cannot be sped up; leave "
@@ -222,7 +224,7 @@ class TreeRecipe(DecoderRecipe):
         )
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:
-        """The rejection rule can judge only a tree whose form nothing decides."""
+        """Raise DraftSpecError if the rule is rejection and sampled tokens decide the tree's form."""
         if rule == "rejection" and level.options.get("shape") != "full":
             raise DraftSpecError(
                 f"draft {spec!r} grows a tree whose form depends on what is sampled, which the rejection rule cannot "

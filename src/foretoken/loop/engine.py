@@ -1,9 +1,9 @@
-"""The loop. A drafter proposes, the verifier judges, the drafter hears what happened; sequences join and leave between
-rounds.
+"""The loop. A drafter proposes, the verifier judges, and the drafter observes the verdicts. Sequences join and leave
+between rounds.
 
-    admit    the verifier takes a request on, the drafter begins it
-    step     propose -> keep what is for this round and within the budget -> one pass over drafts and chunks of prompts
-             -> observe -> record
+    admit    the verifier takes a request on, and the drafter begins it
+    step     propose -> drop drafts for other rounds, cut the rest to the budget -> one pass over drafts and chunks of
+             prompts -> observe -> record
     cancel   both sides forget a sequence
 
 Plain decoding is this loop with a drafter that proposes nothing.
@@ -28,7 +28,7 @@ from foretoken.trees.tree import for_turns, longest_path, only
 
 @dataclass(frozen=True)
 class _Sent:
-    """A pass that was submitted, with what its record needs."""
+    """A pass that was submitted, with the values that its record needs."""
 
     ticket: int
     sequences: frozenset[int]
@@ -39,7 +39,11 @@ class _Sent:
 
 
 class Engine:
-    """Runs sequences through a verifier with a drafter. `budgets`: of each level of the draft, nearest to it first."""
+    """Runs sequences through a verifier with a drafter.
+
+    budgets: one for each level of the draft, nearest to the target first. schedule: how much a pass may hold. recorder:
+    called with the record of each round.
+    """
 
     def __init__(
         self,
@@ -56,7 +60,7 @@ class Engine:
         self._schedule = schedule or Schedule()
         self._recorder = recorder
         self._live: dict[int, Live] = {}
-        self._ended: list[int] = []  # their memory is freed at the next step: until then somebody may look at it
+        self._ended: list[int] = []  # freed at the next step: until then the caller may look at their caches
         self._sent: deque[_Sent] = deque()
         self._rounds = 0
 
@@ -66,7 +70,7 @@ class Engine:
         return len(self._live)
 
     def admit(self, request: Request) -> None:
-        """Take a sequence in: its prompt is read from the next step on. Raises what is wrong with the request."""
+        """Take a sequence in. Its prompt is read from the next step on. Raises the error for a wrong request."""
         if any(request.sequence in sent.sequences for sent in self._sent):
             raise ContractError(
                 f"sequence {request.sequence} was cancelled, and a pass with it is still under way; give this request "
@@ -82,7 +86,7 @@ class Engine:
             raise
 
     def cancel(self, sequence: int) -> None:
-        """Drop a sequence, wherever it is; one that is not there is dropped already. The others do not notice."""
+        """Drop a sequence, if it is there. The other sequences are not affected."""
         if sequence not in self._live and sequence not in self._ended:
             return
         try:
@@ -90,7 +94,7 @@ class Engine:
         finally:
             try:
                 self._verifier.end(sequence)
-            finally:  # last: what is broken off before is done again by whoever closes the loop
+            finally:  # last: if the lines before are interrupted, closing the loop cancels this sequence again
                 self._live.pop(sequence, None)
                 self._ended = [other for other in self._ended if other != sequence]
 
@@ -99,7 +103,7 @@ class Engine:
         self._cancel_all([*self._ended, *self._live])
 
     def _cancel_all(self, sequences: Sequence[int]) -> None:
-        """Drop some. What fails for one is raised when all are dropped."""
+        """Drop some sequences. If that fails for one, the error is raised after all are dropped."""
         failed: BaseException | None = None
         for sequence in sequences:
             try:
@@ -113,17 +117,17 @@ class Engine:
                 raise failed
 
     def _drop_what_is_nobodys(self) -> None:
-        """Passes that were started behind the end of the last sequence: the verifier must not keep their results."""
+        """Take the results of passes that no sequence waits for any more, so that the verifier does not keep them."""
         while self._sent and not self._live:
-            with suppress(Exception):  # nobody waits for it; or it was taken, in a round that was broken off
+            with suppress(Exception):  # nobody waits for the result, or an interrupted round has taken it
                 self._verifier.result(self._sent[0].ticket)
             self._sent.popleft()
 
     def run(self, requests: Sequence[Request]) -> Generator[list[Verdict]]:
-        """The verdicts of some requests, round by round; each sequence's last has a finish reason, or an error.
+        """The verdicts of some requests, round by round. A sequence's last verdict has a finish reason or an error.
 
-        For a loop that has nothing else under way. Closing the iterator cancels what is left. All requests are taken
-        in, or none.
+        For a loop that has no other sequences. Closing the iterator cancels the requests that are left. Either all
+        requests are admitted, or none.
         """
         admitted: list[int] = []
         try:
@@ -136,7 +140,7 @@ class Engine:
             self._cancel_all(admitted)
 
     def step(self) -> list[Verdict]:
-        """One round: a verdict for each sequence that has been in the pass. Empty where nothing is under way."""
+        """One round: a verdict for each sequence that was in the pass. Empty if no pass is under way."""
         for sequence in tuple(self._ended):
             self.cancel(sequence)
         self._drop_what_is_nobodys()
@@ -158,18 +162,18 @@ class Engine:
         return verdicts
 
     def _break_off(self, sent: _Sent) -> None:
-        """No verdict comes of a pass: its sequences stand where they stood; what was guessed of it is taken back."""
+        """A pass has failed and brings no verdict. Its sequences stay where they were, and guesses are taken back."""
         for sequence in sent.sequences & self._live.keys():
             s = self._live[sequence]
             guessed = bool(s.guessed)
-            s.under_way.clear()  # what was drafted behind it is passed over when it arrives
+            s.under_way.clear()  # drafts made behind this pass are passed over when they arrive
             if guessed:
                 self._drafter.rewind(sequence, s.position)
 
-    # -- what goes into a pass --------------------------------------------------------------------------------------
+    # -- into a pass ------------------------------------------------------------------------------------------------
 
     def _submit(self) -> bool:
-        """Start one pass, if there is anything to put into it."""
+        """Start one pass. False if there is nothing to put into it."""
         began = time.perf_counter()
         turns = self._schedule.turns(self._live.values(), self._budgets, self._verifier.context_length)
         proposed = self._drafter.propose(turns) if turns else ()
@@ -191,8 +195,11 @@ class Engine:
         return True
 
     def _foreseen(self, draft: Draft) -> tuple[Draft, Verdict | None]:
-        """What of a draft to check, and the verdict to guess, if the drafter may go on meanwhile: that the longest path
-        is right, whose last token, which is held back, is the bonus."""
+        """The part of a draft to check, and a guessed verdict, if the drafter may draft ahead.
+
+        The guess is that the longest path is right and that its last token is the bonus. That token is held back from
+        the check.
+        """
         path = longest_path(draft.parents) if self._schedule.ahead and self._drafter.needs == Needs() else []
         if not path:
             return draft, None
@@ -201,12 +208,12 @@ class Engine:
         guess = Verdict(draft.sequence, draft.round, draft.position, accepted, tokens, origins)
         return only(draft, [i for i in range(len(draft)) if i != path[-1]]), guess
 
-    # -- what comes out of it ---------------------------------------------------------------------------------------
+    # -- out of a pass ----------------------------------------------------------------------------------------------
 
     def _settle(self, sent: _Sent, verdicts: Sequence[Verdict]) -> tuple[list[Verdict], Sequence[Work]]:
-        """Note where the sequences stand, tell the drafter, and drop those that have ended. With what the drafter did
-        when it was told."""
-        # of a cancelled sequence, a verdict may still come
+        """Note where the sequences stand, tell the drafter, and drop the sequences that have ended. Returns the
+        verdicts that count, and the drafter's work."""
+        # a verdict may still come for a cancelled sequence
         settled = [verdict for verdict in verdicts if verdict.sequence in self._live]
         if not self._schedule.ahead and len(verdicts) < len(sent.drafts):
             judged = {verdict.sequence for verdict in verdicts}
@@ -221,7 +228,8 @@ class Engine:
         return settled, work or ()
 
     def _heard(self, s: Live, verdict: Verdict) -> Verdict | None:
-        """What of a verdict is new to the drafter. If it was told a guess that was wrong, it takes that back first."""
+        """The part of a verdict that is new to the drafter. A wrong guess that the drafter was told is first taken
+        back."""
         guess = s.under_way.popleft() if s.under_way else None
         if verdict.error is not None:
             return None
@@ -232,7 +240,7 @@ class Engine:
             return verdict
         right = agreeing(guess, verdict.tokens)
         if right < len(guess) or (s.under_way and right < len(verdict.tokens)):
-            s.under_way.clear()  # what was drafted behind a wrong guess is passed over when it arrives
+            s.under_way.clear()  # drafts made behind a wrong guess are passed over when they arrive
             self._drafter.rewind(verdict.sequence, verdict.position + right)
         if right == len(verdict.tokens):
             return None
@@ -260,7 +268,7 @@ class Engine:
 
 
 def _cost(verdicts: Sequence[Verdict], work: Sequence[Work]) -> dict[str, Cost]:
-    """What a round has cost, by level. Work that sequences shared comes once for each, and began at one time."""
+    """The cost of a round, by level. Sequences that share work each report it: work of one beginning counts once."""
     passes = [verdict.cost for verdict in verdicts if verdict.cost is not None]
     told = {(its.level, its.began): its.cost for its in work if its.cost}
     return together([*({TARGET: cost} for cost in passes[:1]), *told.values()])

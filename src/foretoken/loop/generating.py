@@ -1,4 +1,4 @@
-"""A call's own loop: prompts go in, pieces of text come out as they are made, and an outcome for each prompt."""
+"""A call's own loop over prompts. It yields pieces of text as they are made, and an outcome for each prompt."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from foretoken.loop.output import Output, Piece
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Request
 
-# a request, made when there is room for it; raises what is wrong with it
+# makes a request when there is room for it; raises the error for a wrong one
 Prepare = Callable[[], tuple[Request, Output]]
 
 
 @dataclass
 class Ended:
-    """A sequence that has ended: what it has put out and the rounds in which it was, or what it failed with."""
+    """A sequence that has ended: its output and the records of its rounds, or the error that ended it."""
 
     request: Request | None = None
     output: Output | None = None
@@ -34,7 +34,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.records: list[RoundRecord] = []
-        self._dropped = 0  # how many there were before the first of them
+        self._dropped = 0  # how many earlier records were dropped
 
     @property
     def count(self) -> int:
@@ -46,7 +46,7 @@ class _Counter:
         return self.records[first - self._dropped :]
 
     def drop(self, before: int) -> None:
-        """Forget the records of rounds that nobody under way was in: there may be many prompts."""
+        """Forget the records before a round, which no sequence under way needs: there may be many prompts."""
         del self.records[: before - self._dropped]
         self._dropped = before
 
@@ -57,14 +57,15 @@ def generating(
     at_once: int,
     left: list[tuple[int, Ended]] | None = None,
 ) -> Generator[Event]:
-    """Drive a loop over prompts, `at_once` of them side by side; as one ends, the next joins.
+    """Drive a loop over prompts, `at_once` of them side by side. As one ends, the next joins.
 
-    make_engine: with what it is to tell of its rounds. What is wrong with one prompt, or fails for it, is its outcome;
-    the others go on. Closing the iterator cancels what is left; of the prompts under way, `left` gets what had come.
+    make_engine: makes the loop, given the function to call with each round's record. An error of one prompt is the
+    outcome of that prompt, and the others go on. Closing the iterator cancels the prompts that are left; the outcomes
+    of those under way, as far as they came, are added to `left`.
     """
     counter = _Counter()
     waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
-    live: dict[int, tuple[int, Request, Output, int]] = {}  # by sequence; the last: how many rounds had been before
+    live: dict[int, tuple[int, Request, Output, int]] = {}  # by sequence; the last number: its first round
     engine = make_engine(counter.records.append)
     try:
         while True:

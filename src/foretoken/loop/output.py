@@ -1,4 +1,4 @@
-"""What comes out: pieces, streams of them, and what one sequence has put out so far."""
+"""The output of a generation: pieces, streams of pieces, and the output of one sequence so far."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from foretoken.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One streamed token: the text that it completes (empty within a character) and who proposed it."""
+    """One streamed token. `text` is the text that it completes; it may be empty, such as within a character. `origin`
+    names who proposed the token: a level of the draft, or `target`."""
 
     token: int
     text: str
     origin: str
 
 
-# pieces, with the index of the completion that each belongs to, as they come; at last the completions
+# yields pieces as they come, each with the index of its completion; returns the completions
 Generation = Generator[tuple[int, Piece], None, list[Completion]]
 
 
 class Cancelled(BaseException):
-    """Thrown into a generation by who wants no more of it: it ends, and returns what came so far."""
+    """Thrown into a generation to cancel it: the generation ends, and returns the completions as far as they came."""
 
 
 def cancel(run: Generation) -> list[Completion]:
-    """Cancel a generation; the completions as far as they came. Raises Cancelled where none had begun or all are there
-    already."""
+    """Cancel a generation. Returns the completions as far as they came. Raises Cancelled if the generation had not
+    begun, or had ended."""
     try:
         run.throw(Cancelled())
     except StopIteration as end:
@@ -46,7 +47,7 @@ def cancel(run: Generation) -> list[Completion]:
 
 
 class Stream:
-    """A generation under way. Iterate it for its pieces; `completion` once it has ended or was closed."""
+    """A generation under way. Iterate it for its pieces. `completion` is available once it has ended or was closed."""
 
     def __init__(self, run: Generation) -> None:
         self._completion: Completion | None = None
@@ -60,20 +61,23 @@ class Stream:
         try:
             _, piece = next(self._run)
         except StopIteration as end:
-            if end.value is not None:  # else it had ended before
+            if end.value is not None:  # None: the generation had ended before
                 (self._completion,) = end.value
             raise StopIteration from None
         return piece
 
     def close(self) -> None:
-        """Cancel: nothing more comes, and what the generation held is freed. `completion` has what came so far."""
+        """Cancel the generation and free its memory. `completion` then has the pieces that came."""
         self._closed = True
         with suppress(Cancelled):
             (self._completion,) = cancel(self._run)
 
     @property
     def completion(self) -> Completion:
-        """The generation: the whole of it, or what had come when the stream was closed (`finish_reason` says it)."""
+        """The completion: whole, or as far as it came before the stream was closed (`finish_reason` "cancelled").
+
+        Raises InputError if the stream has not ended, or was closed before its first piece.
+        """
         if self._completion is None:
             raise InputError(
                 "the stream was closed before its first piece, so it has no completion; iterate it first"
@@ -84,7 +88,7 @@ class Stream:
 
 
 class Output:
-    """What one request has put out so far. `take` is given each of its verdicts."""
+    """The output of one request so far. `take` must be given each verdict of its sequence."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, settings: GenerateSettings) -> None:
         self.text = TextStream(tokenizer, request.prompt, settings.stops)
@@ -106,7 +110,7 @@ class Output:
         if verdict.finish_reason is not None:
             self.text.finish()
             if self.text.stopped_by is not None:
-                self.finish_reason = "stop"  # even at what could only be told from half a character at the end
+                self.finish_reason = "stop"  # `finish` may complete a stop string with the text that was held back
         for row, (token, text, origin) in enumerate(
             zip(verdict.tokens, self.text.take(), verdict.origins, strict=True)
         ):
@@ -117,13 +121,13 @@ class Output:
             yield self.pieces[-1]
 
     def cancel(self) -> None:
-        """No more is wanted: the pieces that were given out are all there is, unless the last one was among them."""
+        """Cancel: the output is the pieces that were given out, which may be all of them."""
         if not self._whole:
             self.finish_reason = "cancelled"
 
     @property
     def stop_string(self) -> str | None:
-        """The stop string at which the text was cut."""
+        """The stop string at which the text was cut; None if there was none."""
         return None if self.finish_reason == "cancelled" else self.text.stopped_by
 
     def _keep(self, token: int, row: torch.Tensor) -> None:
@@ -136,7 +140,7 @@ class Output:
 
 
 def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogprobs:
-    """A token's log probability, from its row of logits, float32 [V], and those of the `top` likeliest tokens."""
+    """The log probability of a token and of the `top` likeliest tokens. logits: the token's row, float32 [V]."""
     row = logits.cpu().numpy().astype(np.float64)
     most = row.max()
     total = most + np.log(np.exp(row - most).sum())
@@ -147,7 +151,7 @@ def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogpro
 
 
 def exhausted(run: Generation) -> list[Completion]:
-    """The completions at the end of a generation whose pieces nobody wants."""
+    """Run a generation to its end, without its pieces. Returns the completions."""
     while True:
         try:
             next(run)

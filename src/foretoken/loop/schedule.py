@@ -1,4 +1,4 @@
-"""What goes into a pass: how much each sequence may draft, and which prompts are read on."""
+"""Decides what goes into a pass: how much each sequence may draft, and which prompts are read."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from foretoken.text.stopping import limit
 
 @dataclass
 class Live:
-    """A sequence under way, by the verdicts that have come: its next draft is for `round`, and begins at `position`.
+    """A sequence under way, as far as its verdicts have come. Its next draft is for `round` and begins at `position`.
 
-    `left`: tokens of its prompt that are to be read; 0 when it has its first token. `under_way`: for each pass that it
-    is in and whose verdict has not come, the tokens that the drafter was told as a guess, or None.
+    `left`: how many tokens of its prompt are not read yet; 0 once it has its first token. `under_way`: one entry for
+    each pass that has the sequence and whose verdict has not come: the tokens that the drafter was told as a guess, or
+    None.
     """
 
     request: Request
@@ -26,7 +27,7 @@ class Live:
 
     @property
     def guessed(self) -> list[int]:
-        """The tokens that the drafter was told, and that are not known yet."""
+        """The tokens that the drafter was told as guesses, and that no verdict has settled yet."""
         return [token for guess in self.under_way for token in guess or ()]
 
 
@@ -34,10 +35,10 @@ class Live:
 class Schedule:
     """How much one pass may hold.
 
-    rows: of drafts and prompts together, where that leaves each sequence one. prompt_rows: of prompts. shared_rows:
-    where drafts of several sequences share a pass, how many rows it may have with their roots, so that with as many
-    sequences nobody drafts; None: as `rows` says. ahead: how many rounds may be drafted on guesses while a check is
-    under way: worth it where the verifier works elsewhere.
+    rows: the most rows of drafts and prompts together, but at least one for each sequence. prompt_rows: the most rows
+    of prompts. shared_rows: the most rows when several sequences draft in one pass, their roots included; with as many
+    sequences, none drafts. None: only `rows` counts. ahead: how many rounds may be drafted on guesses while a check is
+    under way. Drafting ahead pays if the verifier works elsewhere.
     """
 
     rows: int = 8192
@@ -46,10 +47,10 @@ class Schedule:
     ahead: int = 0
 
     def turns(self, live: Iterable[Live], budgets: Sequence[Budget], context_length: int) -> list[Turn]:
-        """A turn for each sequence whose last token is known, or guessed. budgets: of each level of the draft."""
+        """A turn for each sequence whose last token is known or guessed. budgets: one for each level of the draft."""
         live = list(live)
         ready = [s for s in live if not s.left and self._may_go_on(s)]
-        # drafts are the first to be cut: beyond what a pass can hold they only cost, and prompts must go on, too
+        # drafts are cut first: prompts must go on, and draft rows beyond what a pass can hold only cost time
         reading = any(s.left for s in live)
         prompts = min(self.prompt_rows, max(1, self.rows // 4)) if reading else 0
         rows = self.rows - prompts
@@ -60,27 +61,28 @@ class Schedule:
         for s in ready:
             position = s.position + len(s.guessed)
             left = limit(s.request, context_length) - (position - len(s.request.prompt))
-            if left > 0:  # else what was guessed ends it
-                # the last token of the rest is always a bonus, so the draft need not reach it
+            if left > 0:  # otherwise the guessed tokens end the sequence
+                # the sequence's last token can always be a bonus, so the draft need not reach it
                 own = [_cut(b, most).within(left - 1) for b in budgets]
                 turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, own))
         return turns
 
     def _may_go_on(self, s: Live) -> bool:
-        """Whether its next draft may be made now: no verdict is on its way, or only such as were guessed."""
+        """Whether the next draft may be made now: each verdict that is on its way was guessed, and guesses are few."""
         few = len(s.under_way) <= self.ahead
         return few and None not in s.under_way and s.request.end_tokens.isdisjoint(s.guessed)
 
     def chunks(self, live: Iterable[Live], used: int) -> list[PromptChunk]:
-        """Of the prompts that are still to be read, the first come first: as many rows as the pass has room for,
-        of which drafts have used some."""
+        """Chunks of the prompts that are not read yet, first come, first served, as many rows as the pass has room for.
+        used: the rows that drafts take."""
         live = list(live)
         unread = {s.request.sequence for s in live if s.left}
         room = min(self.prompt_rows, max(1, self.rows - used))
         chunks = []
         for s in live:
-            if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # else it is being read
-                # of a prompt that another has read all but a row may be there; if not, the verdict says what is left
+            if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # otherwise another reads it
+                # if another sequence has read this prompt, all but one row may have been copied; if not, the verdict's
+                # `prompt_left` tells, and the rest is read later
                 read_by_another = s.request.prompt_of is not None and s.left == len(s.request.prompt)
                 rows = 1 if read_by_another else min(room, s.left)
                 room -= rows
@@ -89,5 +91,5 @@ class Schedule:
 
 
 def _cut(budget: Budget, most: int) -> Budget:
-    """A budget of at most so many tokens. No path of them is longer, so that nothing is computed that is not sent."""
+    """A budget cut to `most` tokens. Its depth is cut, too, so that a level computes no token that cannot be sent."""
     return budget if budget.rows <= most else replace(budget, rows=most, depth=min(budget.depth, most))

@@ -1,1 +1,1 @@
-"""What passes cost, in seconds: measured in turn, or read off passes that were made. Who weighs drafts asks here."""
+"""The price of passes, in seconds: measured in turn, or estimated from passes that were made. For weighing drafts."""

@@ -1,4 +1,4 @@
-"""Passes of several decoders, timed in turn: a machine that is slower for a while is slower for all of them."""
+"""Times passes of several decoders in turn. A machine that is slower for a while is then slower for all of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.prices.price import PassPrice, Price
 
-ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # that are measured unless others are asked for
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # the numbers of rows that are measured by default
 _STEPS = 4  # tokens of a chain that is drafted in one call
-_TOKEN = 5  # which token it is costs nothing
+_TOKEN = 5  # any token will do: all cost the same
 
 Key = TypeVar("Key")
 Given = TypeVar("Given")
@@ -32,9 +32,9 @@ def measure(
     cached: bool = True,
     rounds: int = 5,
 ) -> dict[str, PassPrice]:
-    """The price of each decoder's passes, by its name, behind a text of `prefix` tokens: medians over rounds, after one
-    round that is not counted. cached: whether the text's keys and values are there; else each pass computes them, and
-    no step is measured."""
+    """The price of each decoder's passes, by its name, behind a text of `prefix` tokens. Seconds are medians over
+    `rounds` rounds, after one round that is not counted. cached: whether the text's keys and values are there. If not,
+    each pass computes them, and no step is measured."""
     runs: dict[str, Callable[[], object]] = {}
     for name, decoder in decoders.items():
         for part, run in _runs(decoder, prefix, rows, cached):
@@ -51,7 +51,7 @@ def measure(
 
 
 def seconds_of(runs: Mapping[Key, Callable[[], object]], rounds: int = 5) -> dict[Key, float]:
-    """Seconds of each, the median over rounds; in turn, after one round that is not counted."""
+    """The seconds of each run: the median over `rounds` rounds, in turn, after one round that is not counted."""
     seconds: dict[Key, list[float]] = {name: [] for name in runs}
     for name, took in in_turn({name: partial(clocked, run) for name, run in runs.items()}, rounds + 1):
         seconds[name].append(took)
@@ -59,21 +59,21 @@ def seconds_of(runs: Mapping[Key, Callable[[], object]], rounds: int = 5) -> dic
 
 
 def in_turn(runs: Mapping[Key, Callable[[], Given]], rounds: int) -> Iterator[tuple[Key, Given]]:
-    """What each run gives, all of them in every round."""
+    """Yields the result of each run, by its key. Every round makes all runs, one after the other."""
     for _ in range(rounds):
         for key, run in runs.items():
             yield key, run()
 
 
 def clocked(run: Callable[[], object]) -> float:
-    """Seconds that something takes."""
+    """The seconds that a run takes."""
     began = perf_counter()
     run()
     return perf_counter() - began
 
 
 def read_prompt(decoder: Decoder, length: int) -> Cache:
-    """A cache that holds so many tokens."""
+    """A cache that holds `length` tokens."""
     cache = decoder.new_cache()
     rows = chain(cache, [_TOKEN] * length)
     decoder.forward(rows)

@@ -1,4 +1,4 @@
-"""How fast plain decoding would have been, told by the passes of a generation that was drafted for."""
+"""Estimates how fast plain decoding would have been, from the passes of a generation with drafts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 
-_SMALL = 3  # passes of one or two rows, at least: what larger ones cost says too little of a small one
-_FEWEST, _ENOUGH = 8, 40  # passes that the estimate is made of: fewer are chance, more take milliseconds
+_SMALL = 3  # the fewest passes of one or two rows: the cost of larger passes says too little of a small one
+_FEWEST, _ENOUGH = 8, 40  # passes for an estimate: with fewer it would be chance, with more it takes milliseconds
 
 
 def plain_speed(records: Sequence[RoundRecord], sequence: int) -> float:
-    """Tokens a second: one by the seconds that a pass of one row takes, by the passes that only checked this sequence's
-    drafts. 0 of few passes: a pass that others shared says nothing of one alone."""
+    """Tokens a second of plain decoding: 1 over the seconds that a pass of one row takes.
+
+    The estimate is made of the passes that checked only this sequence's drafts; passes that others shared say nothing
+    of a sequence alone. It is 0 if there are fewer than eight such passes, or fewer than three of one or two rows.
+    """
     alone = [
         (1 + record.drafted.get(sequence, 0), record.check_seconds)
         for record in records

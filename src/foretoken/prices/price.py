@@ -1,4 +1,4 @@
-"""The price of a pass: seconds by its rows."""
+"""The price of a pass: seconds by its number of rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _MOST = 160  # passes that a line is drawn through: with all pairs of them, an i
 
 @dataclass(frozen=True)
 class Price:
-    """seconds: by the numbers of rows that are known, one or more of them. Between two of them the price lies on a
-    line, beyond the last on the line through the last two; fewer rows than the first cost what that one does."""
+    """seconds: by number of rows, for one or more numbers. Between two of them the price lies on a line; beyond the
+    last, on the line through the last two. Fewer rows than the first number cost as much as the first."""
 
     seconds: Mapping[int, float]
 
     @classmethod
     def measured(cls, seconds: Mapping[int, float]) -> Price:
-        """Without what something else on the machine added: fewer rows never cost more than more rows do."""
+        """A price from measured seconds. Fewer rows never cost more than more rows: where they did, another program
+        slowed the machine, and the seconds are lowered."""
         least, found = float("inf"), {}
         for rows in sorted(seconds, reverse=True):
             least = found[rows] = min(least, seconds[rows])
@@ -28,10 +29,11 @@ class Price:
 
     @classmethod
     def observed(cls, passes: Sequence[tuple[int, float]]) -> Price:
-        """Of passes as they came, as (rows, seconds), on a straight line that never falls. None came: they cost
-        nothing.
+        """A price from passes as they came, each (rows, seconds): a straight line that never falls. Without passes the
+        price is 0.
 
-        Medians of slopes (Theil 1950, Sen 1968): a pass that lost its core for a while does not bend the line.
+        The line is made of medians of slopes (Theil 1950, Sen 1968), so a pass that lost its core for a while does not
+        bend it.
         """
         if not passes:
             return cls({1: 0.0})
@@ -42,7 +44,7 @@ class Price:
         return cls({1: one, 2: one + each})
 
     def of(self, rows: int) -> float:
-        """Seconds of a pass over so many rows; none take none."""
+        """Seconds of a pass over `rows` rows; 0 for no rows."""
         if rows < 1:
             return 0.0
         if rows in self.seconds:
@@ -56,27 +58,27 @@ class Price:
         return self.seconds[one] + share * (self.seconds[other] - self.seconds[one])
 
     def times(self, factor: float) -> Price:
-        """Where everything takes so many times as long."""
+        """The price on a machine on which everything takes `factor` times as long."""
         return Price({rows: factor * each for rows, each in self.seconds.items()})
 
 
 @dataclass(frozen=True)
 class PassPrice:
-    """What passes of one decoder cost: all its layers with the embedding, the logits with their choices, and a `step`,
-    in seconds: a token of a chain that is drafted in one call."""
+    """The price of passes of one decoder. layers: all layers with the embedding. head: the logits with their choices.
+    step: seconds for each token of a chain that is drafted in one call."""
 
     layers: Price
     head: Price
     step: float = 0.0
 
     def part(self, rows: int, share: float) -> float:
-        """Some share of the layers."""
+        """Seconds of a share of the layers, from 0 to 1."""
         return share * self.layers.of(rows)
 
     def whole(self, rows: int) -> float:
-        """A pass of which every row's logits are asked for."""
+        """Seconds of a pass that computes the logits of every row."""
         return self.layers.of(rows) + self.head.of(rows)
 
     def times(self, factor: float) -> PassPrice:
-        """Where everything takes so many times as long."""
+        """The price on a machine on which everything takes `factor` times as long."""
         return PassPrice(self.layers.times(factor), self.head.times(factor), factor * self.step)

@@ -1,4 +1,4 @@
-"""The two sides of the loop: who proposes tokens, and who owns the target."""
+"""The two roles in the loop: a drafter proposes tokens, and a verifier owns the target."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, V
 
 
 class Drafter(Protocol):
-    """Proposes tokens. Sees turns and verdicts, and of the target's cache only views; never verifier or engine."""
+    """Proposes tokens. It sees turns, verdicts and views of the target's cache. It never sees verifier or engine."""
 
     name: str
     needs: Needs
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """New sequences: their prompts, which the target is about to read."""
+        """Take new sequences on. The target is about to read their prompts."""
         ...
 
     def propose(self, turns: Sequence[Turn]) -> Sequence[Draft]:
-        """Drafts for this round, in any order. No draft for a turn means: nothing to propose."""
+        """Drafts for this round, in any order. A turn without a draft means that there is nothing to propose."""
         ...
 
     def observe(self, verdicts: Sequence[Verdict]) -> Sequence[Work] | None:
-        """What became of the drafts. Those of round 0 are of the prompt, and the last of them brings the first token.
-        Returns what it did with them, if that was any work: such as reading along.
+        """Take in the verdicts on the drafts. Verdicts of round 0 belong to the prompt; the last of them brings the
+        first token. Returns the work that the drafter did meanwhile, such as reading the prompt, if any.
 
-        A verdict may be a guess, made while the true one is on its way; `rewind` takes it back if it was wrong.
+        A verdict may be a guess, made while the true one is on its way. If the guess was wrong, `rewind` takes it back.
         """
         ...
 
     def rewind(self, sequence: int, position: int) -> None:
-        """Forget the tokens from a position on: they were a guess, and were not right.
+        """Forget the tokens from a position on: they were a wrong guess.
 
-        The verdict that says what stands there instead comes next.
+        The verdict with the right tokens comes next.
         """
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: forget it. May come twice, and for one that never began."""
+        """Forget a sequence, which has finished or was cancelled. May be called twice, and for one that never began."""
         ...
 
 
@@ -47,32 +47,32 @@ class Verifier(Protocol):
     """Owns the target. Turns prompts and drafts into verdicts."""
 
     context_length: int
-    vocab_size: int  # tokens from here up are never generated
+    vocab_size: int  # tokens from this number up are never generated
 
     def admit(self, request: Request) -> None:
-        """Take a request on. Nothing is computed yet; raises what is wrong with the request itself."""
+        """Take a request on. Nothing is computed yet. Raises the error for a request that cannot be served."""
         ...
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
-        """Start one pass: a check of one draft for each of some sequences, and chunks of prompts of others.
+        """Start one pass. It checks one draft for each of some sequences, and reads chunks of prompts of others.
 
-        Returns a ticket for `result`, perhaps before the pass is done. A draft that is not for the round
-        and the place that its sequence has come to is passed over.
+        Returns a ticket for `result`, perhaps before the pass is done. A draft is passed over if its round or its
+        position is not that of its sequence.
         """
         ...
 
     def result(self, ticket: int) -> list[Verdict]:
-        """The verdicts of a pass, drafts before chunks, each in its order. What fails for one sequence is in its
-        verdict."""
+        """The verdicts of a pass, those of drafts before those of chunks, in the order of submission. If a sequence
+        fails, its verdict has the error."""
         ...
 
     def end(self, sequence: int) -> None:
-        """The sequence is finished or cancelled: free what it holds. May come twice, and for one that never began.
+        """Free a sequence, which has finished or was cancelled. May be called twice, and for one that never began.
 
-        What it has read is kept where its request names a conversation, until the next one takes it.
+        If its request names a conversation, its cache is kept until the next request of that conversation takes it.
         """
         ...
 
     def forget(self, conversation: int) -> None:
-        """Free what is kept of a conversation; one that is not there is free already."""
+        """Free what is kept of a conversation, if anything is."""
         ...

@@ -1,10 +1,10 @@
-"""The values that travel: requests in, drafts and verdicts between the parts.
+"""The values that travel between the parts: requests, turns, drafts and verdicts. All are frozen.
 
-All are frozen. A drafter sees turns and verdicts and returns drafts; the verifier sees drafts and returns verdicts;
-nothing else passes between them, so either may stand at the far end of a network.
+A drafter gets turns and verdicts and returns drafts. The verifier gets drafts and returns verdicts. Nothing else passes
+between the two, so either may stand at the far end of a network.
 
-A sequence's tokens are counted by *position*: the prompt's first token stands at 0. All but the last committed token
-have keys and values in the target's cache; the last one is the root of the next draft.
+The *position* of a token counts from the prompt's first token, which stands at 0. All committed tokens but the last
+have keys and values in the target's cache. The last committed token is the root of the next draft.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
-FinishReason = Literal["stop", "length", "cancelled"]  # the last is of who asked: no verdict has it
+FinishReason = Literal["stop", "length", "cancelled"]  # the caller cancels: no verdict has "cancelled"
 TARGET = "target"  # the origin of a token that no drafter proposed: the bonus token of a pass
 
 
@@ -30,8 +30,9 @@ TARGET = "target"  # the origin of a token that no drafter proposed: the bonus t
 class SamplingParams:
     """How a token is chosen from logits. In this order: penalties, bias, constraint, temperature, top-k, top-p, min-p.
 
-    The default is greedy. `repetition_penalty` looks at prompt and output, the other two at the output. `constraint` is
-    a grammar that the output must follow: ("regex", pattern) or ("json_schema", text).
+    The default is greedy. `repetition_penalty` applies to tokens of prompt and output, the other two penalties to
+    tokens of the output. `constraint` is a grammar that the output must follow: ("regex", pattern) or ("json_schema",
+    text).
     """
 
     temperature: float = 0.0
@@ -48,11 +49,11 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Which features a drafter wants of each committed row, by name, so that a request can carry them over a network.
+    """Which features a drafter wants of each committed row. They have names, so that a request can cross a network.
 
-    hidden: layers whose input is wanted, as float32 [rows, hidden] under the name `hidden.LAYER`; layer `num_layers` is
-    what comes out of the last one, before the final norm. normed: that, after the final norm, as `normed`. extractors:
-    names of `Extractor`s that the verifier knows. The default is none.
+    hidden: layers whose input is wanted, as float32 [rows, hidden] under the name `hidden.LAYER`. Layer `num_layers`
+    stands for the output of the last layer, before the final norm. normed: the output of the last layer after the final
+    norm, as `normed`. extractors: names of `Extractor`s that the verifier knows. The default is no features.
     """
 
     hidden: tuple[int, ...] = ()
@@ -61,7 +62,8 @@ class Needs:
 
     @property
     def of_passes(self) -> bool:
-        """Whether some of it is known while a pass runs and never again: keys and values stay, hidden states do not."""
+        """Whether some of these features must be taken while a pass runs: hidden states are not kept, keys and values
+        are."""
         return bool(self.hidden) or self.normed
 
 
@@ -70,12 +72,14 @@ NO_FEATURES = Needs()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One sequence to generate. `end_tokens` is empty when end tokens are to be ignored.
+    """One sequence to generate.
 
-    It stops where its text comes to one of the strings `stop`. `completion` tells apart several samples of one prompt
-    and seed: each has noise of its own. Of requests with one `conversation`, one after the other, each reads only what
-    its prompt has not in common with the one before. `prompt_of` names a sequence with the same prompt, admitted
-    before: its keys and values are copied once it has read them. `needs` is what the drafter wants to see.
+    `end_tokens` is empty if end tokens are to be ignored. The sequence also stops where its text reaches one of the
+    strings `stop`. `completion` numbers several samples of one prompt and seed: each has seeded noise of its own.
+
+    Requests of one `conversation` follow one another. Each reads only the part of its prompt that it does not share
+    with the text before. `prompt_of` names a sequence with the same prompt that was admitted before. Its keys and
+    values are copied once it has read the prompt. `needs` names the features that the drafter wants.
     """
 
     sequence: int
@@ -93,15 +97,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that one level of a draft may propose in one round: `rows` tokens, `depth` of them on one path, and, of
-    a level that drafts a tree, `width` at each depth. A level with 0 rows is left out."""
+    """The most that one level of a draft may propose in one round: `rows` tokens, of which at most `depth` on one path.
+    `width` is the width of a tree (`foretoken.trees.grow`). A level with 0 rows is left out."""
 
     rows: int
     depth: int
     width: int = 1
 
     def within(self, depth: int) -> Budget:
-        """This budget where no path may be longer than `depth`."""
+        """This budget, cut so that no path is longer than `depth`."""
         if self.depth <= depth:
             return self
         return replace(self, rows=self.rows if depth > 0 else 0, depth=max(0, depth))
@@ -111,9 +115,9 @@ class Budget:
 class Turn:
     """What one sequence may draft in one round.
 
-    `position` is where the first drafted token would stand. `rows`, `depth` and `width` are the `Budget` of the level
-    that is asked; a draft beyond rows and depth is cut, not refused. `below` holds those of the levels that speed it
-    up.
+    `position` is the position of the first token that is drafted. `rows`, `depth` and `width` are the `Budget` of the
+    level that is asked; a draft beyond rows and depth is cut, not refused. `below` holds the budgets of the levels
+    below, nearest first.
     """
 
     sequence: int
@@ -132,12 +136,12 @@ class Turn:
 
     @property
     def most(self) -> Budget:
-        """What bounds the draft: the budget of the first level that is not left out."""
+        """The budget that bounds the draft: that of the first level that is not left out."""
         own = Budget(self.rows, self.depth, self.width)
         return next((budget for budget in (own, *self.below) if budget.rows), own)
 
     def inner(self, round: int, position: int, depth: int) -> Turn | None:
-        """What the level below may draft for this one, on paths of at most `depth`; None if it has nothing to draft."""
+        """A turn for the level below, with paths of at most `depth`. None if no level below may draft anything."""
         budgets = [budget.within(depth) for budget in self.below]
         return Turn.of(self.sequence, round, position, budgets) if any(budget.rows for budget in budgets) else None
 
@@ -168,7 +172,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class PromptChunk:
-    """Up to `rows` tokens of a sequence's prompt, from where its reading stands, to be read in one pass."""
+    """Up to `rows` tokens of a sequence's prompt, to be read in one pass. They follow the tokens read before."""
 
     sequence: int
     rows: int
@@ -178,10 +182,12 @@ class PromptChunk:
 class Draft:
     """N proposed tokens with their parents. Parents come before children.
 
-    Sequence, round and position say what it was made for, so that a late or repeated draft can be told and dropped.
-    `draft_probs`, for the rejection rule, says from which distribution the children of a node were drawn, without
-    replacement, in their order: float64 [V] by the index of the node, -1 for the root. A node that is not there had
-    children that were not drawn, but certain.
+    `sequence`, `round` and `position` are those of the turn that the draft answers, so that late and repeated drafts
+    are recognised and dropped. `origins[i]` names the level that proposed token i.
+
+    `draft_probs` is for the rejection rule: the distributions from which the children of a node were drawn, without
+    replacement and in their order. It is float64 [V] by the index of the node, -1 for the root. A node without an entry
+    has children that were not drawn, but certain. Raises ContractError where lengths or parents are wrong.
     """
 
     sequence: int
@@ -216,9 +222,9 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a drafter asked for, of the rows that a verdict committed to the target's cache.
+    """The features that a drafter asked for, of the rows that a verdict committed to the target's cache.
 
-    Row 0 is position `start`. Each tensor has one row a committed token and owns its memory: nothing here is a
+    Row 0 is position `start`. Each tensor has one row for each committed token and owns its memory. No tensor is a
     window on the target's cache, so the same object can cross a network.
     """
 
@@ -228,16 +234,17 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one pass made of a sequence: the accepted path of its draft and the bonus token that follows it.
+    """The outcome of one pass for one sequence: the accepted path of its draft, and the bonus token that follows.
 
     `tokens` are the new tokens from `position` on: those of `accepted` (indices into the draft, root to leaf), then the
-    bonus. They are cut where the sequence stops (at an end token, a stop string, its length, or where its grammar
-    allows nothing more); then `finish_reason` says why, and there may be no bonus. `logits`, on request, is float32
-    [len(tokens), vocabulary]: what each token was chosen from. `cached_tokens` of the prompt were there already.
+    bonus. They are cut where the sequence stops: at an end token, at a stop string, at its length, or where its grammar
+    allows nothing more. Then `finish_reason` gives the reason, and there may be no bonus. `origins` names who proposed
+    each token. `logits`, on request, is float32 [len(tokens), vocabulary], from which each token was chosen.
 
-    Round 0 is the reading of the prompt, of which this pass has `read` so many tokens. As long as `prompt_left` of them
-    are still to be read there is no token, only the features of what has been read. An `error` ends this sequence, and
-    no other: it comes without tokens. `cost` is what the whole pass has cost the target, with all its sequences.
+    Round 0 reads the prompt. `read` counts the tokens of the prompt that this pass has read, and `cached_tokens` those
+    that need not be read. While `prompt_left` tokens are not read yet, the verdict has no token, only features. An
+    `error` ends this sequence and no other; such a verdict has no tokens. `cost` is the target's cost of the whole
+    pass, with all its sequences.
     """
 
     sequence: int
@@ -256,10 +263,10 @@ class Verdict:
     cost: Cost | None = None
 
     def behind(self, n: int) -> Verdict:
-        """What it says behind its first n tokens, for a drafter that has heard of those."""
+        """The verdict without its first n tokens, for a drafter that has been told those."""
         return replace(self, position=self.position + n, accepted=(), tokens=self.tokens[n:], origins=self.origins[n:])
 
     @property
     def last(self) -> bool:
-        """Whether the sequence has ended with it."""
+        """Whether the sequence ends with this verdict."""
         return self.finish_reason is not None or self.error is not None

@@ -1,1 +1,1 @@
-"""What a generation gives back, and its statistics."""
+"""The results of a generation, and its statistics."""

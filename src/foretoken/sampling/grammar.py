@@ -1,11 +1,11 @@
 """Grammars that an output must follow, over a checkpoint's tokens: regular expressions and JSON schemas, by llguidance.
 
-The library says which text may come next. Which tokens end a text is said by the request: they are allowed exactly
-where the grammar may end, and nowhere else, whatever the tokenizer takes for its end. For the library the end is a
-token that no model has, so that it never takes a model's token for one.
+The library decides which text may come next. The request decides which tokens end a text: they are allowed exactly
+where the grammar may end, and nowhere else, whatever the tokenizer's own end token is. The library's end token is a
+number that no token of the model has, so it never takes a model's token for the end.
 
-The library has limits, and gives up where a grammar is beyond them. That is never taken for the end of a text. Nor does
-it depend on what others did with the same grammar: where the library gives up, it is asked once more afresh.
+The library has limits, and gives up on a grammar beyond them. To give up is never taken for the end of a text. Nor does
+it depend on other sequences with the same grammar: if the library gives up, it is asked once more from a fresh start.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
 Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
 _Said = TypeVar("_Said")
 
-_COMPILED = 64  # grammars that are kept
+_COMPILED = 64  # the most compiled grammars that are kept
 _NO_TOKEN = "NoExtensionBias"  # the library's word for: no token may come next, though no text ends here
 
 
 class Grammars:
-    """Of one tokenizer. Each grammar is compiled once; a sequence gets a copy, which costs no more than a token."""
+    """The grammars over one tokenizer's tokens. Each is compiled once. A sequence gets a copy, which costs no more than
+    a token."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
@@ -39,7 +40,8 @@ class Grammars:
         self._compiled: dict[tuple[str, str], Compiled] = {}
 
     def constraint(self, request: Request) -> GrammarConstraint | None:
-        """Where a request's output begins. GrammarError if its grammar cannot be read, or allows nothing."""
+        """The state of a request's grammar before its output; None without a grammar. Raises GrammarError if the
+        grammar cannot be read, or allows nothing."""
         grammar = request.sampling.constraint
         if grammar is None:
             return None
@@ -69,24 +71,24 @@ class Grammars:
 
 
 class GrammarConstraint:
-    """One sequence's place in a grammar. `end` is the library's end token, `end_tokens` are the request's.
+    """One sequence's place in a grammar. `end` is the library's end token; `end_tokens` are the request's.
 
-    After the end nothing is allowed. Whoever guesses may go on all the same, and off the grammar too: such tokens are
-    counted, so that they can be taken back.
+    After the end nothing is allowed. A drafter may still go on, or leave the grammar. Such tokens are only counted, so
+    that they can be taken back.
     """
 
     def __init__(self, grammar: Compiled, end: int, end_tokens: frozenset[int]) -> None:
         self._grammar = grammar
         self._start, _ = grammar.begin()
-        self._matcher: LLMatcher | None = self._start.deep_copy()  # None: of no use any more
-        self._tokens: list[int] = []  # what the matcher has read
+        self._matcher: LLMatcher | None = self._start.deep_copy()  # None: it must be made anew
+        self._tokens: list[int] = []  # the tokens that the matcher has read
         self._end = end
         self._end_tokens = end_tokens
         self._ends = np.array(sorted(end_tokens), dtype=np.int64)
         self._beyond = 0  # tokens after the end, the one that ended it included
-        self._lost: tuple[int, str] | None = None  # after so many tokens the library gave up, and why
-        self._here: Bools | None = None  # what may come next, once it has been asked for,
-        self._accepting = False  # and whether the text may end
+        self._lost: tuple[int, str] | None = None  # if the library gave up: after how many tokens, and why
+        self._here: Bools | None = None  # which tokens may come next; None: not asked yet
+        self._accepting = False  # whether the text may end here, known with `_here`
 
     @property
     def stuck(self) -> bool:
@@ -109,7 +111,7 @@ class GrammarConstraint:
         return here[:size] if size <= len(here) else np.pad(here, (0, size - len(here)))
 
     def advance(self, token: int) -> None:
-        """One more token."""
+        """Take in one more token."""
         self._here = None
         if (
             self._beyond
@@ -140,7 +142,7 @@ class GrammarConstraint:
         def consume(matcher: LLMatcher) -> bool:
             if matcher.try_consume_tokens([token]) == 1:
                 return True
-            matcher.compute_bitmask()  # where it gave up, it may not say so before
+            matcher.compute_bitmask()  # the library may report only now that it has given up
             return False
 
         return bool(self._ask(consume, token))
@@ -159,17 +161,19 @@ class GrammarConstraint:
         bits = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
         allowed: Bools = np.unpackbits(bits, count=self._end, bitorder="little").astype(np.bool_)
         if np.count_nonzero(allowed) == 1:
-            # Of a text that can go on in one way only, the library tells the next token without a look at whether it
-            # has given up, and may have found no other way because of that. When it reads the token, it says so.
+            # If a text can go on in one way only, the library returns the next token without a check whether it has
+            # given up, which may be why it found no other way. It reports that when it reads the token.
             matcher.consume_tokens([int(allowed.argmax())])
             matcher.rollback(1)
         return allowed, matcher.is_accepting()
 
     def _ask(self, ask: Callable[[LLMatcher], _Said], *token: int) -> _Said | None:
-        """What the library says, of a `token` or of what comes next. None if it gives up, which is noted.
+        """The library's answer about a `token`, or about the tokens that may come next. None if it gives up, which is
+        noted.
 
-        It does so where it gives up on the sequence's tokens alone, without whatever was read and forgotten between
-        them: its parser on any start, the rest of it on one that nobody else had.
+        Only a failure on the sequence's tokens alone counts, without other tokens that were read and forgotten between
+        them. A failure of the library's parser counts on any start; any other failure counts only on a start that no
+        other sequence has used.
         """
         if self._grammar.given_up:
             why = self._grammar.given_up.get((*self._tokens, *token))
@@ -185,7 +189,7 @@ class GrammarConstraint:
             if not self._matcher.is_error():
                 return said
             error = self._matcher.get_error()
-            self._matcher = None  # which can neither go on nor back
+            self._matcher = None  # after an error a matcher can neither go on nor back
             if error.startswith(_NO_TOKEN):
                 return said
             of_parser = error.lower().startswith("parser error")
@@ -197,11 +201,11 @@ class GrammarConstraint:
                 return None
 
     def _read_again(self) -> tuple[LLMatcher, bool]:
-        """A matcher at this place, and whether nobody else has begun where it began."""
+        """A new matcher at this place, and whether no other sequence has used its start."""
         self._start, new = self._grammar.begin()
         matcher = self._start.deep_copy()
         for token in self._tokens:
-            if new:  # then step by step, as plain decoding would: some of what is worked out helps later on
+            if new:  # step by step, as in plain decoding: the library keeps some results that help later on
                 self._look(matcher)
             matcher.consume_tokens([token])
         return matcher, new

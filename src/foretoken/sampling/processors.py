@@ -1,4 +1,4 @@
-"""Penalties and bias: edits of single logits, by what a sequence holds so far.
+"""Penalties and bias: edits of single logits, by the tokens of a sequence so far.
 
 A token's logit is edited by that token's own counts alone, in float32, so the result depends on nothing else.
 """
@@ -14,10 +14,10 @@ from foretoken.protocol.types import SamplingParams
 
 
 class History:
-    """How often each token stands in the output, and which stand in the prompt.
+    """How often each token occurs in the output, and which tokens occur in the prompt.
 
-    The distinct tokens stand in arrays in no order, those of the prompt first: a token more or less changes one place,
-    and no edit goes through what was said.
+    The distinct tokens stand in arrays, without order, those of the prompt first. Adding or removing a token changes
+    one place, and no edit goes through the whole text.
     """
 
     def __init__(self, prompt: Iterable[int]) -> None:
@@ -27,7 +27,7 @@ class History:
         self._place = {token: place for place, token in enumerate(self._tokens.tolist())}
 
     def add(self, token: int) -> None:
-        """One more token of the output."""
+        """Add a token of the output."""
         place = self._place.get(token)
         if place is None:
             place = self._place[token] = self._used
@@ -40,19 +40,19 @@ class History:
         self._counts[place] += 1
 
     def remove(self, token: int) -> None:
-        """One token less."""
+        """Remove a token of the output."""
         place = self._place[token]
         self._counts[place] -= 1
         if place < self._prompt or self._counts[place]:
             return
         self._used -= 1
-        last = int(self._tokens[self._used])  # it takes the place that is free now
+        last = int(self._tokens[self._used])  # it moves to the free place
         self._tokens[place], self._counts[place], self._counts[self._used] = last, self._counts[self._used], 0
         self._place[last] = place
         del self._place[token]
 
     def edit(self, logits: Floats, params: SamplingParams) -> None:
-        """Penalties, then bias, in place. Tokens that the row of logits does not have are left out."""
+        """Apply penalties, then bias, in place. logits: float32 [V]. Tokens beyond the row of logits are left out."""
         size = len(logits)
         seen, counts = self._tokens[: self._used], self._counts[: self._used]
         if len(seen) and seen.max() >= size:

@@ -1,9 +1,10 @@
-"""One sequence's choices: what edits its logits, how they are warped, which seeded noise is added.
+"""The choices of one sequence: edits of its logits, warping, and seeded noise.
 
-The token at step i is the one with the largest score: warped logit plus a number from the noise of (seed, completion,
-i, token), or the logit alone at temperature 0. That is a function of the logits and of what came before, so drafting
-cannot change it (docs/lossless.md): the verifier asks it row by row along its walk, and a drafter, which has a sampler
-of its own for the same request, asks it what the target would choose if it saw the draft's logits.
+The token at step i is the one with the largest score. The score is the warped logit plus a number from the noise of
+(seed, completion, i, token); at temperature 0 it is the logit alone. So the choice is a function of the logits and of
+the tokens before, and drafting cannot change it (docs/lossless.md). The verifier asks its sampler row by row along its
+walk. A drafter has a sampler of its own for the same request, and asks for the token that the target would choose if it
+had the draft's logits.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from foretoken.kernels.choosing import Doubles, Floats, Noise, Warp, probabiliti
 from foretoken.protocol.types import Request, SamplingParams
 from foretoken.sampling.processors import History
 
-TARGET_NOISE = 0  # streams of noise: the target's own,
-DRAFT_NOISE = 1  # a draft's, for a rule that needs draft and target to be independent,
-COINS = 2  # the coins by which that rule accepts,
-RESIDUAL = 3  # and the noise of what it draws instead
+# streams of noise
+TARGET_NOISE = 0  # the target's own
+DRAFT_NOISE = 1  # a draft's: the rejection rule needs draft and target to be independent
+COINS = 2  # the coins with which that rule accepts tokens
+RESIDUAL = 3  # the noise of the tokens that it draws instead
 _AS_THEY_ARE = Warp()
 
 
@@ -40,7 +42,7 @@ class Constraint(Protocol):
         ...
 
     def advance(self, token: int) -> None:
-        """One more token. One that is not allowed ends what may follow, until it is taken back."""
+        """Take in one more token. After a token that is not allowed nothing may follow, until it is taken back."""
         ...
 
     def rewind(self, count: int) -> None:
@@ -49,9 +51,10 @@ class Constraint(Protocol):
 
 
 class Sampler:
-    """Holds the tokens that a sequence has gained, on which processors and noise depend.
+    """Chooses the tokens of one sequence. It holds the tokens that the sequence has gained, on which processors and
+    noise depend.
 
-    `stream` is the target's noise, which whoever guesses its choices adds too, or `DRAFT_NOISE`.
+    stream: the target's noise, which a drafter that guesses the target's choices adds, too; or `DRAFT_NOISE`.
     """
 
     def __init__(self, request: Request, constraint: Constraint | None = None, stream: int = TARGET_NOISE) -> None:
@@ -81,7 +84,7 @@ class Sampler:
         return self._constraint is not None and self._constraint.complete
 
     def advance(self, tokens: Iterable[int]) -> None:
-        """The sequence has gained these."""
+        """Take in tokens that the sequence has gained."""
         for token in tokens:
             if self._constraint is not None:
                 self._constraint.advance(token)
@@ -90,7 +93,7 @@ class Sampler:
             self._tokens.append(token)
 
     def rewind(self, step: int) -> None:
-        """Go back to when the sequence had gained `step` tokens."""
+        """Go back to the state after `step` tokens. Raises ContractError for a step that has not been reached."""
         count = self.step - step
         if not 0 <= count <= self.step:
             raise ContractError(f"cannot rewind to step {step}; expected 0 to {self.step}")
@@ -110,11 +113,11 @@ class Sampler:
         return None if ranked is None else ranked[0][0]
 
     def rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
-        """The likeliest next tokens and their scores, best first: the first is the choice. None if a logit is NaN
-        or +inf.
+        """The `count` best next tokens and their scores, best first: the first is the choice. None if a logit is NaN or
+        +inf.
 
-        Sampling, the scores hold the noise, and `count` tokens are a sample without replacement. This is for whoever
-        guesses: there is no token where the grammar cannot be followed any further, and no error.
+        When sampling, the scores include the noise, so the tokens are a sample without replacement. This call is for
+        drafters: where the grammar cannot be followed any further it gives no tokens, and no error.
         """
         try:
             return self._rank(logits, count)
@@ -132,7 +135,8 @@ class Sampler:
         return kernels.rank(edited, self._warp, noise, count)
 
     def probabilities(self, logits: torch.Tensor) -> Doubles | None:
-        """The distribution that a choice is drawn from: float64 [V]. At temperature 0 all of it is on the choice."""
+        """The distribution from which a token is drawn: float64 [V]. At temperature 0 the choice has probability 1.
+        None if a logit is NaN or +inf. GrammarError if no token may come next."""
         edited = self._edited(logits)
         if bool((edited == -np.inf).all()):
             raise _nothing_left()
@@ -146,11 +150,11 @@ class Sampler:
         return certain
 
     def coin(self, which: int, probability: float) -> bool:
-        """True with a probability: this step's coin of that number, the same whenever it is thrown."""
+        """True with this probability. Coin number `which` of a step gives the same number whenever it is asked."""
         return uniform(self._dice(COINS), which) < probability
 
     def pick(self, probs: Doubles) -> int:
-        """A token drawn from a distribution, with noise that nobody else uses at this step."""
+        """A token drawn from a distribution, float64 [V], with noise that nothing else uses at this step."""
         possible = np.flatnonzero(probs > 0.0)
         sums = np.cumsum(probs[possible])
         at = int(np.searchsorted(sums, uniform(self._dice(RESIDUAL), 0) * sums[-1], side="right"))
@@ -167,7 +171,7 @@ class Sampler:
         if self._history is not None:
             self._history.edit(row, self.params)
         if self._constraint is not None:
-            # what is NaN or infinite stays, to be found: a grammar must not hide broken weights
+            # NaN and infinite logits stay, so that they are found: a grammar must not hide broken weights
             row[~self._constraint.allowed(len(row)) & (row < np.inf)] = -np.inf
         return row
 
@@ -181,4 +185,4 @@ def _nothing_left() -> GrammarError:
     return GrammarError("no token may come next: constraint, bias and penalties together leave none")
 
 
-MakeSampler = Callable[[Request], Sampler]  # for whoever chooses a request's tokens, or guesses them
+MakeSampler = Callable[[Request], Sampler]  # for the verifier, and for drafters that guess tokens

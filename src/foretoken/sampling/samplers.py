@@ -1,4 +1,4 @@
-"""Makes the samplers of requests, with what their grammars need."""
+"""Makes the samplers of requests, with their grammars."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from foretoken.text.tokenizer import Tokenizer
 
 
 class Samplers:
-    """Of one target. Whoever chooses a request's tokens, or guesses them, gets a sampler of its own."""
+    """Makes the samplers for one target. The verifier and every drafter get a sampler of their own for each request."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._grammars = Grammars(tokenizer)
 
     def target(self, request: Request) -> Sampler:
-        """What chooses the target's tokens, and what guesses them with the target's seeded noise."""
+        """A sampler with the target's seeded noise. It chooses the target's tokens, or guesses them for a drafter."""
         return Sampler(request, self._grammars.constraint(request))
 
     def independent(self, request: Request) -> Sampler:
-        """What samples with noise of its own, for the rejection rule."""
+        """A sampler with noise of its own, for the rejection rule."""
         return Sampler(request, self._grammars.constraint(request), DRAFT_NOISE)

@@ -1,1 +1,1 @@
-"""Settings: what a user may choose, checked when it is given."""
+"""Settings: the choices of a user, checked when they are given."""

@@ -1,4 +1,4 @@
-"""How a draft is written: levels with commas between them, nearest to the target first, and options behind colons."""
+"""How a draft is written: levels separated by commas, nearest to the target first; options follow colons."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 
 from foretoken.errors import DraftSpecError, nearest, quoted
 
-# int, float, the words that an option may be, bool: it is given, or not; list: numbers from 0 up, with + between them
+# The kind of an option's value. int and float: a number. A tuple: one of its words. bool: an option without a value.
+# list: numbers from 0 up, separated by +.
 OptionKind = type | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class DraftLevel:
-    """One level of a draft: `NAME` or `NAME:option=value:...`; an option that is a name alone has the value ""."""
+    """One level of a draft: `NAME` or `NAME:option=value:...`. An option without a value is stored as ""."""
 
     name: str
     options: Mapping[str, str]
 
     def values(self, known: Mapping[str, OptionKind]) -> dict[str, Any]:
-        """The options as what they are; an unknown one is refused."""
+        """The options, converted to their kinds. Raises DraftSpecError for an unknown option or a bad value."""
         values: dict[str, Any] = {}
         for key, text in self.options.items():
             if not known:
@@ -63,7 +64,10 @@ class DraftLevel:
 
 
 def parse_draft(spec: str) -> tuple[DraftLevel, ...]:
-    """Levels of a draft, nearest to the target first: commas between levels, colons between options."""
+    """The levels of a draft, nearest to the target first. Commas separate levels, colons separate options.
+
+    Raises DraftSpecError for text that does not have this form. Names and options are not looked up yet.
+    """
     if not spec.strip():
         raise DraftSpecError(
             f"draft is {quoted(spec, 30)}, expected a name, such as 'lookup', or 'none' for plain decoding"

@@ -1,4 +1,4 @@
-"""What settings have in common: values that are checked, and refused with what was expected."""
+"""What settings have in common: values are checked, and a refusal says what was expected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foretoken.errors import SettingError, cut, nearest, quoted
 
 
 def count(name: str, value: object, most: int | None = None, why: str = "") -> None:
-    """Refuse what is no whole number from 1 up."""
+    """Raise SettingError if a value is not a whole number of at least 1, or is above `most`. why: added to that."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SettingError(f"{name} is {quoted(value)}, expected a whole number, 1 or more")
     if most is not None and value > most:
@@ -20,13 +20,14 @@ def count(name: str, value: object, most: int | None = None, why: str = "") -> N
 
 
 def whole(name: str, value: object, least: int, most: int) -> None:
-    """Refuse what is no whole number within bounds."""
+    """Raise SettingError if a value is not a whole number from `least` to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise SettingError(f"{name} is {quoted(value)}, expected a whole number, {least} to {most}")
 
 
 def number(name: str, value: object, least: float, most: float, also: str = "", *, open_below: bool = False) -> None:
-    """Refuse what is no number within bounds. also: what else may be given."""
+    """Raise SettingError if a value is not a number from `least` to `most`. also: what else the caller accepts, for the
+    message. open_below: `least` itself is refused."""
     if (
         not isinstance(value, int | float)
         or isinstance(value, bool)
@@ -38,22 +39,22 @@ def number(name: str, value: object, least: float, most: float, also: str = "", 
 
 
 def plain(value: Any) -> Any:
-    """A number as Python's own, which others write down and compare; what is none stays what it is."""
+    """A number as Python's own int or float, for records and comparisons. Any other value is returned unchanged."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return value
     try:
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    except OverflowError:  # a fraction beyond what floats hold, which is refused as what it is
+    except OverflowError:  # a fraction too large for a float: the checks refuse it later
         return value
 
 
 def is_text(value: object) -> bool:
-    """Whether it is text, and none that could never be written down: half a character is."""
+    """Whether a value is text that can be encoded. Text with half a character (a lone surrogate) cannot."""
     return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Refuse what is none of the known words."""
+    """Raise SettingError if a value is not one of the known words."""
     if not isinstance(value, str) or value not in known:
         called = value if isinstance(value, str) else quoted(value)
         raise SettingError(f"{name} is {quoted(value)}{nearest(called, known)}")
@@ -61,7 +62,7 @@ def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all settings share."""
+    """The base of all settings."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -69,7 +70,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Settings from keywords; an unknown one is refused with the nearest known."""
+        """Settings from keywords. Raises SettingError for an unknown keyword, and names the nearest known one."""
         known = [field.name for field in fields(cls)]
         for name in given:
             if name not in known:
@@ -78,7 +79,7 @@ class Settings:
 
     @classmethod
     def chosen(cls, ready: Self | None, given: Mapping[str, Any]) -> Self:
-        """Settings ready-made, or from keywords."""
+        """Settings ready-made, or from keywords. Raises SettingError if both are given."""
         if ready is None:
             return cls.of(given)
         if not isinstance(ready, cls):

@@ -1,4 +1,4 @@
-"""Prompts, and the messages of conversations, which a chat template writes down."""
+"""Prompts, and the messages of conversations, which a chat template writes as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Prompt: TypeAlias = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 
 def message(role: str, content: str, what: str) -> dict[str, str]:
-    """A message. what: the content's name, where it is refused."""
+    """A message. Raises PromptError if the content is not text. what: the content's name in that error."""
     if not isinstance(content, str):
         raise PromptError(f"{what} is {content!r:.60}, expected text")
     expect_whole(content, what)
@@ -21,19 +21,19 @@ def message(role: str, content: str, what: str) -> dict[str, str]:
 
 
 def conversation(system: str | None, text: str) -> list[dict[str, str]]:
-    """A text as the first message of a user, behind the system message, if there is one."""
+    """A text as the user's first message, after the system message, if there is one."""
     before = [] if system is None else [message("system", system, "the system message")]
     return [*before, message("user", text, "the prompt")]
 
 
 def are_messages(prompt: Any) -> bool:
-    """Whether a prompt is a list of messages, whatever is in them."""
+    """Whether a prompt is a list of messages. Their contents are not looked at."""
     return isinstance(prompt, list | tuple) and bool(prompt) and all(isinstance(each, Mapping) for each in prompt)
 
 
 def checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Messages, each with a role and a content that are text, and nothing else: a template passes over what it does not
-    know, so that a wrong name would be lost."""
+    """The messages as plain dicts. Raises PromptError unless each has a role and a content, both text, and nothing
+    else: a template ignores names that it does not know, so a wrong name would go unnoticed."""
     whole = []
     for number, each in enumerate(messages):
         if set(each) != {"role", "content"} or not isinstance(each["role"], str):

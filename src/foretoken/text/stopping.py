@@ -1,5 +1,6 @@
-"""Where a generation stops: at an end token, at a stop string, at the end of its grammar (the verifier says where), or
-when its length is reached. Said beside the target, before anything is committed: in the middle of a block, exactly."""
+"""Decides where a generation stops: at an end token, at a stop string, at the end of its grammar (which the verifier
+knows), or at its length. It is decided beside the target, before anything is committed, exactly, also in the middle of
+a draft."""
 
 from __future__ import annotations
 
@@ -7,21 +8,23 @@ from collections.abc import Callable, Sequence
 
 from foretoken.protocol.types import FinishReason, Request
 
-StopsAfter = Callable[[int], bool]  # told of each new token in order; whether a stop string ends with it
+StopsAfter = Callable[[int], bool]  # called with each new token in order; whether a stop string ends with it
 MakeStopsAfter = Callable[[Request], StopsAfter]
 
 
 def limit(request: Request, context_length: int) -> int:
-    """How many tokens the request may gain: what it asked for, or what the context leaves."""
+    """How many tokens the request may gain: as many as it asked for, or as the context leaves room for."""
     return min(request.max_new_tokens, context_length - len(request.prompt))
 
 
 def stop_in(
     tokens: Sequence[int], room: int, request: Request, stops_after: StopsAfter, *, complete: bool = False
 ) -> tuple[int, FinishReason | None]:
-    """How many of some new tokens plain decoding would have come to, and why it stops there; None if it goes on.
+    """Returns how many of some new tokens plain decoding would have reached, and why it stops there; None if it goes
+    on.
 
-    room: how many tokens the request may still gain. complete: nothing may follow the last of them in its grammar.
+    room: how many tokens the request may still gain. complete: whether nothing may follow the last token in its
+    grammar.
     """
     for count, token in enumerate(tokens[:room], 1):
         if stops_after(token) or token in request.end_tokens:
@@ -32,7 +35,8 @@ def stop_in(
 
 
 class Watch:
-    """Asks a request's stop strings about its tokens, each once and in order, whatever is broken off in between."""
+    """Watches a request's tokens for its stop strings. Each token is asked about once and in order, even if rounds are
+    broken off in between."""
 
     def __init__(self, request: Request, make: MakeStopsAfter) -> None:
         self._make = make
@@ -41,8 +45,8 @@ class Watch:
         self._told = 0
 
     def at(self, gained: Sequence[int]) -> StopsAfter:
-        """What to ask about the tokens that follow those gained so far."""
-        if self._told != len(gained):  # a round was broken off after it had been asked
+        """The function to call with each token that follows those gained so far."""
+        if self._told != len(gained):  # a round was broken off after it had asked
             self._stops_after, self._told = self._make(self._request), 0
             for token in gained:
                 self._tell(token)

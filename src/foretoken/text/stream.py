@@ -1,4 +1,4 @@
-"""Text while its tokens are still coming: characters once they are complete, up to the first stop string."""
+"""Text while its tokens are still coming: whole characters, up to the first stop string."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from foretoken.protocol.types import Request
 from foretoken.text.tokenizer import Tokenizer
 
-_CONTEXT = 64  # of the prompt's tokens, how many are decoded along with the first new ones
-_INCOMPLETE = "\ufffd"  # what a decoder gives for bytes that are not a character yet
+_CONTEXT = 64  # how many of the prompt's tokens are decoded together with the first new ones
+_INCOMPLETE = "\ufffd"  # a tokenizer's output for bytes that are not a character yet
 
 
 class StreamDecoder:
-    """Turns tokens into text as they come: `"".join` of what `feed` and `flush` return is the whole text.
+    """Turns tokens into text as they come. `"".join` of all results of `feed` and `flush` is the whole text.
 
-    New tokens are decoded together with those before them, from the last place but one at which a character was
-    complete: spaces and bytes may join over a token's border. Half a character is held back until the rest of it comes.
-    Tokens that decoding leaves out do not stand in the window: any number of them may come, and none begins a window.
+    New tokens are decoded together with those before them, because spaces and bytes may join over a token's border. The
+    window begins at the last place but one at which a character was complete. Half a character is held back until the
+    rest of it comes. Tokens that decoding leaves out are not in the window: any number of them may come, and none
+    begins a window.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
@@ -26,7 +27,7 @@ class StreamDecoder:
         self._said = tokenizer.decode(self._window)
 
     def feed(self, token: int) -> str:
-        """The text that this token completes: without the character at its end, while that is incomplete."""
+        """The text that this token completes, without an incomplete character at the end."""
         if self._tokenizer.leaves_out(token):
             return ""
         self._window.append(token)
@@ -35,12 +36,12 @@ class StreamDecoder:
             return self._say(text)
         said, whole = self._said_of(text), text.rstrip(_INCOMPLETE)
         if len(whole) <= len(said) or not whole.startswith(said):
-            return ""  # of a run of bytes that is no text yet, some tokenizers decode none
+            return ""  # some tokenizers decode nothing of a run of bytes that is no text yet
         self._said = whole
         return whole[len(said) :]
 
     def flush(self) -> str:
-        """What was held back, at the end."""
+        """The text that was held back, at the end."""
         return self._say(self._tokenizer.decode(self._window))
 
     def _say(self, text: str) -> str:
@@ -52,15 +53,15 @@ class StreamDecoder:
         return new
 
     def _said_of(self, text: str) -> str:
-        # a prompt may end within a character: if that is finished now, the half that was said was not the prompt's
+        # a prompt may end within a character: once that is complete, the replacement character is no part of the text
         return self._said if text.startswith(self._said) else self._said.rstrip(_INCOMPLETE)
 
 
 class TextStream:
     """The text of one generation while its tokens come, cut at the first stop string that is complete.
 
-    Of each token that was fed, `take` gives the text that may be shown by then: what may yet turn out to be the
-    beginning of a stop string, or of a character, is held back.
+    For each token that was fed, `take` gives the text that may be shown by then. Text that may be the beginning of a
+    stop string, or of a character, is held back.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
@@ -71,7 +72,7 @@ class TextStream:
         self.stopped_by: str | None = None
 
     def feed(self, token: int) -> bool:
-        """One more token; whether a stop string is complete now."""
+        """Take in one more token. Returns whether a stop string is complete now."""
         if self._decoder is None:
             self._pieces.append("")
             return False
@@ -85,7 +86,7 @@ class TextStream:
         return False
 
     def finish(self) -> None:
-        """No more tokens come: what was held back is the last token's text, up to a stop string."""
+        """End the text: the text that was held back belongs to the last token, up to a stop string."""
         if self._decoder is not None and self.stopped_by is None:
             self._held += self._decoder.flush()
             self._cut()
@@ -97,9 +98,9 @@ class TextStream:
         return pieces
 
     def _cut(self) -> bool:
-        """Cut what is held at the stop string that is complete first; of two that end together, at the longer one.
+        """Cut the held text at the stop string that is complete first; of two that end together, at the longer one.
 
-        So how tokens divide the text does not matter: it is as if characters came one by one.
+        So the result does not depend on how tokens divide the text: it is as if characters came one by one.
         """
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
@@ -109,7 +110,8 @@ class TextStream:
 
 
 def watch_for_stops(tokenizer: Tokenizer | None) -> Callable[[Request], Callable[[int], bool]]:
-    """For a request: what is told of each token in order, and says whether one of its stop strings ends there."""
+    """Makes, for a request, the function that is called with each token in order and returns whether one of its stop
+    strings ends there."""
 
     def watch(request: Request) -> Callable[[int], bool]:
         if not request.stop:
@@ -120,7 +122,7 @@ def watch_for_stops(tokenizer: Tokenizer | None) -> Callable[[Request], Callable
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How much of a text's end the stop string begins with."""
+    """The length of the longest end of a text with which the stop string begins."""
     for count in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:count]):
             return count

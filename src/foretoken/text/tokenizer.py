@@ -1,4 +1,4 @@
-"""Text to tokens and back: a checkpoint's tokenizer, which is loaded, and whose files are blamed for what fails."""
+"""Text to tokens and back, by a checkpoint's tokenizer. If it fails, the error names the tokenizer's files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from typing import Any
 from foretoken.common.files import read_bytes
 from foretoken.errors import CheckpointError, PromptError, cut, quoted
 
-_CONTENT = "foretoken"  # of a message by which a template is tried
+_CONTENT = "foretoken"  # the content of a message with which a template is tried
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
 class Tokenizer:
-    """transformers' tokenizer of a checkpoint."""
+    """A checkpoint's tokenizer, as transformers loads it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
-        """The tokenizer in a folder; None if it has none. A program that lies there is never run, nor asked for."""
+        """The tokenizer in a folder; None if it has none. A program of the checkpoint's own is never run. Raises
+        CheckpointError if the tokenizer cannot be loaded."""
         if not any((folder / name).exists() for name in TOKENIZER_FILES):
             return None
         from transformers import AutoTokenizer
@@ -35,7 +36,7 @@ class Tokenizer:
         with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"), _without_warnings():
             _expect_sound_merges(folder / "tokenizer.json")
             try:
-                # not to say anything of remote code would let it ask on standard input, and run it after a `y` there
+                # without trust_remote_code, transformers would ask on standard input, and run the program after a `y`
                 tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             except ValueError as error:
                 if "trust_remote_code" not in str(error):
@@ -54,16 +55,17 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> dict[int, str]:
-        """What each token id is, as the tokenizer writes it."""
+        """The text of each token id, as the tokenizer writes it."""
         return {token: text for text, token in self._tokenizer.get_vocab().items()}
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether it says how a conversation is written down for the model."""
+        """Whether the tokenizer has a template that writes a conversation as text for the model."""
         return bool(self._tokenizer.chat_template)
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a conversation, up to where the model's reply begins. Messages have a `role` and a `content`."""
+        """The token ids of a conversation, up to where the model's reply begins. Messages have a `role` and a
+        `content`. Raises PromptError if the template refuses them."""
         try:
             tokens: list[int] = self._tokenizer.apply_chat_template(
                 list(messages),
@@ -77,13 +79,13 @@ class Tokenizer:
         return tokens
 
     def begins_as_chat(self, text: str) -> bool:
-        """Whether a text begins as the chat template's do: with a token that the template puts there, or with the words
-        that it puts before the first content."""
+        """Whether a text begins as texts of the chat template do: with a token of the template, or with the words that
+        the template puts before the first content."""
         try:
             written: str = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": _CONTENT}], add_generation_prompt=True, tokenize=False
             )
-        except Exception:  # it raises what it likes, and then nothing begins as it does
+        except Exception:  # a template may raise anything; then no text begins as its texts do
             return False
         rust = getattr(self._tokenizer, "backend_tokenizer", None)
         added = self._tokenizer.all_special_tokens if rust is None else rust.get_added_tokens_decoder().values()
@@ -96,7 +98,7 @@ class Tokenizer:
 
     @property
     def json(self) -> str | None:
-        """What stands in a tokenizer.json, added tokens included; None of a tokenizer that is written in Python."""
+        """The contents of a tokenizer.json, added tokens included; None for a tokenizer that is written in Python."""
         rust = getattr(self._tokenizer, "backend_tokenizer", None)
         return None if rust is None else rust.to_str()
 
@@ -107,19 +109,19 @@ class Tokenizer:
         return token
 
     def encode(self, text: str) -> list[int]:
-        """Token ids, with what the model expects at the beginning."""
-        # not verbose: its warning about long prompts would come before our error about them
-        with _blaming_its_files("the model's tokenizer cannot encode text"):  # some of it is looked at only now
+        """The token ids of a text, with the tokens that the model expects at the beginning."""
+        # not verbose: transformers' warning about long prompts would come before our error about them
+        with _blaming_its_files("the model's tokenizer cannot encode text"):  # some parts are used only now
             tokens: list[int] = self._tokenizer.encode(text, verbose=False)
         return tokens
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text without special tokens."""
+        """The text of tokens, without special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
     def leaves_out(self, token: int) -> bool:
-        """Whether decoding passes this token over, whatever stands around it: a special one, or one of no text."""
+        """Whether decoding leaves this token out, whatever stands around it: a special token, or one without text."""
         rust = getattr(self._tokenizer, "backend_tokenizer", None)
         return token in self._special or (rust is not None and rust.id_to_token(token) is None)
 
@@ -132,7 +134,7 @@ class Tokenizer:
 
 
 def expect_whole(text: str, what: str) -> None:
-    """Refuse, as a PromptError, text that could never be written down: half of a pair of surrogates is in it."""
+    """Raise PromptError for text that cannot be encoded because it holds half of a pair of surrogates."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -238,7 +240,7 @@ def _steps(rust: Any, part: str, several: str) -> list[dict[str, Any]]:
 
 
 def token_ids(prompt: Any) -> tuple[int, ...] | None:
-    """Token ids from a list, tensor or array; None for anything else, bytes, truth values and fractions among it."""
+    """Token ids from a list, tensor or array. None for anything else, such as bytes, truth values and fractions."""
     if isinstance(prompt, bytes | bytearray):
         return None
     try:

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that decide what it says, and whether they are those of a record."""
+"""Hashes the files that decide a checkpoint's output, and compares them with a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 1 << 24  # bytes read at once
 
 
 def sha256(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """The SHA-256 of a file, in hexadecimal digits. Raises CheckpointError if it cannot be read."""
     digest = hashlib.sha256()
     try:
         with open(file, "rb", buffering=0) as data, progress(f"hashing {file.name}", file.stat().st_size) as done:
@@ -26,7 +26,7 @@ def sha256(file: Path) -> str:
 
 
 def expect_same(record: str, expected: Mapping[str, str], files: Mapping[str, Path]) -> None:
-    """Refuse, by the name of the first that differs, files whose SHA-256 is not the one expected."""
+    """Raise TranscriptError, with the name of the first that differs, if files do not have the expected SHA-256."""
     for name, file in files.items():
         if name not in expected:
             raise TranscriptError(

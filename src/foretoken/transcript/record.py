@@ -1,4 +1,4 @@
-"""Writing a record."""
+"""Writes records."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTIN
 
 
 def record(path: str | Path, model: Model, prompt: Prompt, **settings: Any) -> Completion:
-    """Generate, and write the record of it to a file. Settings: the fields of `GenerateSettings`. Of messages the
-    record holds the tokens, as the chat template has written them.
+    """Generate a completion, and write its record to a file. Settings: the fields of `GenerateSettings`.
 
-    Raises TranscriptError, before anything is generated, where no file can be written, where what is sampled could not
-    be proven, and where a file of the model's is not the one that was loaded; afterwards, where one changes on the way.
-    A file that is there already is replaced when the record is complete, and not before.
+    For messages, the record holds the tokens of the text that the chat template has written. An existing record at this
+    path is replaced when the new one is complete, and not before.
+
+    Raises TranscriptError before anything is generated if the file cannot be written, if the sampled tokens could not
+    be proven, or if a file of the model is not the one that was loaded. Raises it afterwards if a file has changed
+    meanwhile.
     """
     expect_place(path)
     chosen = GenerateSettings.of({**settings, "hash_logits": True})
@@ -42,14 +44,16 @@ def record(path: str | Path, model: Model, prompt: Prompt, **settings: Any) -> C
 
 
 def expect_provable(rule: str, settings: GenerateSettings) -> None:
-    """Refuse what could not be recorded: several completions, and tokens that would not come again."""
+    """Raise TranscriptError for settings that cannot be recorded: several completions, or tokens that would not come
+    again."""
     expect_repeatable(rule, settings, "a record", TranscriptError)
     if settings.n != 1:
         raise TranscriptError(f"n is {settings.n}, and a record holds one completion; leave n out")
 
 
 def expect_as_loaded(model: Model) -> dict[str, Path]:
-    """The files that decide what a model says, by their names; refuse those that are not what it was loaded from."""
+    """The files that decide a model's output, by their names. Raises TranscriptError if one is not the file from which
+    the model was loaded."""
     files, what = model.files, "is not the file that the model was loaded from; load the model again to record it"
     if files is None:
         return deciding_files(model.folder)
@@ -62,7 +66,7 @@ def expect_as_loaded(model: Model) -> dict[str, Path]:
 
 
 def expect_place(path: str | Path) -> None:
-    """Refuse what a record cannot be written to, and a file that holds something else."""
+    """Raise TranscriptError for a path to which a record cannot be written, and for a file that is no record."""
     files.expect_place(path, TranscriptError, is_one=lambda start: FORMAT.encode() in start)
 
 
@@ -71,8 +75,8 @@ def write(
 ) -> None:
     """Write the record of a completion that was generated with these settings, `hash_logits` among them.
 
-    prompt: of messages, the tokens that the model has read: a template may write another text later, with the date in
-    it for example.
+    prompt: text or tokens. For messages, give the tokens that the model has read, because a template may write another
+    text later, for example with the date in it. Raises InputError for a completion that is cancelled or has no SHA-256.
     """
     expect_provable(model.settings.rule, settings)
     if completion.finish_reason == "cancelled":
@@ -102,12 +106,12 @@ def write(
         "files": {name: sha256(file) for name, file in expect_as_loaded(model).items()},
         "provenance": provenance(),
     }
-    expect_as_loaded(model)  # what was hashed is what was read
+    expect_as_loaded(model)  # again: the hashed files must be those that were loaded
     files.write_json(path, content, TranscriptError)
 
 
 def _draft(spec: str) -> str:
-    """What drafted, with whole paths: a record may be verified from another folder."""
+    """The draft with absolute paths: a record may be verified from another folder."""
     levels = []
     for part in spec.split(","):
         name, colon, options = part.strip().partition(":")
@@ -117,13 +121,13 @@ def _draft(spec: str) -> str:
 
 
 def _revision(model: Model) -> str | None:
-    """What was asked for; of a model from a hub the commit, because a branch moves on."""
+    """The revision that was asked for. For a model from a hub it is the commit, because a branch moves on."""
     asked, folder = model.settings.revision, model.folder
     return folder.name if folder.parent.name == "snapshots" else asked
 
 
 def arithmetic(model: Model) -> dict[str, Any]:
-    """The engine, and what its bits depend on."""
+    """The engine, and the things on which its bits depend."""
     target = model.target
     if target.arithmetic.startswith("native"):
         return {"engine": "native", "architecture": platform.machine()}

@@ -1,15 +1,15 @@
 """How a draft tree grows: which nodes are expanded next, and which are sent to the target.
 
 A tree begins at the root (-1), whose children come first. Every node has a score: the logarithm of the probability that
-the target comes by it, which never exceeds its parent's. Growing is divided into steps, each one pass of the drafter's
-model: `frontier` names the nodes whose children are wanted, `add` gives them. The shapes:
+the target's text passes through it. A score never exceeds the parent's. A tree grows in steps, each of which is one
+pass of the drafter's model: `frontier` names the nodes to expand, and `add` takes their children. The shapes:
 
-    beam        at each depth the `width` likeliest nodes, and those are sent: width x depth in all
+    beam        the `width` likeliest nodes of each depth are expanded and sent: width x depth in all
     rerank      the same growth, but of all children seen the `nodes` likeliest are sent (EAGLE-2, Li et al. 2024)
     best-first  the `width` likeliest nodes anywhere are expanded next, until the `nodes` likeliest are known
                 (SpecExec, Svirschevski et al. 2024)
-    full        every node has `width` children, breadth first, up to `nodes`: a form that no score decides, which the
-                rejection rule needs (Sequoia, Chen et al. 2024)
+    full        every node has `width` children, breadth first, up to `nodes`. No score decides this form, and the
+                rejection rule needs such a form (Sequoia, Chen et al. 2024)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHAPES = ("beam", "rerank", "best-first", "full")
 
 @dataclass
 class Growth:
-    """A tree while it grows. width, depth: of the shape; nodes: how many are sent at most."""
+    """A tree while it grows. width, depth: of the shape. nodes: the most nodes that are sent."""
 
     shape: str
     width: int
@@ -32,12 +32,12 @@ class Growth:
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
-    _looked: set[int] = field(default_factory=set)  # behind which nodes
-    _beams: list[int] = field(default_factory=list)  # the nodes at each depth that went on
-    _reached: int = 0  # the depth whose nodes were last asked for, where it goes depth by depth
+    _looked: set[int] = field(default_factory=set)  # the nodes that were expanded
+    _beams: list[int] = field(default_factory=list)  # the nodes of each depth that are in the beam
+    _reached: int = 0  # the last depth in the frontier, for shapes that grow depth by depth
 
     def add(self, parent: int, tokens: Sequence[int], log_probs: Sequence[float]) -> None:
-        """The children of a node, likeliest first, with the logarithms of their probabilities."""
+        """Add the children of a node, likeliest first, with the logarithms of their probabilities."""
         base = 0.0 if parent < 0 else self.scores[parent]
         depth = 1 if parent < 0 else self.depths[parent] + 1
         for token, log_prob in zip(tokens, log_probs, strict=True):
@@ -47,7 +47,7 @@ class Growth:
             self.depths.append(depth)
 
     def frontier(self) -> list[int]:
-        """The nodes whose children come next: at most `width`, of a full tree all of a depth; none if it is grown."""
+        """The nodes to expand next: at most `width`, or all of a depth for a full tree; none if the tree is grown."""
         nodes = self._frontier()
         self._looked.update(nodes)
         return nodes
@@ -55,7 +55,7 @@ class Growth:
     def _frontier(self) -> list[int]:
         if self.shape == "best-first":
             if all(i in self._looked or self.depths[i] == self.depth for i in self.chosen()):
-                return []  # whatever lies behind the others is less likely than what is known
+                return []  # children of the other nodes are less likely than the nodes that are chosen
             open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
             return sorted([i for i in open_ if self.depths[i] < self.depth][: self.width])
         deepest = self.depths[-1] if self.depths else 0
@@ -79,5 +79,5 @@ class Growth:
         return sorted(self._by_score(range(len(self.tokens)))[: self.nodes])
 
     def _by_score(self, nodes: Sequence[int]) -> list[int]:
-        """Likeliest first; of equals the earlier, so that a parent comes before its children."""
+        """Nodes by score, likeliest first. Of equals the earlier comes first, so a parent comes before its children."""
         return sorted(nodes, key=lambda i: (-self.scores[i], i))

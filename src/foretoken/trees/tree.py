@@ -9,7 +9,7 @@ from foretoken.protocol.types import Draft, Turn
 
 
 def depths(parents: Sequence[int]) -> list[int]:
-    """How far each token stands from the root: 1 for its children."""
+    """The depth of each token: 1 for the children of the root."""
     out: list[int] = []
     for parent in parents:
         out.append(1 if parent < 0 else out[parent] + 1)
@@ -17,7 +17,8 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def clip(draft: Draft, rows: int, depth: int, vocab_size: int) -> Draft:
-    """The draft without tokens beyond the budget, tokens that the target does not have, and what hangs below them."""
+    """The draft without tokens beyond the budget, without tokens that the target lacks, and without all tokens below
+    those."""
     kept = {-1}
     chosen: list[int] = []
     for i, (parent, level) in enumerate(zip(draft.parents, depths(draft.parents), strict=True)):
@@ -28,7 +29,8 @@ def clip(draft: Draft, rows: int, depth: int, vocab_size: int) -> Draft:
 
 
 def for_turns(turns: Sequence[Turn], proposed: Sequence[Draft], vocab_size: int) -> tuple[list[Draft], int]:
-    """One draft for each turn, empty if none came, cut to its budget; and how many were late, or came twice."""
+    """Returns one draft for each turn (empty if none came, cut to its budget), and how many drafts were dropped because
+    they were late or came twice."""
     now = {turn.sequence: (turn.round, turn.position) for turn in turns}
     current: dict[int, Draft] = {}
     for draft in proposed:
@@ -42,7 +44,7 @@ def for_turns(turns: Sequence[Turn], proposed: Sequence[Draft], vocab_size: int)
 
 
 def only(draft: Draft, chosen: Sequence[int]) -> Draft:
-    """Some tokens of a draft, in their order. The parents of all of them are among them."""
+    """A draft of some tokens of a draft, in their order. Their parents must be among them."""
     place = {-1: -1, **{i: at for at, i in enumerate(chosen)}}
     probs = draft.draft_probs or {}
     return replace(
@@ -55,7 +57,7 @@ def only(draft: Draft, chosen: Sequence[int]) -> Draft:
 
 
 def longest_path(parents: Sequence[int]) -> list[int]:
-    """The longest path of a tree, from the root's child down; of equals the first. Empty for a tree without tokens."""
+    """The longest path of a tree, from the root's child down. Of equals the first. Empty for a tree without tokens."""
     reached = depths(parents)
     at = max(range(len(parents)), key=lambda i: (reached[i], -i), default=-1)
     path = []

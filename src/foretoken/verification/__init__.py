@@ -1,1 +1,1 @@
-"""Verifiers: the target checks drafts. `local`: in this process."""
+"""Verifiers, which own the target and check drafts. `local` is the one in this process."""

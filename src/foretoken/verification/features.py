@@ -1,4 +1,4 @@
-"""Features: what a drafter asked to see of the rows that were just committed, by name."""
+"""Features: what a drafter asked for of the rows that were just committed, by name."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Tensors = dict[str, torch.Tensor]
 
 
 def taps_of(needs: Needs, num_layers: int) -> list[int]:
-    """The layers whose input a pass must keep; what comes out of the last one it gives anyhow."""
+    """The layers whose input a pass must keep for these needs. The output of the last layer is always kept."""
     return [layer for layer in needs.hidden if layer < num_layers]
 
 
 @dataclass
 class Seen:
-    """The hidden states of a sequence's first rows, in pieces: those of a prompt, and in a conversation all of them.
+    """The hidden states of a sequence's first rows, in pieces: those of the prompt, and in a conversation all.
 
-    They are known only while a pass runs. So they are kept where somebody may need them once more: for completions of
-    the same prompt, and for the next turn of the conversation.
+    Hidden states are known only while a pass runs. They are kept here because they may be needed again: for other
+    completions of the same prompt, and for the next turn of the conversation.
     """
 
     names: frozenset[str] = frozenset()
@@ -35,26 +35,26 @@ class Seen:
 
     @property
     def rows(self) -> int:
-        """Of how many rows, from the first on."""
+        """The number of rows, from the first on, whose hidden states are kept."""
         return sum(len(next(iter(piece.values()))) for piece in self.pieces)
 
     def holds(self, names: frozenset[str], rows: int) -> bool:
-        """Whether it has these of so many rows."""
+        """Whether the features of these names are kept for at least so many rows."""
         return not names or (self.names >= names and self.rows >= rows)
 
     def keep(self, rows: Tensors) -> None:
-        """More rows, copied: whoever is shown them may write into them."""
+        """Add the next rows. They are copied, because the drafter may write into the tensors that it is given."""
         self.pieces.append({name: joined([tensor]) for name, tensor in rows.items()})
 
     def first(self, names: frozenset[str], rows: int) -> Seen:
-        """These of the first rows only, in memory of their own."""
+        """The features of these names for the first `rows` rows, in memory of their own."""
         whole = follow(self.pieces) if rows else {}
         pieces = [{name: joined([whole[name][:rows]]) for name in names}] if whole and names else []
         return Seen(names, pieces)
 
 
 def follow(pieces: Sequence[Tensors]) -> Tensors:
-    """The features of rows that follow each other."""
+    """Joins the features of rows that follow one another."""
     return {name: joined([piece[name] for piece in pieces]) for name in (pieces[0] if pieces else ())}
 
 
@@ -66,12 +66,12 @@ class FeatureReader:
         self._extractors = extractors
 
     def names(self, needs: Needs) -> frozenset[str]:
-        """Of what a pass must be asked while it runs."""
+        """The names of the features that must be taken while a pass runs."""
         hidden = [f"hidden.{layer}" for layer in needs.hidden]
         return frozenset([*hidden, *(["normed"] if needs.normed else [])])
 
     def lacking(self, needs: Needs) -> str | None:
-        """What is asked for and cannot be had, in words."""
+        """What these needs ask for that this target cannot give, in words; None if it can give all."""
         layers = self._target.config.num_layers
         for layer in needs.hidden:
             if not 0 <= layer <= layers:
@@ -84,7 +84,7 @@ class FeatureReader:
         return None
 
     def of_rows(self, needs: Needs, check: Check, rows: Sequence[int]) -> Tensors:
-        """What only the pass knows, of some of its rows."""
+        """The features that only the pass can give, of some of its rows."""
         outputs, layers = check.outputs, self._target.config.num_layers
         found = {
             f"hidden.{layer}": gathered(outputs.hidden if layer == layers else outputs.taps[layer], rows)
@@ -95,7 +95,8 @@ class FeatureReader:
         return found
 
     def features(self, request: Request, cache: Cache, start: int, passed: Sequence[Tensors]) -> Features | None:
-        """All that is needed of the committed positions from `start` on. passed: what passes gave of them."""
+        """All features that a request needs of the committed positions from `start` on; None if it needs none. passed:
+        the features of these positions that passes gave."""
         needs = request.needs
         if needs == Needs():
             return None

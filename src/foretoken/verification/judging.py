@@ -1,4 +1,4 @@
-"""How a draft is judged: by the walk, which is lossless token for token, or by the rejection rule, for comparison."""
+"""Two rules that judge a draft: the walk, which is lossless token for token, and the rejection rule, for comparison."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from foretoken.protocol.types import Distribution, Draft
 from foretoken.sampling.sampler import Sampler
 
 Nan = Callable[[], NumericsError]
-# of one part of a check: its draft, what chooses its tokens, the error for a NaN
+# arguments: a check, a part of it, that part's draft, its sampler, and a function that makes the error for a NaN
 Judge = Callable[[Check, int, Draft, Sampler, Nan], Walked]
 
 
 def by_walk(check: Check, part: int, draft: Draft, sampler: Sampler, nan: Nan) -> Walked:
-    """The target's own choices, followed as far as the draft has them."""
+    """Follow the target's own choices for as long as the draft has them."""
 
     begun = sampler.step
 
@@ -33,7 +33,7 @@ def by_walk(check: Check, part: int, draft: Draft, sampler: Sampler, nan: Nan) -
         except ForetokenError:
             if sampler.step == begun:
                 raise
-            return NOTHING  # plain decoding may stop before it comes here; if not, the next round begins here
+            return NOTHING  # plain decoding may stop before this row; if not, the next round begins here and raises
         sampler.advance([token])
         return token
 
@@ -41,7 +41,7 @@ def by_walk(check: Check, part: int, draft: Draft, sampler: Sampler, nan: Nan) -
 
 
 def by_rejection(check: Check, part: int, draft: Draft, sampler: Sampler, nan: Nan) -> Walked:
-    """The classical rule: the distribution is kept, the tokens are not. Greedy text has only one way to be judged."""
+    """The classical rule, which keeps the distribution but not the tokens. Greedy text is judged by the walk."""
     if sampler.greedy:
         return by_walk(check, part, draft, sampler, nan)
     judging = _Rejecting(check, check.root(part), sampler, nan)
@@ -52,7 +52,7 @@ def by_rejection(check: Check, part: int, draft: Draft, sampler: Sampler, nan: N
 
 
 class _Rejecting:
-    """The target's side of the rule. root: the row of the text's last token."""
+    """The target's side of the rejection rule. root: the row of the text's last token."""
 
     def __init__(self, check: Check, root: int, sampler: Sampler, nan: Nan) -> None:
         self._check, self._root, self._sampler, self._nan = check, root, sampler, nan
@@ -70,7 +70,7 @@ class _Rejecting:
         except ForetokenError:
             if self._sampler.step == self._begun:
                 raise
-            self._broken = True  # as in the walk: the next round begins here, if there is one
+            self._broken = True  # as in the walk: the next round, if there is one, begins here and raises
             return np.zeros(len(logits))
         return probs
 

@@ -1,10 +1,10 @@
-"""The target in this process: one pass over all sequences' rows, drafts and prompts together, then a walk for each
-draft, then a commit of what was accepted.
+"""The target in this process: one pass over the rows of all sequences, drafts and prompts together; then a walk for
+each draft; then a commit of the accepted tokens.
 
-The order is what keeps a sequence sound when something breaks off: nothing is committed before every walk has ended,
-and a sequence's own record is replaced in one assignment, after its commit. Whatever happens in between, the next draft
-is either judged rightly or refused. What is wrong with one sequence (a NaN, a grammar that its library gives up on)
-ends that one, and its verdict says so; the others have the bits that they would have had without it.
+This order keeps a sequence sound when a round breaks off. Nothing is committed before every walk has ended, and the
+state of a sequence is replaced in one assignment, after its commit. Whatever happens in between, the next draft is
+either judged rightly or refused. An error of one sequence (a NaN, a grammar that its library gives up on) ends that
+sequence, and is in its verdict. The other sequences have the bits that they would have had without it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from foretoken.verification.state import Gain, State, expect_readable
 
 
 class LocalVerifier:
-    """A target in this process. `extractors`, by their names, make what requests may need.
+    """A target in this process.
 
-    `rule` says how drafts are judged when sampling: "walk" (the target's own choices, followed as far as the draft has
-    them) or "rejection" (the classical one: the distribution is kept, the tokens are not). `stops` makes what watches a
-    request's tokens for its stop strings.
+    caches: shared with drafters that draft on views of them. extractors: make features that requests may need.
+    samplers: makes the sampler of a request. stops: makes the function that watches a request's tokens for its stop
+    strings. rule: judges drafts when sampling. "walk" follows the target's own choices for as long as the draft has
+    them; "rejection" is the classical rule, which keeps the distribution but not the tokens.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class LocalVerifier:
         self._tickets = itertools.count()
 
     def admit(self, request: Request) -> None:
-        """Take a request on, with what is kept of its conversation. No pass is made."""
+        """Take a request on, with the cache that is kept of its conversation. Makes no pass."""
         self.caches.expect_new(request.sequence)
         self._expect_possible(request)
         sampler = self._samplers(request)  # a grammar may be refused
@@ -74,7 +75,7 @@ class LocalVerifier:
         )
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
-        """One pass of the target; it is done when this returns."""
+        """Make one pass of the target. The pass is done when this call returns."""
         named = [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]
         if len(set(named)) < len(named):
             raise ContractError("two drafts or chunks came for one sequence; expected one for each")
@@ -90,29 +91,30 @@ class LocalVerifier:
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:
-        """The verdicts of a pass, once."""
+        """The verdicts of a pass. They can be taken once."""
         if ticket not in self._results:
             raise ContractError(f"there is no check with ticket {ticket}, or its result was taken")
         return self._results.pop(ticket)
 
     def end(self, sequence: int) -> None:
-        """Free a sequence; one that is not there is free already. The cache of a conversation is kept."""
+        """Free a sequence, if it is there. The cache of a conversation is kept."""
         state = self._sequences.get(sequence)
         if state is not None and sequence in self.caches and state.request.conversation is not None:
             self._keep(state.request.conversation, state)
         self.caches.close(sequence)
-        for ticket, verdicts in list(self._results.items()):  # nobody takes them where a round was broken off
+        for ticket, verdicts in list(self._results.items()):  # a round that was broken off has not taken them
             self._results[ticket] = [verdict for verdict in verdicts if verdict.sequence != sequence]
-        self._sequences.pop(sequence, None)  # last: what is broken off here is done by the next call
+        self._sequences.pop(sequence, None)  # last: if the lines before are interrupted, the next call does them again
 
     def forget(self, conversation: int) -> None:
-        """Free what is kept of a conversation; one that is not there is free already."""
+        """Free what is kept of a conversation, if anything is."""
         self._kept.forget(conversation)
 
-    # -- what is kept from pass to pass, which UncachedVerifier does without ----------------------------------------
+    # -- kept from pass to pass, but not by UncachedVerifier --------------------------------------------------------
 
     def _taken_up(self, request: Request, names: frozenset[str]) -> tuple[Cache, Seen]:
-        """The cache that a sequence begins with: of its conversation, if that has one with the features it needs."""
+        """The cache and hidden states that a sequence begins with. They come from its conversation, if that has kept a
+        cache with the features that the request needs."""
         if request.conversation is not None:
             kept = self._kept.take(request.conversation, request.prompt)
             if kept is not None and kept.more.holds(names, kept.cache.length):
@@ -120,33 +122,33 @@ class LocalVerifier:
         return self._target.new_cache(), Seen(names)
 
     def _keep(self, conversation: int, state: State) -> None:
-        """Keep what a sequence has read for the next one of its conversation."""
+        """Keep what a sequence has read for the next request of its conversation."""
         self._kept.put(conversation, self.caches[state.request.sequence], state.text[: state.known], state.seen)
 
     def _held(self, state: State) -> int:
-        """How many positions a cache holds before a draft is checked: all but the last token, which is the root."""
+        """How many positions a cache must hold before a draft is checked: all but the last token, which is the root."""
         return state.known - 1
 
     def _commit(self, check: Check, gain: Gain, cache: Cache, *, reading: bool) -> None:
-        """Keep the rows of a pass that have become text. reading: they are of the prompt."""
+        """Commit the rows of a pass that have become text. reading: whether they belong to the prompt."""
         check.commit(gain.part, gain.path)
 
     def _prompt_read(self, state: State) -> None:
-        """A prompt has been read whole."""
+        """Called when a prompt has been read whole."""
         self._share(state)
 
-    # -- what comes into a pass -------------------------------------------------------------------------------------
+    # -- into a pass ------------------------------------------------------------------------------------------------
 
     def _is_current(self, draft: Draft) -> bool:
-        """Whether a draft is for the round that its sequence has come to, and the place. One that is not is passed
-        over: it is late, or was made behind a guess that was wrong, or its sequence has ended meanwhile."""
+        """Whether a draft is for the current round and position of its sequence. Any other draft is passed over: it is
+        late, or was made behind a wrong guess, or its sequence has ended meanwhile."""
         state = self._sequences.get(draft.sequence)
         if state is None or state.ended:
             return False
         return state.awaits(draft, self.caches[draft.sequence], self._held(state))
 
     def _goes_on(self, sequence: int) -> bool:
-        """Whether a sequence is under way: what comes for one that has ended is late."""
+        """Whether a sequence is under way. A chunk for one that has ended is late."""
         state = self._sequences.get(sequence)
         return state is not None and not state.ended
 
@@ -173,7 +175,7 @@ class LocalVerifier:
         return [gain if isinstance(gain, Verdict) else self._settled(check, gain) for gain in gains]
 
     def _judged(self, check: Check, at: int, draft: Draft) -> Gain:
-        """What a draft comes to: the walk, cut where the sequence stops."""
+        """The gain of a draft: its walk, cut where the sequence stops."""
         state = self._sequences[draft.sequence]
         state.sampler.rewind(state.gained)
         walked = self._judge(check, at, draft, state.sampler, self._target.nan_error)
@@ -186,7 +188,7 @@ class LocalVerifier:
         )
 
     def _read(self, check: Check, at: int, sequence: int) -> Gain:
-        """What a chunk of a prompt comes to: a first token, if it is the last one."""
+        """The gain of a chunk of a prompt: a first token, if it is the last chunk."""
         state, part = self._sequences[sequence], check.parts[at]
         path = range(len(part.text))
         if not part.wanted:
@@ -209,17 +211,17 @@ class LocalVerifier:
         error = without_frames(error)
         return Verdict(sequence, state.round, state.known, (), (), (), error=error, cost=check.rows.cost)
 
-    # -- what comes out of it ---------------------------------------------------------------------------------------
+    # -- out of a pass ----------------------------------------------------------------------------------------------
 
     def _settled(self, check: Check, gain: Gain) -> Verdict:
-        """What came of a part of the pass. Features that cannot be made end this sequence, and no other."""
+        """The verdict of a part of the pass. Features that cannot be made end this sequence, and no other."""
         try:
             return self._committed(check, gain)
         except ForetokenError as error:
             return self._failed(gain.sequence, error, check)
 
     def _committed(self, check: Check, gain: Gain) -> Verdict:
-        """Commit a part of the pass, and say what came of it. Nothing that can fail runs before the record is new."""
+        """Commit a part of the pass and make its verdict. The sequence's state is replaced before anything can fail."""
         state, cache = self._sequences[gain.sequence], self.caches[gain.sequence]
         reading = not state.round
         held = cache.length if reading else state.known - 1  # positions that had been committed before
@@ -254,7 +256,7 @@ class LocalVerifier:
         return verdict
 
     def _logits(self, check: Check, gain: Gain) -> torch.Tensor | None:
-        """What each token was chosen from: of each row that is kept, from the root on."""
+        """The logits from which each token was chosen: those of each kept row, from the root on."""
         if not gain.tokens:
             return None
         root = len(check.parts[gain.part].text) - 1
@@ -262,7 +264,8 @@ class LocalVerifier:
         return joined([check.outputs.logits(row)[None] for row in rows])
 
     def _features_of(self, state: State, check: Check, gain: Gain, held: int, rows: int) -> Features | None:
-        """The features of the last `rows` rows of a part, and of `held` positions before it that are not told yet."""
+        """The features of the last `rows` rows of a part, and of those of the `held` positions before it that the
+        drafter was not given yet."""
         request, cache = state.request, self.caches[gain.sequence]
         passed: list[Tensors] = []
         if request.needs.of_passes:
@@ -274,16 +277,16 @@ class LocalVerifier:
         return self._features.features(request, cache, min(state.told, held), passed)
 
     def _share(self, state: State) -> None:
-        """Give what has been read to sequences that wait for the same prompt: all but its last token, from whose row
-        each chooses a token of its own."""
+        """Copy the cache of a prompt for the sequences that wait for the same prompt. Its last token is left out: from
+        that token's row each sequence chooses a first token of its own."""
         request = state.request
-        known = list(self._sequences.values())  # at once: other threads admit and end theirs meanwhile
+        known = list(self._sequences.values())  # in one step: other threads admit and end sequences meanwhile
         waiting = [s for s in known if s.request.prompt_of == request.sequence and not s.round]
         for other in waiting:
             sequence, length = other.request.sequence, len(request.prompt) - 1
             names = other.seen.names
             alike = other.request.prompt == request.prompt and state.seen.holds(names, length)
-            if alike and self.caches[sequence].length == 0:  # else it reads the prompt itself
+            if alike and self.caches[sequence].length == 0:  # otherwise the sequence reads the prompt itself
                 self.caches.replace(sequence, self.caches[request.sequence].copy(length))
                 self._sequences[sequence] = replace(other, seen=state.seen.first(names, length), cached=length)
 

@@ -1,4 +1,4 @@
-"""What a verifier knows of a sequence between passes, and what a pass makes of it."""
+"""The state that a verifier keeps of a sequence between passes, and the gain that a pass brings it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from foretoken.verification.features import Seen
 
 @dataclass(frozen=True)
 class State:
-    """What the verifier knows of a sequence between passes.
+    """The state of a sequence between passes.
 
-    `text` begins with the `known` tokens of prompt and output; what may stand behind them is left of a pass that was
-    broken off. The cache holds all of them but the last; while the prompt is read (round 0), what has been read of it.
-    `told`: of so many positions the drafter has the features. The sampler is moved along a walk before anything is
-    committed, so each round puts it back first.
+    The first `known` tokens of `text` are prompt and output. Tokens behind them are left over from a pass that was
+    broken off. The cache holds the known tokens but the last; while the prompt is read (round 0), it holds the part
+    that has been read. `told` counts the positions whose features the drafter has been given. A walk moves the sampler
+    before anything is committed, so each round first puts the sampler back.
     """
 
     request: Request
@@ -37,12 +37,12 @@ class State:
 
     @property
     def gained(self) -> int:
-        """How many tokens it has gained."""
+        """How many tokens the output has."""
         return self.known - len(self.request.prompt)
 
     def awaits(self, draft: Draft, cache: Cache, held: int) -> bool:
-        """Whether a draft is for the round and the place that it has come to. Refused where its cache does not hold
-        `held` positions, as it should."""
+        """Whether a draft is for the current round and position. Raises ContractError if the prompt has not been read,
+        or if the cache does not hold `held` positions, as it should."""
         if not self.round:
             raise ContractError(f"a draft came for sequence {draft.sequence}, whose prompt has not been read")
         if (draft.round, draft.position) != (self.round, self.known):
@@ -55,12 +55,12 @@ class State:
         return True
 
     def check_of(self, draft: Draft, cache: Cache) -> Part:
-        """Its part in a pass that checks a draft."""
-        cache.discard()  # what a pass that was broken off may have left
+        """The sequence's part in a pass that checks a draft."""
+        cache.discard()  # a pass that was broken off may have left rows in scratch
         return Part(cache, self.text[cache.length : self.known], draft.tokens, draft.parents)
 
     def reading_of(self, chunk: PromptChunk, cache: Cache) -> Part:
-        """Its part in a pass that reads on in its prompt."""
+        """The sequence's part in a pass that reads a chunk of its prompt."""
         if self.round or chunk.rows < 1:
             raise ContractError(
                 f"a chunk of {chunk.rows} rows came for sequence {chunk.sequence}; expected one that is reading its "
@@ -74,8 +74,8 @@ class State:
 
 @dataclass(frozen=True)
 class Gain:
-    """What one part of a pass comes to for its sequence, before it is committed: rows of the part that are kept, and
-    the tokens behind them. tokens: none while a prompt is read."""
+    """The gain of one sequence from a pass, before it is committed. path: the rows of the part that are kept. tokens:
+    the new tokens; none while a prompt is read. reason: why the sequence stops; None if it goes on."""
 
     sequence: int
     part: int
@@ -87,7 +87,7 @@ class Gain:
 
 
 def expect_readable(request: Request, context_length: int) -> None:
-    """Refuse a prompt that nothing can follow, and one that waits for itself."""
+    """Raise ContractError for an empty prompt, for one that leaves no room, and for one that waits for itself."""
     if not 0 < len(request.prompt) < context_length:
         raise ContractError(
             f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "

@@ -1,4 +1,4 @@
-"""Decoding without keys and values, for comparison: each pass reads the whole text again."""
+"""Decoding without a cache of keys and values, for comparison: each pass computes the whole text again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from foretoken.verification.state import Gain, State
 
 
 class UncachedVerifier(LocalVerifier):
-    """The local verifier without what it keeps from pass to pass. The result is the same.
+    """The local verifier, which here keeps no keys and values from pass to pass. The output is the same.
 
-    It is what FractalLLM (Kim et al. 2025) is measured against, and with. A prompt that is read in several passes is
-    kept until it is whole.
+    FractalLLM (Kim et al. 2025) decodes in this way, and so does its baseline. While a prompt is read in several
+    passes, its keys and values are kept until the whole prompt is read.
     """
 
     def _expect_possible(self, request: Request) -> None:

@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 
 
 class WorkerVerifier:
-    """Another verifier, asked in a thread of its own, one thing after the other in the order in which they come.
+    """Runs another verifier in a thread of its own, one call after the other, in their order.
 
-    It pays where a pass waits for something else than the cores that draft: a disk, another device. `close` ends the
-    thread.
+    This pays if a pass waits for something other than the cores that draft, such as a disk or another device. `close`
+    ends the thread.
     """
 
     def __init__(self, near: Verifier) -> None:
@@ -28,7 +28,7 @@ class WorkerVerifier:
         self._thread = ThreadPoolExecutor(1, "foretoken-verifier", self._note)
         self._passes: dict[int, Future[list[Verdict]]] = {}
         self._tickets = itertools.count()
-        self._ident = 0  # of the thread, once there is one
+        self._ident = 0  # the thread's, once the thread runs
 
     def admit(self, request: Request) -> None:
         """As the other one, after the passes under way."""
@@ -41,7 +41,7 @@ class WorkerVerifier:
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:
-        """Wait for a pass; its verdicts, once."""
+        """Wait for a pass. Its verdicts can be taken once."""
         if ticket not in self._passes:
             raise ContractError(f"there is no check with ticket {ticket}, or its result was taken")
         return self._passes.pop(ticket).result()
@@ -55,7 +55,7 @@ class WorkerVerifier:
         self._ask(lambda: self._near.forget(conversation))
 
     def close(self) -> None:
-        """Wait for what is under way and end the thread."""
+        """Wait for the calls under way, and end the thread."""
         self._thread.shutdown()
 
     def _note(self) -> None:
@@ -63,5 +63,5 @@ class WorkerVerifier:
 
     def _ask(self, question: Callable[[], Result]) -> Result:
         if threading.get_ident() == self._ident:
-            return question()  # by Python's collector, which came by in that thread: to wait for it would be for ever
+            return question()  # Python's garbage collector called from the thread itself: waiting would never end
         return self._thread.submit(question).result()

@@ -1,1 +1,1 @@
-"""Where weights lie: mapped from their files, or copied into huge pages; and which of the two, here."""
+"""Homes of weights: mapped from their files, or copied into huge pages; and the choice between the two."""

@@ -1,4 +1,4 @@
-"""Where a model's weights lie: mapped from their files, or copied into memory of their own, where that pays."""
+"""Chooses the home of a model's weights: mapped from their files, or copied into memory of their own if that pays."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 from foretoken.common.progress import size
 
-SPARE = 2 << 30  # bytes that must be left when weights have been copied: for keys and values, and for everybody else
-SMALL = 64 << 20  # bytes: what is less is in the processor's caches, or as good as, and should be there at once
+SPARE = 2 << 30  # bytes that must be left after the copy: for keys and values, and for other programs
+SMALL = 64 << 20  # bytes: smaller weights nearly fit the processor's caches, and a copy would only delay the load
 
 
 class Home(NamedTuple):
-    """mapped or copied, and why. lacking: they would be copied, were there more memory."""
+    """A home ("mapped" or "copied") and the reason. lacking: whether the weights would be copied if there were more
+    memory."""
 
     name: str
     why: str
@@ -19,12 +20,12 @@ class Home(NamedTuple):
 
 
 def choose(kind: str, isa: str | None, *, has_layout: bool, needed: int, besides: int, left: int | None) -> Home:
-    """Where weights should lie.
+    """Choose the home of weights.
 
-    kind: what they are, such as bfloat16. isa: the instruction set that would read them; None where that is not
-    the native engine on the CPU. has_layout: whether it has a layout of its own for them. needed: the bytes of a copy.
-    besides: bytes that will be taken for other things while loading goes on. left: bytes that can be had; None if
-    nobody knows.
+    kind: their format, such as bfloat16. isa: the instruction set that would read them; None if that is not the native
+    engine on the CPU. has_layout: whether the instruction set has a layout of its own for them. needed: the bytes of a
+    copy. besides: the bytes that other things need while loading goes on. left: the bytes of memory that are left; None
+    if the system does not tell.
     """
     if isa is None:
         return Home("mapped", "a copy is for the native engine on the CPU")

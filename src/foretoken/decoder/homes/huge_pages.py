@@ -1,7 +1,7 @@
-"""Weights copied into memory of their own: one allocation, in huge pages where the system gives them.
+"""Weights copied into memory of their own: one allocation, in huge pages if the system has them.
 
-Reading all weights once a token touches a great many pages; huge ones are fewer, so that looking them up costs less,
-and the system cannot drop them as it may drop the pages of a mapped file.
+Reading all weights once a token touches a great many pages. Huge pages are fewer, so looking them up costs less. And
+the system cannot drop them, as it may drop the pages of a mapped file.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from foretoken.common.progress import progress
 from foretoken.errors import ModelError
 
 K = TypeVar("K")
-Kind = tuple[Sequence[int], torch.dtype]  # of a tensor: its shape and type
+Kind = tuple[Sequence[int], torch.dtype]  # shape and type of a tensor
 
-INSTEAD = "leave them where they are, with weights 'mapped'"  # what to do where there is no memory
+INSTEAD = "leave them where they are, with weights 'mapped'"  # the advice if there is no memory
 _LINE = 64  # bytes; each tensor begins at a multiple
-_HUGE_PAGE = 2 << 20  # bytes; the whole begins at one
+_HUGE_PAGE = 2 << 20  # bytes; the allocation begins at a multiple
 
 
 def copied(
     tensors: dict[str, torch.Tensor], dtype: torch.dtype | None, *, instead: str = INSTEAD
 ) -> dict[str, torch.Tensor]:
-    """The tensors, converted on the way if a type is given, in one allocation that lives as long as any of them.
+    """Copies of tensors, converted if a type is given, in one allocation that lives as long as any of them.
 
-    `tensors` is emptied as it goes: when the last tensor of a mapped file is copied, the file is let go. instead: what
-    to do where there is no memory for them.
+    `tensors` is emptied meanwhile, so a mapped file is closed when its last tensor is copied. instead: the advice if
+    there is no memory. Raises ModelError then.
     """
     kinds = {name: (tensor.shape, dtype or tensor.dtype) for name, tensor in tensors.items()}
     copies = together(kinds, instead=instead)
@@ -43,17 +43,17 @@ def copied(
 
 
 def together(kinds: Mapping[K, Kind], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
-    """Tensors of some shapes and types, not filled, one behind the other in one allocation, each from a line on."""
+    """Unfilled tensors of some shapes and types, one behind the other in one allocation, each from a cache line on."""
     return viewed(allocate(size_of(kinds), instead=instead), kinds)
 
 
 def size_of(kinds: Mapping[K, Kind]) -> int:
-    """Bytes that tensors of some shapes and types take one behind the other, each from a line on."""
+    """The bytes of tensors of some shapes and types, one behind the other, each beginning at a cache line."""
     return sum(-(-prod(shape) * dtype.itemsize // _LINE) * _LINE for shape, dtype in kinds.values())
 
 
 def viewed(memory: torch.Tensor, kinds: Mapping[K, Kind]) -> dict[K, torch.Tensor]:
-    """Tensors that lie so at the beginning of some memory, uint8, which should begin at a line."""
+    """Tensors of some shapes and types at the beginning of memory, uint8, which should begin at a cache line."""
     views: dict[K, torch.Tensor] = {}
     for key, (shape, dtype) in kinds.items():
         views[key] = memory[: prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))
@@ -62,8 +62,9 @@ def viewed(memory: torch.Tensor, kinds: Mapping[K, Kind]) -> dict[K, torch.Tenso
 
 
 def allocate(size: int, *, huge: bool = True, instead: str = INSTEAD) -> torch.Tensor:
-    """`size` bytes of anonymous memory, uint8, that begin where a huge page may; in small pages if not `huge`."""
-    # private: shared memory, which is what one gets unasked, follows another setting of huge pages, mostly off
+    """`size` bytes of anonymous memory, uint8, which begin where a huge page may. huge: False asks for small pages.
+    Raises ModelError if the machine does not give the memory. instead: the advice in that error."""
+    # private: the default is shared memory, whose huge pages another setting of the system controls, mostly off
     private: Mapping[str, int] = (
         {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
     )

@@ -1,7 +1,7 @@
-"""A home for each layer's weights: who is told before a layer runs, and after.
+"""A home for each layer's weights, which is called before the layer runs, and after.
 
 Weights in memory, mapped or copied, are always there. Others come in while a pass runs, from a disk or over a bus.
-Their home brings them to where the layer reads them, and may let others take their place when the layer has run.
+Their home brings them to where the layer reads them, and may reuse that place when the layer has run.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Protocol
 
 
 class LayerHome(Protocol):
-    """Brings the seven matrices of one layer; its norms and biases are always in memory. `name` says where the matrices
-    lie meanwhile."""
+    """Brings the seven matrices of one layer. The layer's norms and biases are always in memory. `name` says where the
+    matrices lie while the layer does not run."""
 
     name: str
 
     def acquire(self) -> None:
-        """Bring the weights to where the layer reads them; they stay until `release`. Raises what is wrong with them.
+        """Bring the weights to where the layer reads them, until `release`. Raises the error if they cannot be brought.
 
         No pass holds native threads meanwhile.
         """
         ...
 
     def release(self) -> None:
-        """The layer has run, or has failed."""
+        """Called when the layer has run, or has failed."""
         ...
 
 
-Homes = Sequence[LayerHome | None]  # of each layer, None: its weights are always in memory; empty: all are
+Homes = Sequence[LayerHome | None]  # one for each layer; None: its weights are always in memory; empty: all are
 
 
 @contextmanager
 def acquired(home: LayerHome | None) -> Iterator[None]:
-    """While a layer runs, its weights are in place."""
+    """Keeps a layer's weights in place while the layer runs."""
     if home is None:
         yield
         return
@@ -47,8 +47,8 @@ def acquired(home: LayerHome | None) -> Iterator[None]:
 
 
 def stretches(homes: Homes, lo: int, hi: int) -> Iterator[tuple[range, LayerHome | None]]:
-    """The layers lo to hi (not included) in the stretches that run in one go: those that are always in memory together,
-    each other one alone, with its home. No layers are one empty stretch."""
+    """Layers lo to hi (not included), divided into stretches that run in one call, with their homes. Layers that are
+    always in memory run together, each other layer alone. No layers give one empty stretch."""
     if not homes or lo == hi:
         yield range(lo, hi), None
         return

@@ -1,8 +1,8 @@
-"""Files that weights are mapped from, looked at while they are used.
+"""The files from which weights are mapped, and a check whether they have changed.
 
-What is written to such a file is in the weights at once, and where it was cut short, a pass that reads beyond its end
-ends the process (SIGBUS). The system tells nobody beforehand; looking at size and time of last change, between passes,
-is what there is.
+A write to such a file changes the weights at once. If the file was cut short, a pass that reads beyond its end ends the
+process (SIGBUS). The system gives no warning. The only check is to look at the file's size and time of last change,
+between passes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from foretoken.errors import CheckpointError
 class MappedFiles:
     """Files as they were just before they were mapped.
 
-    Each is held open, so that the file that is mapped is looked at, and not another that has its name by now: a file
-    that was replaced or removed stays, for who has mapped it, what it was.
+    Each file is held open, so that the check looks at the mapped file and not at another with the same name. A file
+    that was replaced or removed keeps its contents for a process that has mapped it.
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -35,7 +35,7 @@ class MappedFiles:
             self._held.append((path, descriptor, os.fstat(descriptor)))
 
     def expect_names(self) -> None:
-        """Refuse files that were replaced since they were opened: what was mapped by their names may be others."""
+        """Raise CheckpointError if a file was replaced since it was opened: another file may have been mapped."""
         for path, _, was in self._held:
             try:
                 same = os.path.samestat(os.stat(path), was)
@@ -45,17 +45,17 @@ class MappedFiles:
                 raise CheckpointError(f"{path} was replaced while it was being loaded; load it again")
 
     def expect_unchanged(self) -> None:
-        """Refuse files of which one has changed."""
+        """Raise CheckpointError if a file has changed."""
         error = self.changed()
         if error is not None:
             raise error
 
     def changed(self) -> CheckpointError | None:
-        """What there is to say where a file has been written to or cut short. A look costs some microseconds a file."""
+        """The error if a file was written to or cut short; None if none was. Costs some microseconds a file."""
         for path, descriptor, was in self._held:
             try:
                 now = os.fstat(descriptor)
-            except OSError:  # of a network's file that is no longer there
+            except OSError:  # a file on a network may be gone
                 now = None
             if now is None or (now.st_size, now.st_mtime_ns) != (was.st_size, was.st_mtime_ns):
                 return CheckpointError(
