@@ -68,6 +68,12 @@ def model_chain(sampler: type[Sampler] = Sampler) -> Drafter:
     return ModelDrafter(POOR, dice, name="m", vocab_size=VOCABULARY, independent=True)
 
 
+def hesitant_chain() -> Drafter:
+    """It drafts no further behind a token that it drew and finds unlikely."""
+    dice = partial(Sampler, stream=DRAFT_NOISE)
+    return ModelDrafter(POOR, dice, name="h", vocab_size=VOCABULARY, independent=True, confidence=0.2)
+
+
 def fractal() -> Drafter:
     """Its guesses throw the dice that its draft throws, which must not show."""
     return PublishedFractalDrafter(
@@ -104,6 +110,7 @@ def texts(drafter: Drafter) -> tuple[Counter[tuple[int, ...]], Counter[str]]:
         for sequence, drafted in of.drafted.items():
             accepted = of.accepted[sequence]
             events["accepted"] += accepted
+            events["drafted one"] += drafted == 1
             events["accepted to the end"] += accepted == 2
             events["rejected at once"] += bool(drafted) and not accepted
             events["rejected later"] += 0 < accepted < drafted
@@ -141,7 +148,7 @@ def truth() -> dict[tuple[int, ...], float]:
     return total
 
 
-@pytest.mark.parametrize("make", [model_chain, full_tree, fractal])
+@pytest.mark.parametrize("make", [model_chain, hesitant_chain, full_tree, fractal])
 def test_the_text_has_the_targets_distribution(
     make: Callable[[], Drafter], truth: dict[tuple[int, ...], float]
 ) -> None:
@@ -149,6 +156,7 @@ def test_the_text_has_the_targets_distribution(
     assert_drawn_from(counts, truth)
     rejected = "rejected later" if make is fractal else "rejected at once"  # its first token is the model's
     assert min(events["accepted"], events["accepted to the end"], events[rejected]) > 20, events
+    assert make is not hesitant_chain or events["drafted one"] > SEEDS / 2, events
 
 
 def test_a_draft_that_lies_about_its_probabilities_is_seen(truth: dict[tuple[int, ...], float]) -> None:

@@ -76,12 +76,20 @@ class Entry:
 _poor, _poorer = weak_decoder(1, noise=0.25), weak_decoder(1, noise=0.5)
 
 
-def _model(stage: Stage, inner: Drafter | None = None, *, model: Decoder = _poor, shared: bool = False) -> Drafter:
+def _model(
+    stage: Stage,
+    inner: Drafter | None = None,
+    *,
+    model: Decoder = _poor,
+    shared: bool = False,
+    confidence: float = 0.0,
+) -> Drafter:
     return ModelDrafter(
         model,
         Sampler,
         name="model",
         vocab_size=VOCABULARY,
+        confidence=confidence,
         below=without_views(inner),
         views=stage.caches if shared else None,
     )
@@ -216,6 +224,10 @@ TABLE: dict[str, Entry] = {
         _fractal(0, 2, format="int2", window=4, slots="lookup", patient=True)
     ),
     "model": Entry(_model),
+    "model that ends chains where it is unsure": Entry(lambda s: _model(s, confidence=0.3)),
+    "model that ends chains where it is unsure, lookup": Entry(
+        lambda s: _model(s, LookupDrafter(), confidence=0.3), below=(_THREE,)
+    ),
     "model, lookup": Entry(lambda s: _model(s, LookupDrafter()), below=(_THREE,)),
     "model, model, lookup": Entry(
         lambda s: _model(s, _model(s, LookupDrafter(), model=_poorer)), below=(_THREE, _THREE)

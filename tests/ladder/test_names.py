@@ -57,7 +57,7 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
             levels(spec)
         assert str(error.value) == (
             "draft 'stdlib-1m' has no option 'dept'; did you mean 'depth'? "
-            "(known: depth, format, group, inputs, k, nodes, own-cache, own-layers, shape, "
+            "(known: confidence, depth, format, group, inputs, k, nodes, own-cache, own-layers, shape, "
             "sharpness, tokens)"
         )
 
@@ -182,6 +182,8 @@ def test_a_checkpoint_may_be_in_a_low_bit_format_too_and_is_no_copy() -> None:
     [
         ("stdlib-1m:shape=round", "draft 'stdlib-1m': shape is 'round' (known: beam, best-first, full, rerank)"),
         ("stdlib-1m:sharpness=0", "draft 'stdlib-1m': sharpness is '0', expected a number above 0, such as 0.2"),
+        ("mxfp4:confidence=1", "draft 'mxfp4': confidence is 1, expected a probability below 1, such as 0.4"),
+        ("mxfp4:confidence=0", "draft 'mxfp4': confidence is '0', expected a number above 0, such as 0.2"),
         ("stdlib-1m:sharpness=-1", "draft 'stdlib-1m': sharpness is '-1', expected a number above 0, such as 0.2"),
         ("stdlib-1m:k=0", "draft 'stdlib-1m': k is '0', expected a whole number, 1 to 9999"),
         ("mxfp4:group=64", "draft 'mxfp4': mxfp4 got groups of 64; expected 32, which is all that mxfp4 has"),
@@ -196,7 +198,7 @@ def test_a_checkpoint_may_be_in_a_low_bit_format_too_and_is_no_copy() -> None:
         ("mxfp4:own-cache=yes", "draft 'mxfp4': own-cache takes no value; leave 'yes' out"),
         (
             "mxfp4:own_cache",
-            "draft 'mxfp4' has no option 'own_cache'; did you mean 'own-cache'? (known: depth, group, ",
+            "draft 'mxfp4' has no option 'own_cache'; did you mean 'own-cache'? (known: confidence, depth, group, ",
         ),
         ("mxfp4:format=int4", "draft 'mxfp4' has no option 'format'"),
         ("mxfp4:k=2:tokens=9", "draft 'mxfp4': 'tokens' is an option of a chain, and 'k' makes it a tree; a tree has"),

@@ -12,9 +12,12 @@ Source: ML-SpecQD (Georganas et al. 2025), sections III-A and III-C; Leviathan e
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
+
+import torch
 
 from foretoken.acceptance.walk import NOTHING, agreeing
 from foretoken.decoder.cache import new_writer
@@ -23,9 +26,7 @@ from foretoken.decoder.checking import Check, Part, run_check
 from foretoken.decoder.decoder import Drafted
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.views import Views
-from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, choose
-from foretoken.drafters.recipe import Context, Level
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
@@ -43,11 +44,12 @@ class _Chain(Open):
     origins: list[str] = field(default_factory=list)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     ended: bool = False
+    unsure: bool = False  # whether its last token is one that it was not confident of
 
     @property
     def done(self) -> bool:
         """Whether the chain has ended, or has all its tokens."""
-        return self.ended or len(self.tokens) >= self.count
+        return self.ended or self.unsure or len(self.tokens) >= self.count
 
     def draft(self) -> Draft:
         """The chain as a draft."""
@@ -58,11 +60,16 @@ class _Chain(Open):
 class ModelDrafter(DecoderDrafter):
     """A decoder that drafts a chain.
 
+    confidence: a chain ends with the first token to which the decoder gives a smaller probability, at temperature 1.
+    That token is still sent: under the rejection rule, a token must not decide whether it is judged. With 0, no chain
+    ends so. Source: ML-SpecQD, section V, which uses the `assistant_confidence_threshold` of transformers.
+
     below: makes the `inner` drafter, if there is one. It is called with views of the caches on which this level checks.
     These caches exist while the inner drafter is asked for drafts. In a round in which this level has no rows, they may
     lack more of the text than its last token.
     """
 
+    confidence: float = 0.0
     below: InitVar[Callable[[Views], Drafter] | None] = None
     inner: Drafter | None = field(init=False, default=None)
     _checked: Caches = field(init=False, default_factory=Caches)  # in a round, those on which this level checks
@@ -172,7 +179,8 @@ class ModelDrafter(DecoderDrafter):
 
     def _in_one_call(self, chain: _Chain) -> bool:
         """Whether each token of the rest of a chain is simply the one with the largest logit."""
-        return chain.reading.sampler.plain and self.model.config.valid_vocab_size <= self.vocab_size
+        plain = chain.reading.sampler.plain and self.model.config.valid_vocab_size <= self.vocab_size
+        return plain and not self.confidence
 
     def _follow(self, chain: _Chain) -> Drafted:
         """Draft the rest of a chain in one call. A NaN ends it early."""
@@ -275,29 +283,19 @@ class ModelDrafter(DecoderDrafter):
         return replace(verdict.behind(right), round=self._checks)
 
     def _next(self, chain: _Chain, outputs: Outputs, row: int) -> int | None:
-        """The chain's next token. None at a NaN, or if nothing may follow."""
+        """The chain's next token. None at a NaN, behind an unsure token, or if nothing may follow."""
+        if chain.unsure:
+            return None
         sampler = chain.reading.sampler
         token = choose(sampler, outputs, row, self.vocab_size)
         if token is None:
             return None
+        if self.confidence:
+            logits = outputs.logits(row)
+            chain.unsure = float(logits[token] - torch.logsumexp(logits, 0)) < math.log(self.confidence)
         drawn = self.drawn_from(sampler, outputs.logits(row))
         if drawn is not None:
             chain.distributions[len(chain.tokens) - 1] = drawn
         sampler.advance([token])
         chain.tokens.append(token)
         return token
-
-
-class ChainRecipe(DecoderRecipe):
-    """A chain, which another draft may speed up."""
-
-    def make(self, level: Level, context: Context) -> ModelDrafter:
-        """Make the drafter."""
-        loaded, common = self.loaded(level, context)
-        return ModelDrafter(loaded.decoder, context.guessing, below=context.below, **common)
-
-    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Allowed: any draft that can speed up another can speed up a chain."""
-
-
-RECIPE = ChainRecipe()

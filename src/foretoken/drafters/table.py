@@ -52,9 +52,10 @@ DRAFTERS: dict[str, DrafterEntry] = {
 
 FRACTAL = DRAFTERS["fractal"]
 CHAIN = DrafterEntry(
-    "foretoken.drafters.chain",
-    "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model",
-    {"tokens": int},
+    "foretoken.drafters.chain_recipe",
+    "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model; with "
+    "`confidence=0.4` a chain ends with a token that it gives a smaller probability",
+    {"tokens": int, "confidence": float},
     num_speculative_tokens=5,
 )
 TREE = DrafterEntry(

@@ -205,6 +205,7 @@ _KEYS = (
     "tokens",
     "shape",
     "sharpness",
+    "confidence",
     "format",
     "group",
     "inputs",
