@@ -140,3 +140,13 @@ def test_guesses_are_counted_up_to_the_first_that_is_wrong(monkeypatch: pytest.M
     assert counted == {"layer 3": [1, 0, 2], "layer 7": [3], "the draft": [3, 3]}
     assert noted == [(text[:6], text)]
     assert drafter.watch is None
+
+
+def test_layers_choose_among_rehearsals() -> None:
+    its = paper("fractal").subjects
+    (one,) = Asked("fractal", "geometry", layers=[32]).subjects(its["geometry"])
+    assert one.num_layers == 32
+    with pytest.raises(SettingError, match="layers is 5, and there are rehearsals of 28, 32, 40 layers"):
+        Asked("fractal", "geometry", layers=[28, 5]).subjects(its["geometry"])
+    with pytest.raises(SettingError, match="layers choose among rehearsals; give scale geometry, or leave layers out"):
+        Asked("fractal", "embedded", layers=[28])

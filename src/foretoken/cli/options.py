@@ -69,7 +69,7 @@ LOAD: dict[str, Any] = {
         _LOADING,
         "Decode without a cache of keys and values: each pass reads the whole text again. The output is the same.",
         " /--no-cache",
-        show_default="a cache",
+        show_default=False,
     ),
     "threads": _option(
         int | None, _LOADING, "Threads for the arithmetic.", "--threads", "-t", show_default="as many as PyTorch takes"

@@ -59,6 +59,13 @@ def reproduce(
             show_default="from the hub; heldout-20",
         ),
     ] = None,
+    layers: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="At scale geometry: of which rehearsals, by their number of layers; again for more.",
+            show_default="28, 32 and 40",
+        ),
+    ] = None,
     num_prompts: Annotated[
         int | None, typer.Option(help="How many prompts of each data set.", show_default="the scale's", min=1)
     ] = None,
@@ -92,7 +99,18 @@ def reproduce(
     from foretoken.bench.reproduce.running import reproduce
 
     asked = Asked(
-        paper, scale, only or (), model, models or (), data or (), num_prompts, max_new_tokens, out, work, loading
+        paper,
+        scale,
+        only or (),
+        model,
+        models or (),
+        data or (),
+        layers or (),
+        num_prompts,
+        max_new_tokens,
+        out,
+        work,
+        loading,
     )
     with stoppable(), saying():  # a rehearsal that was begun is taken away
         done = reproduce(asked, Lines())

@@ -85,10 +85,15 @@ def as_json(completion: Completion) -> dict[str, Any]:
         "arithmetic": completion.arithmetic,
         "threads": completion.threads,
         "origins": list(completion.origins),
-        "stats": asdict(completion.stats),
+        "stats": {name: _known(name, value) for name, value in asdict(completion.stats).items()},
         "logprobs": None if logprobs is None else [asdict(token) for token in logprobs],
         "audit": None if found is None else {**asdict(found), "gap": found.gap},
     }
+
+
+def _known(name: str, value: Any) -> Any:
+    """A value of `Stats` as JSON: null where a speed is not known, of a single token for instance."""
+    return None if name.endswith("_per_second") and value == 0 else value
 
 
 def print_text(pieces: Iterable[str]) -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from foretoken.results.completion import Completion
 
 _POSITIONS = 8  # of a draft that are shown
+_MEANING = (
+    "rows: tokens that the passes computed. length: tokens gained in a check, on average. by position: how often the "
+    "first, the second, ... token of a draft was accepted."
+)
 
 
 def print_stats(completion: Completion) -> None:
@@ -40,6 +44,7 @@ def print_stats(completion: Completion) -> None:
     if not console.is_terminal:
         console.width = 120  # no need to wrap where no terminal ends
     console.print(table)
+    console.print(_MEANING, style="dim")
 
 
 def _time(seconds: float, whole: float) -> tuple[str, str]:

@@ -12,7 +12,14 @@ from typing import Any
 from foretoken.common import other_formats
 from foretoken.common.files import read_bytes
 from foretoken.decoder.families import FAMILIES, Windows
-from foretoken.errors import CheckpointError, ModelNotFoundError, SettingError, UnsupportedModelError, quoted
+from foretoken.errors import (
+    CheckpointError,
+    ModelError,
+    ModelNotFoundError,
+    SettingError,
+    UnsupportedModelError,
+    quoted,
+)
 from foretoken.formats import Format, format_of
 
 QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json, of the checkpoints that we quantise
@@ -87,7 +94,12 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_config(folder: Path) -> DecoderConfig:
     """What a checkpoint's folder says of its model. Raises what `read_json` and `parse_config` raise."""
-    return parse_config(read_json(folder / "config.json"))
+    try:
+        return parse_config(read_json(folder / "config.json"))
+    except ModelError as error:
+        if str(error).startswith("config.json: "):
+            raise type(error)(f"{folder}/{error}") from None
+        raise
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:

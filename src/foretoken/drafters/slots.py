@@ -3,6 +3,10 @@
 fixed     all slots begin with one and the same token of the vocabulary; the copy's choices then stay
 recycle   the slots begin with the rest of the last draft; the remaining slots begin with that same token
 lookup    the slots begin with the tokens that lookup finds; at each change, lookup runs behind the token that changed
+
+The published method adds a new token to the vocabulary for each slot and does not train it. There is no such kind here,
+because it would hardly differ from `fixed`: transformers draws the embeddings of new tokens around the mean of all
+embeddings, with 1e-9 of their covariance, so that all slots begin with nearly the same vector there, too.
 """
 
 from __future__ import annotations

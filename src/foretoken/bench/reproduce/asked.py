@@ -26,7 +26,8 @@ SCALES = ("embedded", "rehearsal", "geometry", "paper")
 class Asked:
     """What is to be reproduced. only: of which tables and figures; none: of all. model: instead of the small model of a
     small scale; models: folders in which the paper's own checkpoints lie. data: NAME=PLACE, or at a small scale one
-    suite. out: the folder of the record; work: of rehearsals, None: a user's cache. Raises SettingError."""
+    suite. layers: of which rehearsals, by their number of layers; none: of all. out: the folder of the record; work: of
+    rehearsals, None: a user's cache. Raises SettingError."""
 
     paper: str
     scale: str = "rehearsal"
@@ -34,6 +35,7 @@ class Asked:
     model: str | None = None
     models: Sequence[Path] = ()
     data: Sequence[str] = ()
+    layers: Sequence[int] = ()
     num_prompts: int | None = None
     max_new_tokens: int | None = None
     out: Path = Path()
@@ -46,10 +48,19 @@ class Asked:
             raise SettingError("models are the paper's own checkpoints; give scale paper, or model for a small scale")
         if self.model is not None and self.scale == "paper":
             raise SettingError("at scale paper the models are the paper's; give the folders where they lie as models")
+        if self.layers and self.scale not in ("rehearsal", "geometry"):
+            raise SettingError("layers choose among rehearsals; give scale geometry, or leave layers out")
         expect_counts(self, num_prompts=1, max_new_tokens=2)  # of one token there is no speed
 
     def subjects(self, subjects: Sequence[Subject]) -> list[Subject]:
         """A scale's subjects, with a user's model, folders and prompts in the place of theirs."""
+        if self.layers:
+            counts = {subject.num_layers for subject in subjects}
+            for count in self.layers:
+                if count not in counts:
+                    there = ", ".join(map(str, sorted(counts)))
+                    raise SettingError(f"layers is {count}, and there are rehearsals of {there} layers")
+            subjects = [subject for subject in subjects if subject.num_layers in self.layers]
         if self.model is not None:
             subjects = [replace(subject, checkpoint=self.model) for subject in subjects]
         return with_data(self, found_in(subjects, self.models) if self.models else subjects)

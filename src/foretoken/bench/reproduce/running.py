@@ -91,6 +91,7 @@ def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path,
     origin = provenance()
     settings = {
         "models": list(dict.fromkeys(subject.called for subject in subjects)),
+        "layers": list(asked.layers),
         "data": [Data(each).called for each in asked.data],
         "num_prompts": asked.num_prompts,
         "max_new_tokens": asked.max_new_tokens,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -74,6 +75,8 @@ class Workbench:
         """A subject's model. The one before is let go: two large ones need not fit."""
         if subject.called not in self._opened:
             self._opened.clear()
+            gc.unfreeze()  # loading has frozen what refers to itself in a circle, with the weights behind it
+            gc.collect()
             self.progress(f"{self.part}: loading {subject.called}", 0, 1)
             name = checkpoint(subject, self.asked.work)
             target = load_target(name, (), self.asked.loading)
