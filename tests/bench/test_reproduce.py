@@ -105,7 +105,7 @@ def test_acceptance_times_and_parameters_are_the_papers_and_ours(done: Reproduct
     (whole,) = _rows(done, "table3", model="stdlib-7m")
     names = [f"{name} (paper h, ours s)" for name in (BASELINE, FRACTAL)]
     plain, method = (whole[name]["ours"] for name in names)
-    assert whole["change, %"] == {"paper": None, "ours": pytest.approx(100 * (method / plain - 1), rel=1e-2)}
+    assert whole["change, %"] == {"paper": None, "ours": pytest.approx(100 * (method / plain - 1), abs=0.02)}
     (papers,) = _rows(done, "table3", model="CodeLlama-13B")
     assert papers["change, %"] == {"paper": -62.8, "ours": None}
     for row in _rows(done, "table5"):

@@ -113,13 +113,13 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "generate" in done.stdout
-    # beside the help of a command line that has nothing in it, in turn, so that a slow or busy machine does not count:
-    # our own modules may take 0.8 of its time, which torch would exceed many times over (0.55 where this was written)
+    # beside the help of a command line that has nothing behind its commands, in turn, so that a slow or busy machine
+    # does not count: our own modules may take 0.8 of its time (0.4 where this was written; torch takes ten times it)
     empty = """
 import typer
 app = typer.Typer(rich_markup_mode="markdown")
-for name in ("one", "two"):
-    app.command(name, help="A command.")(lambda: None)
+for name in "abcdefghijkl":
+    app.command(name, help="Do something that takes about as many words as what our commands do.")(lambda: None)
 try:
     app(["--help"])
 except SystemExit:

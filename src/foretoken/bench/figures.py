@@ -53,8 +53,9 @@ def table(folder: Path, beside: str) -> list[str]:
     return [
         *markdown(head, rows),
         "",
-        f"Plain decoding: tokens a second. Drafts: how many times as fast decoding is, the median over prompts "
-        f"({' or '.join(sorted(sure))}). *With prompts*: reading the prompts counts too, and all prompts together. "
+        "The rows of plain decoding have tokens a second. A draft's figure is its speed divided by that of plain "
+        f"decoding: the median over prompts, in brackets how sure it is ({' or '.join(sorted(sure))}). *With prompts* "
+        "is the same ratio for the total time of all prompts, the time to read them included. "
         f"{often}, measured in turn on {machine.get('processor')}, {machine.get('threads')} threads, "
         f"commit {', '.join(sorted(commits))}; promise {', '.join(sorted(promises))}.",
     ]

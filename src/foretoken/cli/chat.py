@@ -48,8 +48,8 @@ def chat(
     record: Annotated[
         Path | None,
         typer.Option(
-            help="At the end, write a record of the last whole reply to this file, for `foretoken verify` to prove "
-            "again. Replaces a record, no other file."
+            help="At the end, write a record of the last reply that was not interrupted, for `foretoken verify` to "
+            "prove again. Replaces a record, no other file."
         ),
     ] = None,
     stats: Annotated[
@@ -64,10 +64,10 @@ def chat(
 ) -> None:
     """Converse with a model: a line is a message, the reply streams to standard output.
 
-    What earlier turns have read is kept, so a turn reads only what is new. Ctrl-C ends a reply, and the conversation
-    goes on; Ctrl-D, exit or /exit ends the conversation; /help tells the commands. Lines that are pasted together are
+    The model keeps what it has read, so each turn reads only what is new. Ctrl-C ends a reply, and the conversation
+    goes on; Ctrl-D, exit or /exit ends the conversation; /help lists the commands. Lines that are pasted together are
     one message, and a backslash at the end of a line continues it. Lines may come from a pipe or a file: then each is a
-    message or a command, only replies go to standard output, and Ctrl-C ends all of it.
+    message or a command, only replies go to standard output, and Ctrl-C ends the command.
     """
     generating = replace(generating, audit=audit, hash_logits=record is not None)
     if audit:

@@ -19,8 +19,8 @@ def doctor(
 ) -> None:
     """Say what runs on this machine, how fast it can be, and what to do about what is in the way.
 
-    Takes some seconds, two gigabytes of memory and a quarter of one on the disk for a moment, or less where there is
-    less; with --quick a second or two. Exit code 1 if something keeps Foretoken from running, else 0.
+    Takes some seconds, and for a moment up to 2 GB of memory and 0.25 GB of disk; with --quick, a second or two. Exit
+    code 1 if something keeps Foretoken from running, else 0.
     """
     from foretoken.doctor.findings import PROBLEM, judge
     from foretoken.doctor.gather import gather

@@ -61,7 +61,7 @@ LOAD: dict[str, Any] = {
     "weights": _option(
         str,
         _LOADING,
-        "Where the weights lie. mapped: in their files. copied: in memory, in huge pages. auto: copied if that is "
+        "Where the weights are kept. mapped: in their files. copied: in memory, in huge pages. auto: copied if that is "
         "faster and leaves 2 GiB free.",
     ),
     "cache": _option(

@@ -37,13 +37,16 @@ def quantize(
     ] = None,
     group: Annotated[
         int | None,
-        typer.Option(help="How many inputs share a scale, of int4, int3 and int2: 32, 64 or 128.", show_default="64"),
+        typer.Option(help="For int4, int3 and int2: how many inputs share a scale (32, 64 or 128).", show_default="64"),
     ] = None,
     quantizer: Annotated[
         str,
-        typer.Option(help="direct: rounds; hqq: also looks for better zero points, of int4, int3 and int2; slower."),
+        typer.Option(
+            help="direct only rounds. hqq also searches for better zero points (int4, int3 and int2 only), which is "
+            "slower."
+        ),
     ] = "direct",
-    force: Annotated[bool, typer.Option("--force", help="Replace a copy that lies there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     threads: Annotated[
         int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
     ] = None,
@@ -55,8 +58,8 @@ def quantize(
     """Write a copy of a model with its linear layers and its head in a low-bit format: a checkpoint that can be the
     model, or draft for the one that it was made of.
 
-    Beside that one, a draft of the format's name is taken from there: `--draft int4` reads MODEL-int4-g64, if there is
-    such a copy of this model, instead of rounding the weights at every load.
+    If the copy lies beside the model's folder, a draft named after the format uses it: `--draft int4` reads
+    MODEL-int4-g64 instead of rounding the weights at every load.
     """
     chosen = format_of(format, group)
     expect_threads(threads)

@@ -34,16 +34,17 @@ def rehearse(
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="Rows of vocabulary: for a draft, those of its target; for other engines, the small model's.",
+            help="The number of rows of the vocabulary. If the rehearsal is to draft, give its target's; to compare "
+            "with other engines, the small model's.",
             show_default="the shape's",
         ),
     ] = None,
-    num_layers: Annotated[int | None, typer.Option(help="Layers.", show_default="the shape's")] = None,
+    num_layers: Annotated[int | None, typer.Option(help="The number of layers.", show_default="the shape's")] = None,
     placement: Annotated[
         str, typer.Option(help="Where the small model's layers lie: spread among the others, or first.")
     ] = "spread",
-    seed: Annotated[int, typer.Option(help="Of the random numbers in weights that do not change the output.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Replace a rehearsal that lies there.")] = False,
+    seed: Annotated[int, typer.Option(help="The seed of the random weights, which do not change the output.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing rehearsal.")] = False,
     revision: Annotated[
         str | None,
         typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
@@ -52,8 +53,8 @@ def rehearse(
     """Write a checkpoint with the shape of a large model and the function of a small one: to see what a large model
     would gain on this machine before it is downloaded.
 
-    It costs what the large model costs, in time and memory, and its output is the small model's. So is its acceptance
-    rate: docs/rehearsals.md says what a rehearsal can tell.
+    It costs what the large model costs, in time and memory. Its output and its acceptance rate are the small model's.
+    docs/rehearsals.md says what a rehearsal can show.
     """
     chosen = shape_of(shape, vocab_size=vocab_size, num_layers=num_layers)
 

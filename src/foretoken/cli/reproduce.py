@@ -20,7 +20,7 @@ _WITHOUT = ("draft", "num_speculative_tokens", "rule", "revision", "cache")
 def reproduce(
     loading: LoadSettings,
     paper: Annotated[
-        str | None, typer.Argument(help="Which paper; without one, which there are.", show_default=False)
+        str | None, typer.Argument(help="The paper. Without it, the command lists the papers.", show_default=False)
     ] = None,
     scale: Annotated[
         str,
@@ -32,7 +32,7 @@ def reproduce(
     ] = "rehearsal",
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A table or figure, such as table1; again for more.", show_default="all of them"),
+        typer.Option(help="A table or figure, such as table1; can be given several times.", show_default="all of them"),
     ] = None,
     model: Annotated[
         str | None,
@@ -44,8 +44,8 @@ def reproduce(
     models: Annotated[
         list[Path] | None,
         typer.Option(
-            help="At scale paper: a folder that holds its checkpoints, as OWNER/NAME or NAME; again for more. What is "
-            "not there is left out.",
+            help="At scale paper: a folder that holds its checkpoints, in subfolders OWNER/NAME or NAME; can be given "
+            "several times. What is not there is left out.",
             show_default="from the hub",
         ),
     ] = None,
@@ -54,15 +54,16 @@ def reproduce(
         typer.Option(
             "--data",
             "--prompts",
-            help="At scale paper: NAME=FOLDER_OR_FILE, a data set of the paper that you have; again for more. "
-            "Otherwise a suite to measure on.",
+            help="At scale paper: NAME=FOLDER_OR_FILE, a data set of the paper that you have; can be "
+            "given several times. At the other scales: a suite to measure on.",
             show_default="from the hub; heldout-20",
         ),
     ] = None,
     layers: Annotated[
         list[int] | None,
         typer.Option(
-            help="At scale geometry: of which rehearsals, by their number of layers; again for more.",
+            help="With --scale geometry: the numbers of layers of the rehearsals to measure; can be given several "
+            "times.",
             show_default="28, 32 and 40",
         ),
     ] = None,
@@ -70,7 +71,7 @@ def reproduce(
         int | None, typer.Option(help="How many prompts of each data set.", show_default="the scale's", min=1)
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Of each prompt.", show_default="the scale's", min=2)
+        int | None, typer.Option(help="The most new tokens for each prompt.", show_default="the scale's", min=2)
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for record, report and pictures.")] = Path(),
     work: Annotated[
@@ -83,8 +84,8 @@ def reproduce(
     """Measure a paper's tables and figures here, and write them down beside the paper's own numbers: a record, a report
     and pictures.
 
-    Every text is compared with plain decoding, token for token; exit code 1 if one differs. What was measured is kept
-    at once: the same command goes on where it was interrupted. Takes all cores for itself: close what else is running.
+    Every text is compared with plain decoding, token for token; exit code 1 if one differs. Results are saved as they
+    are measured: run the same command again to go on after an interruption. It takes all cores: close other programs.
     """
     if paper is None:
         from foretoken.bench.reproduce.papers import PAPERS

@@ -44,11 +44,15 @@ def fractal(
     ] = None,
     prompts: options.Prompts = Asked.prompts,
     num_prompts: Annotated[
-        int, typer.Option(help="How many of them: half of them choose, the other half is measured on.", min=1)
+        int,
+        typer.Option(help="How many prompts. Half are used to choose the draft, the other half to measure it.", min=1),
     ] = Asked.num_prompts,
-    max_new_tokens: Annotated[int, typer.Option(help="Of each prompt.", min=2)] = Asked.max_new_tokens,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="The most new tokens for each prompt.", min=2)
+    ] = Asked.max_new_tokens,
     minutes: Annotated[
-        float, typer.Option(help="About how long it may take, after loading. What there was no time for is said.")
+        float,
+        typer.Option(help="About how long it may take, after loading. The output lists what there was no time for."),
     ] = Asked.minutes,
     repeats: Annotated[int, typer.Option(help="How often the best drafts are measured.", min=1)] = Asked.repeats,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
@@ -57,10 +61,10 @@ def fractal(
     """Find the fractal draft that is fastest for a model here, and whether a chain of its low-bit copy, or lookup, is
     faster.
 
-    Drafts run on prompts, which says how much of them is accepted, and passes are measured, which says what that costs:
-    layers are added one after the other, each where that predicts the most. The best are then measured beside plain
-    decoding. Greedily; takes all cores for itself: close what else is running. Exit code 1 if a token differs from
-    plain decoding.
+    It runs drafts on prompts to learn how many tokens are accepted, and measures passes to learn what they cost. From
+    both it predicts speeds. It adds fractal layers one at a time, each time the one with the best prediction. Then it
+    measures the best drafts beside plain decoding. All decoding is greedy. It takes all cores: close other programs.
+    Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

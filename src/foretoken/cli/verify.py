@@ -17,19 +17,20 @@ def verify(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(help="What drafts; whatever it is, it proves the same.", show_default="what drafted then"),
+        typer.Option(help="What drafts. Any draft must give the same result.", show_default="what drafted then"),
     ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
-            help="Threads of arithmetic.", show_default="as many as PyTorch takes, or then, where bits need it"
+            help="Threads for the arithmetic.",
+            show_default="as many as PyTorch takes; for a record of the PyTorch engine, as many as it names",
         ),
     ] = None,
 ) -> None:
     """Generate a record again on this machine, and compare tokens and logits, bit for bit.
 
-    Needs the model of the record, on a machine of the same architecture and with the same engine (native or PyTorch);
-    exit code 2, and which of them is another, otherwise. Exit code 1, and where, if something differs.
+    Needs the same model, the same engine (native or PyTorch) and, with the native engine, the same architecture. If one
+    of these differs, it says which, with exit code 2. If the output differs, it says where, with exit code 1.
     """
     from foretoken.transcript import verify as transcript
 

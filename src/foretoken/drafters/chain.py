@@ -17,8 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
-import torch
-
 from foretoken.acceptance.walk import NOTHING, agreeing
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
@@ -30,6 +28,7 @@ from foretoken.drafters.reading import DecoderDrafter, Open, choose
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
+from foretoken.sampling.sampler import log_total
 from foretoken.trees.tree import for_turns
 
 _FEW = 2  # so many pending tokens go into the first check: there are two after a draft that was accepted whole
@@ -291,8 +290,8 @@ class ModelDrafter(DecoderDrafter):
         if token is None:
             return None
         if self.confidence:
-            logits = outputs.logits(row)
-            chain.unsure = float(logits[token] - torch.logsumexp(logits, 0)) < math.log(self.confidence)
+            logits = outputs.logits(row).cpu().numpy()
+            chain.unsure = float(logits[token]) - log_total(logits) < math.log(self.confidence)
         drawn = self.drawn_from(sampler, outputs.logits(row))
         if drawn is not None:
             chain.distributions[len(chain.tokens) - 1] = drawn

@@ -36,8 +36,9 @@ DRAFTERS: dict[str, DrafterEntry] = {
     ),
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal_recipe",
-        "a low-bit copy, embedded before `n` layers of the model or before `layers` (counted from 0), guesses `w` "
-        "tokens at once, and one more at each; `slots` says what the first guess is",
+        "a low-bit copy that runs inside the model's own pass: the draft begins with a guess of up to `w` tokens; at "
+        "each of `n` layers (or before each of `layers`, counted from 0) the copy guesses again, one token more each "
+        "time; `slots` chooses the first guess",
         {
             "n": int,
             "w": int,
@@ -54,13 +55,14 @@ FRACTAL = DRAFTERS["fractal"]
 CHAIN = DrafterEntry(
     "foretoken.drafters.chain_recipe",
     "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model; with "
-    "`confidence=0.4` a chain ends with a token that it gives a smaller probability",
+    "`confidence=0.4` a chain ends after the first token that the draft gives a probability below 0.4",
     {"tokens": int, "confidence": float},
     num_speculative_tokens=5,
 )
 TREE = DrafterEntry(
     "foretoken.drafters.tree",
-    "the same, drafting a tree: `k` nodes wide, `depth` deep, `nodes` sent; `sharpness` is the scale of its errors",
+    "the same, drafting a tree: `k` nodes wide and `depth` deep, of which at most `nodes` are sent to the model; "
+    "`sharpness` is the temperature at which the draft's scores become probabilities",
     {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float},
 )
 

@@ -39,7 +39,8 @@ def kernels(
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
-    """How near to the speed of memory the kernels run: a share of the read bandwidth, measured beside each.
+    """Measure how close the kernels come to the speed of memory, as a share of the read bandwidth, which is measured
+    along with each kernel.
 
     Takes two gigabytes of memory and all cores for itself: close what else is running. Some minutes by default.
     """

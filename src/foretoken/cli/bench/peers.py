@@ -90,23 +90,27 @@ def run(
     ] = None,
     prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
-    max_new_tokens: Annotated[int, typer.Option(help="Of each prompt; end tokens do not end it.", min=2)] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="New tokens for each prompt; generation goes on after end tokens.", min=2)
+    ] = 64,
     repeats: Annotated[int, typer.Option(help="How often each prompt is decoded in each mode.", min=1)] = 3,
     work: Annotated[
         Path | None,
         typer.Option(
             help="A folder for what peers convert the model to and for their logs; what is there is used again.",
-            show_default="one that is removed",
+            show_default="a temporary folder",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that a peer may be silent, to convert or to answer.")] = 1800,
+    timeout: Annotated[
+        float, typer.Option(help="How many seconds a peer may take to convert or to answer without output.")
+    ] = 1800,
     into: _Into = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the record to a file, anew after each peer.")
     ] = None,
 ) -> None:
-    """Decode prompts with peers and beside them, in turn, greedily, and compare: time, and whether speculation changed
-    a token.
+    """Decode the same prompts greedily with other engines (peers) and with Foretoken, in turn. Compare the times, and
+    whether speculation changed a token.
 
     Takes all cores for itself: close what else is running. Exit code 1 if our own drafting changed a token.
     """

@@ -25,9 +25,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Write records as Markdown: a section a model, tables, pictures.
+    """Write records as Markdown: a section for each model, with tables and pictures.
 
-    Records of different machines or commits are refused: what differs between them could be either.
+    Records of different machines or commits are refused, because a difference could come from the machine or the commit
+    rather than from the draft.
     """
     from foretoken.bench import records
     from foretoken.bench import report as reports
