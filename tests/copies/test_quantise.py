@@ -320,8 +320,8 @@ def test_a_copy_of_another_version_is_refused(model: Path) -> None:
     with pytest.raises(CheckpointError) as error:
         foretoken.load(out)
     assert str(error.value) == (
-        f"{out}/config.json: quantization_config: version is 2, expected 1; use the Foretoken that wrote it, or quantise "
-        "the model again"
+        f"{out}/config.json: quantization_config: version is 2, expected 1; use the Foretoken that wrote it, or "
+        "quantise the model again"
     )
 
 
