@@ -70,8 +70,8 @@ def model_chain(sampler: type[Sampler] = Sampler) -> Drafter:
 
 def hesitant_chain() -> Drafter:
     """It drafts no further behind a token that it drew and finds unlikely."""
-    dice = partial(Sampler, stream=DRAFT_NOISE)
-    return ModelDrafter(POOR, dice, name="h", vocab_size=VOCABULARY, independent=True, confidence=0.2)
+    noise = partial(Sampler, stream=DRAFT_NOISE)
+    return ModelDrafter(POOR, noise, name="h", vocab_size=VOCABULARY, independent=True, confidence=0.2)
 
 
 def fractal() -> Drafter:

@@ -35,17 +35,16 @@ def read_prompt(prompt: str | None, file: Path | None, ids: str | None) -> str |
         return prompt
     if file is None and (sys.stdin is None or sys.stdin.isatty()):
         raise PromptError("there is no prompt; give it as an argument, with --prompt-file, or on standard input")
+    place = "standard input" if file is None else file
     try:
         data = read_stream(sys.stdin.buffer) if file is None else read_bytes(file)
         text = data.decode("utf-8")
     except OSError as error:
-        place = "standard input" if file is None else file
         raise PromptError(f"{place} cannot be read ({error.strerror}); name a file of text") from None
     except UnicodeDecodeError as error:
         raise PromptError(f"the prompt is not UTF-8 (byte {error.start}); expected text") from None
     text = text.removesuffix("\n").removesuffix("\r")
     if not text:
-        place = "standard input" if file is None else file
         raise PromptError(f"the prompt from {place} is empty; expected text")
     return text
 

@@ -17,6 +17,7 @@ _PICKLES = (
     "safetensors with transformers: AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER)"
 )
 _BY_SUFFIX = {".gguf": _GGUF, ".bin": _PICKLES, ".pt": _PICKLES, ".pth": _PICKLES, ".ckpt": _PICKLES}
+OF_FILES = (".safetensors", *_BY_SUFFIX)  # how names of files with weights end
 _ADAPTER = "adapter_config.json"
 
 

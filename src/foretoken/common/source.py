@@ -39,7 +39,7 @@ def resolve(
         other = other_formats.found_in(folder) or "is a file, expected the folder of a Hugging Face checkpoint"
         raise ModelNotFoundError(f"{model} {other}")
     if folder is None or model.count("/") != 1 or model.startswith((".", "/", "~")) or model.endswith("/"):
-        what = "file" if Path(model).suffix in (".gguf", ".safetensors", ".bin", ".pt") else "folder"
+        what = "file" if Path(model).suffix.lower() in other_formats.OF_FILES else "folder"
         raise ModelNotFoundError(
             f"there is no {what} {quoted(model, 80)}; expected a checkpoint's folder, a hub id (owner/name) or "
             f"an embedded model{nearest(model, EMBEDDED)}"

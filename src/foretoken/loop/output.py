@@ -13,6 +13,7 @@ import torch
 from foretoken.errors import ContractError, InputError
 from foretoken.protocol.types import FinishReason, Request, Verdict
 from foretoken.results.completion import Completion, TokenLogprobs
+from foretoken.sampling.sampler import log_total
 from foretoken.settings.generate import GenerateSettings
 from foretoken.text.stream import TextStream
 from foretoken.text.tokenizer import Tokenizer
@@ -142,8 +143,7 @@ class Output:
 def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogprobs:
     """The log probability of a token and of the `top` likeliest tokens. logits: the token's row, float32 [V]."""
     row = logits.cpu().numpy().astype(np.float64)
-    most = row.max()
-    total = most + np.log(np.exp(row - most).sum())
+    total = log_total(row)
     best = np.argsort(-row, kind="stable")[:top]
     return TokenLogprobs(
         token, float(row[token] - total), tuple((int(other), float(row[other] - total)) for other in best)

@@ -188,7 +188,7 @@ def _nothing_left() -> GrammarError:
 MakeSampler = Callable[[Request], Sampler]  # for the verifier, and for drafters that guess tokens
 
 
-def log_total(row: Floats) -> float:
+def log_total(row: Floats | Doubles) -> float:
     """The logarithm of the sum of exp over a row [V], of which at least one is finite."""
     most = row.max()
     return float(most + np.log(np.exp(row - most).sum()))
