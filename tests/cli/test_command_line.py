@@ -114,7 +114,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     assert done.returncode == 0, done.stderr
     assert "generate" in done.stdout
     # beside the help of a command line that has nothing behind its commands, in turn, so that a slow or busy machine
-    # does not count: our own modules may take 0.8 of its time (0.4 where this was written; torch takes ten times it)
+    # does not count: our own modules may take 0.8 of its time (0.66 where this was written; torch takes 13 times it)
     empty = """
 import typer
 app = typer.Typer(rich_markup_mode="markdown")
