@@ -299,7 +299,7 @@ SEEDS = 900
 
 
 def guesses(start: Context, sampler: Sampler, draft: torch.Tensor, depth: int, width: int) -> Drawn:
-    """A drafter that throws the target's dice over its own logits, as `drafters/tree.py` does."""
+    """A drafter that adds the target's seeded noise to its own logits, as `drafters/tree.py` does."""
     drawn = Drawn([], [], {})
     levels = [-1]
     for _ in range(depth):

@@ -1,4 +1,4 @@
-"""What was sampled is proven again: the record holds the dice."""
+"""What was sampled is proven again: the record holds the seed."""
 
 from __future__ import annotations
 

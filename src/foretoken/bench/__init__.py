@@ -1,1 +1,1 @@
-"""Measurements: prompts that nothing was trained on, and what came out for them."""
+"""Measurements: prompts that nothing was trained on, and the results for them."""

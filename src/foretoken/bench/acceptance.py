@@ -1,10 +1,10 @@
 """How much of a draft is accepted, greedily and sampled? `python -m foretoken.bench.acceptance --model MODEL`.
 
-Chains and trees of another checkpoint and of the model's own low-bit copies, on views of the model's keys and values or
-with a cache of their own, judged by the walk with the target's dice and by the rejection rule; and for comparison
-drafts that do not know the dice: greedy chains that a sampled text is matched with, trees whose children are ranked by
-their probabilities alone. No times. Tokens a pass depend on the arithmetic, and on each draft's format, inputs and
-quantiser: the record has them.
+The drafts are chains and trees, by a different checkpoint or by the model's own low-bit copies. A copy drafts on a view
+of the model's keys and values or with its own cache. The walk with the target's dice or the rejection rule judges the
+drafts. For comparison, some drafts do not know the dice: greedy chains for a sampled text, and trees whose children are
+ranked by their probabilities alone. The record has no times. Tokens per pass depend on the arithmetic and on each
+draft's format, inputs and quantiser, which the record has.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 
-OPTIONS = ("format", "group", "inputs")  # of a draft that may be given
+OPTIONS = ("format", "group", "inputs")  # options of a draft that a user may give
 KINDS = ("chain", "own-cache", "rejection", "greedy", "beam", "probability")
 
 
-class WithoutDice(Samplers):
+class WithoutNoise(Samplers):
     """Makes samplers that guess as if the text were greedy."""
 
     def target(self, request: Request) -> Sampler:
-        """At temperature 0."""
+        """The target's sampler at temperature 0."""
         return super().target(replace(request, sampling=replace(request.sampling, temperature=0.0)))
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to draft and to judge. kind: one of `KINDS`; options: of the draft; samplers: what it guesses with, None:
-    the target's dice, or of the rejection rule its own."""
+    """One way to draft and to judge. kind: one of `KINDS`. options: the draft's. samplers: what the draft guesses with;
+    None: the target's dice, or for the rejection rule the draft's own."""
 
     name: str
     kind: str
     options: str
     rule: str = "walk"
     samplers: Samplers | None = None
-    greedy: bool = True  # whether it is of interest at temperature 0
+    greedy: bool = True  # whether to measure it at temperature 0
 
 
 def ways(lengths: list[int], width: int, depth: int, sharpness: list[float]) -> Iterator[Way]:
-    """Chains of some lengths and beams of `width` x `depth`."""
+    """Ways with chains of some lengths and with beams of `width` x `depth`."""
     for length in lengths:
         name, tokens = f"chain of {length}", f"tokens={length}"
-        yield Way(f"{name}, target's dice", "chain", tokens)
-        yield Way(f"{name}, target's dice, own cache", "own-cache", f"{tokens}:own-cache")
+        yield Way(f"{name}, target's noise", "chain", tokens)
+        yield Way(f"{name}, target's noise, own cache", "own-cache", f"{tokens}:own-cache")
         yield Way(f"{name}, rejection rule", "rejection", tokens, rule="rejection", greedy=False)
-        yield Way(f"{name}, greedy", "greedy", tokens, samplers=WithoutDice(None), greedy=False)
+        yield Way(f"{name}, greedy", "greedy", tokens, samplers=WithoutNoise(None), greedy=False)
     for sharp in sharpness:
         name, tree = f"beam {width} x {depth}, sharpness {sharp:g}", f"k={width}:depth={depth}:sharpness={sharp}"
-        yield Way(f"{name}, target's dice", "beam", tree)
-        yield Way(f"{name}, by probability", "probability", tree, samplers=WithoutDice(None), greedy=False)
+        yield Way(f"{name}, target's noise", "beam", tree)
+        yield Way(f"{name}, by probability", "probability", tree, samplers=WithoutNoise(None), greedy=False)
 
 
 def measure(model: Model, prompts: list[tuple[int, ...]], new_tokens: int, temperature: float) -> dict[str, Any]:
-    """What a model's draft gains over some prompts."""
+    """How much of a model's draft is accepted on some prompts."""
     settings = {"max_new_tokens": new_tokens, "temperature": temperature, "ignore_eos": True}
     done = [model.generate(prompt, seed=number, **settings) for number, prompt in enumerate(prompts)]
     counts = counted(done)
@@ -86,7 +86,7 @@ def measure(model: Model, prompts: list[tuple[int, ...]], new_tokens: int, tempe
 
 
 def named(spec: str) -> Level:
-    """One checkpoint or one format; how it drafts is this script's to choose. Raises InputError."""
+    """The level of one checkpoint or format. This script, not the user, chooses how it drafts. Raises InputError."""
     levels = name_levels(LoadSettings(draft=spec))
     if len(levels) != 1 or not levels[0].has_decoder:
         raise InputError(f"--draft is {quoted(spec)}; expected a checkpoint or a low-bit format")
@@ -100,8 +100,8 @@ def named(spec: str) -> Level:
 
 
 def describe(draft: LoadedLevel) -> dict[str, Any]:
-    """What a draft's weights are. quantiser: how they were rounded; from_copy: whether they were read from a copy, and
-    not rounded now."""
+    """What a draft's weights are. quantiser: how they were rounded. from_copy: whether they were read from a copy
+    instead of rounded now."""
     head, arithmetic = draft.decoder.weights.head, {"arithmetic": draft.decoder.arithmetic}
     if not isinstance(head.weight, QuantisedWeight):
         return {"format": None, **arithmetic}

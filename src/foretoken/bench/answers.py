@@ -1,6 +1,6 @@
-"""Answers as Spec-Bench's scripts read them: a line of JSON a question, with its texts, times and steps.
+"""Answers in the format of Spec-Bench's scripts: one line of JSON per question, with its texts, times and steps.
 
-docs/suites.md says what those scripts make of it, and where they err.
+docs/suites.md describes what those scripts compute, and their errors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from foretoken.results.completion import Completion
 
 
 def answer_line(prompt: Prompt, completions: Sequence[Completion], model_id: str) -> dict[str, Any]:
-    """One question's answers, a completion a turn, each made with `keep_rounds=True` and n=1.
+    """One question's answers: one completion per turn, each made with `keep_rounds=True` and n=1.
 
-    `accept_lengths` has the tokens of each of the target's passes, bonus included, turn after turn; the pass over the
-    prompt gives one token, as it does for their baseline, so they add up to `new_tokens`, and plain decoding has ones
-    only. `decoding_steps` counts those passes. `wall_time` is in seconds, prompt included.
+    `accept_lengths` has the tokens of each of the target's passes, bonus included, turn after turn. The pass over the
+    prompt gives one token, as in Spec-Bench's baseline: the lengths add up to `new_tokens`, and plain decoding has only
+    ones. `decoding_steps` counts those passes. `wall_time` is in seconds, prompt included.
     """
     if len(completions) != len(prompt.turns):
         raise InputError(f"question {prompt.id} has {len(prompt.turns)} turns, and {len(completions)} answers came")
@@ -70,7 +70,7 @@ def _texts(lines: Sequence[Mapping[str, Any]]) -> dict[int | str, list[str]]:
 
 
 def _steps(completion: Completion) -> list[int]:
-    """How many tokens each of the target's passes gave."""
+    """The number of tokens that each of the target's passes gave."""
     if completion.rounds is None:
         raise SettingError("an answer for Spec-Bench tells its steps; generate it with keep_rounds=True")
     sequences = {sequence for record in completion.rounds for sequence in record.new_tokens}

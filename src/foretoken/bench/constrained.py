@@ -1,10 +1,10 @@
-"""Does drafting change what a grammar allows? `python -m foretoken.bench.constrained --model MODEL --out FILE`.
+"""Does drafting change output under a grammar? `python -m foretoken.bench.constrained --model MODEL --out FILE`.
 
-Continues each prompt of a suite by each of some regular expressions and JSON schemas, greedily and sampled, plainly and
-with each draft. Every output must match its grammar, as Python's own `re` and `json` see it, and equal that of plain
-decoding under the same grammar, bit for bit. The record says how much was drafted, accepted and rejected, and how much
-is accepted of a draft model that is not told the grammar. All grammars here are bounded, so an output that was cut
-short is a fault too.
+Each prompt of a suite is continued under each of some regular expressions and JSON schemas: greedily and sampled,
+plainly and with each draft. Every output must match its grammar, checked by Python's own `re` and `json`, and equal the
+output of plain decoding under the same grammar, bit for bit. The record has the drafted, accepted and rejected tokens,
+and the acceptance of draft models that do not know the grammar. All grammars here are bounded, so an output that was
+cut short is a fault too.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Grammar:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """As `Model.generate` takes it."""
+        """The grammar as an argument of `Model.generate`."""
         return {"regex": self.regex} if self.schema is None else {"json_schema": self.schema}
 
     def fits(self, text: str) -> bool:
-        """Whether a text matches from beginning to end."""
+        """Whether a whole text matches."""
         if self.schema is None:
             return re.fullmatch(self.regex or "", text) is not None
         try:
@@ -84,7 +84,7 @@ GRAMMARS = (
 
 
 def fits(value: Any, schema: dict[str, Any]) -> bool:
-    """Whether a value is as a schema says, of the keywords that are used here; any other is a KeyError."""
+    """Whether a value matches a schema, by the keywords that are used here; any other keyword is a KeyError."""
     return all(_KEYWORDS[keyword](value, wanted, schema) for keyword, wanted in schema.items())
 
 
@@ -109,14 +109,14 @@ _KEYWORDS: dict[str, Callable[[Any, Any, dict[str, Any]], bool]] = {
 
 
 class Untold(Samplers):
-    """Makes samplers that know no grammar: of a draft that guesses as if there were none."""
+    """Makes samplers without the grammar, for a draft that guesses as if the text were free."""
 
     def target(self, request: Request) -> Sampler:
-        """As if the text were free."""
+        """The target's sampler without the grammar."""
         return super().target(replace(request, sampling=replace(request.sampling, constraint=None)))
 
 
-Asked = tuple[tuple[int, ...], Grammar, dict[str, Any]]  # a prompt, what goes on with it, and how
+Asked = tuple[tuple[int, ...], Grammar, dict[str, Any]]  # a prompt, the grammar of its continuation, and the settings
 
 
 def _row(asked: Sequence[Asked], plain: Sequence[Completion], done: Sequence[Completion]) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def _row(asked: Sequence[Asked], plain: Sequence[Completion], done: Sequence[Com
 
 
 def compare(model: str, suite: Suite, drafts: Sequence[str], max_new_tokens: int) -> list[dict[str, Any]]:
-    """One row a draft and temperature, plain decoding first."""
+    """One row per draft and temperature, plain decoding first."""
     plain_model = load(model, draft="none")
     prompts = list(enumerate(first_turns(suite, plain_model)))
     untold = [draft for draft in drafts if draft != "lookup"]

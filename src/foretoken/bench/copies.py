@@ -1,10 +1,10 @@
 """What a model's low-bit copies cost beside the model: `python -m foretoken.bench.copies --out results/NAME.json`.
 
-A Llama of the 1b shape with random weights (their values cost nothing): how long casting takes, the median of three
-after one that does not count; then single tokens and passes of several rows of the model and of its copies, in turn, as
-shares of what the bandwidth measured beside each allows. With `--llama-python PYTHON`, a Python that has
-llama-cpp-python and gguf, llama.cpp's Q4_0 of the same weights runs in turn with them. A turn is the same for all: the
-bandwidth, a pass that does not count, then three that do.
+The model is a Llama of the 1b shape with random weights, whose values do not affect speed. A cast's time is the median
+of three casts after one that does not count. Single tokens and passes of several rows, of the model and of its copies
+in turn, are shares of what the bandwidth measured beside each allows. With `--llama-python PYTHON`, a Python that has
+llama-cpp-python and gguf, llama.cpp's Q4_0 of the same weights takes turns with them. Every turn measures the
+bandwidth, then runs one pass that does not count and three that do.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from foretoken.prices.measuring import clocked, read_prompt
 Kind = int | str  # rows of a pass, or "draft"
 ROWS = (1, 2, 4, 8, 16)
 KINDS: tuple[Kind, ...] = (*ROWS, "draft")
-STEPS = 8  # of a chain in one call: what a draft is
+STEPS = 8  # tokens of a draft, which is a chain in one call
 COUNTED = 3  # casts of a format, and passes of a turn, after one that does not count
 PEER, PEER_NAME = PEERS["llamacpp"], "llama.cpp"
-TIMEOUT = 1800.0  # seconds that it may be silent
+TIMEOUT = 1800.0  # seconds that llama.cpp may be silent
 
 
 def cast(target: Decoder, label: str) -> tuple[Decoder, float]:
-    """A copy of a model, and the seconds that a cast took."""
+    """A copy of a model, and the median seconds of a cast."""
     weights: list[Weights] = []
 
     def once() -> None:
-        weights.clear()  # no two copies at a time
+        weights.clear()  # never two copies in memory
         weights.append(quantised(target.weights, target.config, format_of(label), inputs=DRAFT_INPUTS))
 
     seconds = some(partial(clocked, once), COUNTED, uncounted=1)()
@@ -56,12 +56,12 @@ def cast(target: Decoder, label: str) -> tuple[Decoder, float]:
 
 
 def steps(decoder: Decoder, cache: Cache) -> float:
-    """Seconds a token of a chain that is drafted in one call."""
+    """Seconds per token of a chain that is drafted in one call."""
     return seconds_on(cache, decoder.draft_chain, cache, 5, STEPS) / STEPS
 
 
 def llama_cpp(peer: PeerProcess, rows: int) -> list[float]:
-    """Seconds of llama.cpp's passes that count."""
+    """Seconds of each of llama.cpp's passes that count."""
     seconds: list[float] = peer.told({"format": "q4_0", "rows": rows, "count": 1 + COUNTED})["seconds"]
     return seconds[1:]
 

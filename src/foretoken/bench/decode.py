@@ -1,8 +1,8 @@
 """How fast is decoding with each draft, beside plain decoding? `foretoken bench decode`.
 
-Every prompt is generated plainly and with each draft in turn, A B A B, on one copy of the target's weights in one
-process; in every second repeat the order is turned round. What is compared is what stands beside each other in time,
-so that a machine that is slower for a while is slower for all.
+Every prompt is decoded plainly and with each draft in turn, A B A B, on one copy of the target's weights in one
+process. The order is reversed from prompt to prompt and, for one prompt, from repeat to repeat. Only neighbours in time
+are compared, so that a machine that is slow for a while is slow for all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from foretoken.errors import InputError, SettingError
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
 
-WARM_UP = 12  # tokens, of the first prompt, with each draft
+WARM_UP = 12  # new tokens for the first prompt, with each draft
 
 Progress = Callable[[str, int, int], None]  # what comes next, how many samples are done, of how many
 
@@ -46,7 +46,7 @@ class Asked(Settings):
             self.settings(temperature, 0, 1)
 
     def settings(self, temperature: float, seed: int, max_new_tokens: int, **more: Any) -> GenerateSettings:
-        """How a prompt is generated; its number is its seed."""
+        """The settings to generate a prompt; its number is its seed."""
         return GenerateSettings(
             max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, ignore_eos=self.ignore_eos, **more
         )
@@ -55,11 +55,11 @@ class Asked(Settings):
 def measure(
     asked: Asked, *, record: Path | None = None, answers: bool = False, progress: Progress | None = None
 ) -> tuple[dict[str, Any], list[Sample]]:
-    """The record of a measurement, and its samples.
+    """Measure; returns the record and the samples.
 
-    record: where it will be written; the samples are kept in `journal_of` it, and the same call goes on with them, so
-    who has written the record removes that. answers: keep lines for Spec-Bench's scripts. Raises ForetokenError for
-    what cannot be measured, a draft that would not be honest among it.
+    record: the file that the record will be written to. `journal_of(record)` keeps the samples, and a repeated call
+    continues from them, so the caller removes the journal after writing the record. answers: keep lines for
+    Spec-Bench's scripts. Raises ForetokenError for what cannot be measured, such as a draft that would not be honest.
     """
     origin = provenance()
     opened = asked.opened(origin)
@@ -79,7 +79,7 @@ def measure(
 
 
 def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, Any]:
-    """The figures of a measurement, and what they are made of. measured: what was asked, as a record has it."""
+    """The figures of a measurement, and the samples behind them. measured: the settings, as a record has them."""
     runs = [
         summarise(samples, draft, temperature)
         for temperature in measured["temperatures"]
@@ -95,7 +95,7 @@ def results(measured: dict[str, Any], samples: Sequence[Sample]) -> dict[str, An
 
 
 def _complete(journal: Journal, asked: Asked, opened: Ready, answers: bool, progress: Progress) -> None:
-    """Measure everything that a journal does not have yet."""
+    """Measure every sample that the journal lacks."""
     groups = [
         (repeat, number, prompt, temperature)
         for repeat in range(asked.repeats)
@@ -103,7 +103,7 @@ def _complete(journal: Journal, asked: Asked, opened: Ready, answers: bool, prog
         for temperature in asked.temperatures
     ]
     models = list(opened.models.items())
-    # what stands beside each other is compared, so a group that was not finished is measured again as a whole
+    # only neighbours in time are compared, so an unfinished group is measured again as a whole
     counts = Counter((s.repeat, s.prompt, s.temperature) for s in journal.samples)
     whole = {group for group, count in counts.items() if count == len(models)}
     journal.keep(lambda s: (s.repeat, s.prompt, s.temperature) in whole)
@@ -116,7 +116,7 @@ def _complete(journal: Journal, asked: Asked, opened: Ready, answers: bool, prog
             continue
         known = {"prompt": prompt.id, "temperature": temperature, "repeat": repeat, "bandwidth": bandwidth()}
         settings = asked.settings(temperature, number, opened.new_tokens, keep_rounds=answers and repeat == 0)
-        # who comes first turns with every prompt, and for a prompt with every repeat
+        # the order is reversed with every prompt and, for one prompt, with every repeat
         for draft, model in models if (repeat + number) % 2 == 0 else models[::-1]:
             progress(f"{draft}, {prompt.id}", len(journal.samples), total)
             completions, answer = ask(model, prompt, settings), None
@@ -135,14 +135,14 @@ def _warm_up(asked: Asked, opened: Ready, progress: Progress) -> None:
 
 
 def ask(model: Model, prompt: Prompt, settings: GenerateSettings) -> list[Completion]:
-    """A model's replies to the turns of a prompt: through its chat template where both are meant for one."""
+    """A model's replies to a prompt's turns, in its chat template if it has one and the prompt is a chat."""
     template = prompt.chat and model.tokenizer is not None and model.tokenizer.has_chat_template
     if len(prompt.turns) == 1 and not template:
         return [model.generate(prompt.turns[0], settings)]
     chat = model.chat(plain=not template)
     completions = []
     for turn in prompt.turns:
-        assert isinstance(turn, str), prompt  # the others were refused
+        assert isinstance(turn, str), prompt  # expect_prompts refused all others
         stream = chat.send(turn, settings)
         for _ in stream:
             pass
@@ -151,14 +151,14 @@ def ask(model: Model, prompt: Prompt, settings: GenerateSettings) -> list[Comple
 
 
 def _bandwidth(model: Model) -> Callable[[], float | None]:
-    """What memory gives just now, in bytes a second; unknown without the native module."""
+    """A function that measures memory's speed in bytes per second; it returns None on a GPU or without native code."""
     from foretoken.bench.ceilings import bandwidth
 
     return bandwidth(model.target.threads) if model.settings.device == "cpu" else lambda: None
 
 
 def write_answers(folder: Path, samples: Sequence[Sample]) -> list[Path]:
-    """Write the answers that samples hold into a folder, a file a draft and temperature, for Spec-Bench's scripts."""
+    """Write the samples' answers into a folder for Spec-Bench's scripts, one file per draft and temperature."""
     by_file: dict[str, list[Sample]] = {}
     for sample in samples:
         if sample.answer is not None:

@@ -1,4 +1,4 @@
-"""What was written as JSON from a dataclass, looked at before it is used again; and numbers that a caller gives."""
+"""Checks dataclasses that are read back from JSON, and numbers that a caller gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foretoken.errors import InputError, SettingError, quoted
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a finite number."""
+    """Whether a value is a finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -32,7 +32,7 @@ def _dict_of(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, dict) and all(map(is_one, value.values()))
 
 
-# what a field's type is in JSON, and what it is called
+# by a field's type: the check of its JSON value, and its name in messages
 _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (_is(str), "text"),
     "int": (_is_whole, "a whole number"),
@@ -50,14 +50,14 @@ _TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def expect_fields(found: Any, kind: type, where: str) -> None:
-    """Refuse what does not have a dataclass' fields, with their types. Raises InputError."""
+    """Refuse an object without a dataclass' fields, or with fields of the wrong type. Raises InputError."""
     if not isinstance(found, dict):
         raise InputError(f"{where} is {quoted(found, 40)}, expected an object; measure again")
     expect(found, {field.name: str(field.type) for field in fields(kind)}, where)
 
 
 def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) -> None:
-    """Refuse what lacks a field, or has one of another type. expected: types by name, as a dataclass writes them."""
+    """Refuse an object that lacks a field or has one of the wrong type. expected: types by name, as in dataclasses."""
     for name, kind in expected.items():
         may_be_null = kind.endswith(" | None")
         is_right, called = _TYPES[kind.removesuffix(" | None")]
@@ -68,8 +68,8 @@ def expect(found: Mapping[str, Any], expected: Mapping[str, str], where: str) ->
 
 
 def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """The first field in which what was asked once is not what is asked now: `threads was 1, and is 2`; of objects, the
-    field in them."""
+    """The first field in which earlier settings differ from current ones: `threads was 1, and is 2`. For objects, the
+    field inside them."""
     name = next(name for name in {**now, **was} if was.get(name) != now.get(name))
     one, other = was.get(name), now.get(name)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -78,21 +78,21 @@ def difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def expect_count(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Refuse a setting that is no whole number of some size. Raises SettingError."""
+    """Refuse a setting that is not a whole number from `least` to `most`. Raises SettingError."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
         expected = f"{least} or more" if most is None else f"{least} to {most}"
         raise SettingError(f"{name} is {value!r}, expected a whole number, {expected}")
 
 
 def expect_counts(settings: object, **least: int) -> None:
-    """Refuse settings that are less than the `least`, by their names. None is one that was not given."""
+    """Refuse settings below their `least`, by name. A setting that is None was not given."""
     for name, count in least.items():
         if getattr(settings, name) is not None:
             expect_count(name, getattr(settings, name), count)
 
 
 def expect_once(what: str, given: Sequence[Any]) -> None:
-    """Refuse what is given twice. Raises SettingError."""
+    """Refuse a value that is given twice. Raises SettingError."""
     twice = next((value for value in given if list(given).count(value) > 1), None)
     if twice is not None:
         raise SettingError(f"{what} {twice!r} was given twice; give it once")

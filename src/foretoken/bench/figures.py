@@ -1,4 +1,4 @@
-"""The newest figures, as pages show them."""
+"""The figures of the newest records, as pages show them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NOTHING = "No record is there yet."
 
 
 def newest(folder: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The records of `bench decode` of the machine of the newest one, by the models' sizes: of each model and suite the
-    newest. One that cannot be read is refused; other kinds are left out."""
+    """The `bench decode` records from the newest one's machine, by model size: for each model, suite and number of new
+    tokens, the newest record. A record that cannot be read is refused; other kinds are left out."""
     every = _of_kind(KIND, folder)
     found = {
         (record["model"], record["suite"].get("sha256"), record["max_new_tokens"]): (path, record)
@@ -37,7 +37,8 @@ def _of_kind(kind: str, folder: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def table(folder: Path, beside: str) -> list[str]:
-    """A row a model and draft, a column a temperature. beside: how to get from the page to the records."""
+    """A table with a row per model and draft, and two columns per temperature. beside: the path from the page to the
+    records."""
     found = newest(folder)
     if not found:
         return [NOTHING]
@@ -62,7 +63,7 @@ def table(folder: Path, beside: str) -> list[str]:
 
 
 def beside_others(folder: Path, beside: str) -> list[str]:
-    """The table of the newest record of `bench peers`, and where that is."""
+    """The table of the newest `bench peers` record, with a link to the record."""
     every = _of_kind("peers", folder)
     if not every:
         return [NOTHING]
@@ -86,7 +87,7 @@ def _rows(path: Path, record: dict[str, Any], temperatures: Sequence[float], bes
 
 
 def _cells(run: dict[str, Any] | None) -> tuple[str, str]:
-    """Of decoding, the median over prompts; and of everything."""
+    """The cells of decoding alone and of decoding with prompts."""
     if run is None:
         return "", ""
     if run["draft"] == PLAIN:

@@ -1,4 +1,4 @@
-"""One generation of a method, as records keep it, and what many of them come to."""
+"""One generation by a method, as records keep it, and the statistics of many."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from foretoken.settings.generate import GenerateSettings
 
 @dataclass(frozen=True)
 class Generation:
-    """A prompt, generated once with a method; sums over its turns.
+    """One generation for a prompt by a method; counts and times are sums over the prompt's turns.
 
-    differing: tokens that are not those of plain cached decoding, which must be none. rounds: drafted, accepted and new
-    tokens of each of the target's checks, the prompt's left out. flops: of all passes, None where nobody counted.
+    differing: tokens that differ from plain cached decoding, which must be none. rounds: drafted, accepted and new
+    tokens of each of the target's checks, without the prompt's pass. flops: of all passes; None if not counted.
     """
 
     method: str
@@ -41,7 +41,7 @@ class Generation:
 
     @classmethod
     def of(cls, completions: Sequence[Completion], plain: Sequence[Completion], **known: Any) -> Self:
-        """Of a prompt's turns; they were asked for their rounds. plain: the same turns by the reference."""
+        """The generation of a prompt's turns, which were made with `keep_rounds=True`. plain: the reference's turns."""
         counts = counted(completions)
         return cls(
             prompt_tokens=sum(completion.prompt_tokens for completion in completions),
@@ -55,23 +55,23 @@ class Generation:
 
     @classmethod
     def read(cls, line: dict[str, Any]) -> Self:
-        """One that was written as JSON. Raises InputError."""
+        """A generation that was written as JSON. Raises InputError."""
         expect_fields(line, cls, "a generation")
         known = {name: line[name] for name in cls.__dataclass_fields__}
         return cls(**{**known, "rounds": tuple(map(tuple, line["rounds"]))})
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record: so that every figure can be made again."""
+        """The generation as a record keeps it, so that every figure can be computed again."""
         return asdict(self)
 
     @property
     def seconds_per_token(self) -> float:
-        """Of decoding."""
+        """Seconds of decoding per token."""
         return self.decode_seconds / self.decoded
 
     def whole_rounds(self, most: int, budget: int) -> Iterator[tuple[int, int]]:
-        """Drafted and accepted tokens of the rounds that had room for a draft of `most` tokens, and the bonus, in what
-        was left of a `budget` of new tokens: the others were cut by the end of the text, not by the model."""
+        """Drafted and accepted tokens of the rounds that had room for `most` draft tokens and the bonus in a `budget`
+        of new tokens. The end of the text, not the model, cut the drafts of all other rounds."""
         left = budget - 1
         for drafted, accepted, new in self.rounds:
             if drafted and left > most:
@@ -87,9 +87,10 @@ def in_turn(
     turn: int,
     tell: Callable[[str], None] = lambda what: None,
 ) -> list[Generation]:
-    """A prompt by every model, each compared with the one called `reference`; in the other order every second turn.
+    """Decode a prompt with every model, and compare each with the one called `reference`; reverse the order every
+    second turn.
 
-    how: rounds are kept. tell: is told which model comes next.
+    how: settings that keep rounds. tell: called with the name of the next model.
     """
     texts = {}
     for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
@@ -99,7 +100,7 @@ def in_turn(
 
 
 def differing(completions: Sequence[Completion], plain: Sequence[Completion]) -> int:
-    """How many tokens are not the plain ones; one that is missing or too many is one that differs."""
+    """The number of tokens that differ from the plain ones; a missing or extra token differs."""
     pairs = zip_longest(completions, plain)
     return sum(
         sum(one != other for one, other in zip_longest(own.tokens if own else (), its.tokens if its else ()))
@@ -108,7 +109,7 @@ def differing(completions: Sequence[Completion], plain: Sequence[Completion]) ->
 
 
 def rounds_of(completion: Completion) -> Iterator[tuple[int, int, int]]:
-    """Drafted, accepted and new tokens of each of the target's checks; the prompt's pass is none."""
+    """Drafted, accepted and new tokens of each of the target's checks; the prompt's pass is left out."""
     for each in completion.rounds or ():
         if not each.read:
             ((sequence, gained),) = each.new_tokens.items()
@@ -116,34 +117,35 @@ def rounds_of(completion: Completion) -> Iterator[tuple[int, int, int]]:
 
 
 def _flops(completions: Sequence[Completion]) -> float | None:
-    """Of every round, the prompt's too, and of all levels together."""
+    """The sum over every round, the prompt's included, and over all levels."""
     costs = [cost for completion in completions for each in completion.rounds or () for cost in each.cost.values()]
     return float(sum(cost.flops for cost in costs)) if costs else None
 
 
 @dataclass(frozen=True)
 class Generations:
-    """What many of them come to, by their methods; None where a method has none, or none with a second token."""
+    """Statistics of many generations by method; None if a method has none, or none with a second token."""
 
     generations: Sequence[Generation] = ()
 
     @property
     def methods(self) -> list[str]:
-        """In the order in which they came."""
+        """The methods in the order of their first generations."""
         return list(dict.fromkeys(each.method for each in self.generations))
 
     def of(self, method: str) -> list[Generation]:
-        """Those of a method."""
+        """The generations of a method."""
         return [each for each in self.generations if each.method == method]
 
     def tokens_per_second(self, method: str) -> float | None:
-        """Of decoding, without the prompt and the first token, which its pass gives: the median over prompts."""
+        """Tokens per second of decoding, without the prompt and the first token, which the prompt's pass gives: the
+        median over prompts."""
         speeds = by_prompt(self._decoded(method), lambda each: 1 / each.seconds_per_token)
         return median(speeds.values()) if speeds else None
 
     def speedup(self, method: str, over: str) -> tuple[float, tuple[float, float]] | tuple[None, None]:
-        """By how much a token's time is shorter than with another method on the same prompt, measured beside it: the
-        median over prompts, of each over its repeats, and the interval that holds it."""
+        """How many times as fast a token is as with the method `over` on the same prompt, measured beside it: the
+        median over prompts of each prompt's median over repeats, and its interval."""
         beside: dict[str, list[Generation]] = {}
         for each in self._decoded(over):
             beside.setdefault(each.prompt, []).append(each)
@@ -151,15 +153,15 @@ class Generations:
         return with_interval(times_as_fast(pairs)) if pairs else (None, None)
 
     def _decoded(self, method: str) -> list[Generation]:
-        """Those that had a second token."""
+        """The generations of a method that have a second token."""
         return [each for each in self.of(method) if each.decoded > 0]
 
     def whole_seconds(self, method: str) -> float | None:
-        """All prompts together, reading them included."""
+        """Seconds of all prompts together, reading them included."""
         return sum(each.prefill_seconds + each.decode_seconds for each in self.of(method)) or None
 
     def mean_flops(self, method: str) -> float | None:
-        """Of a generation, the prompt included: the mean over prompts."""
+        """FLOPs of a generation, the prompt included: the mean over prompts."""
         counts = [each.flops for each in self.of(method)]
         known = [count for count in counts if count is not None]
         return sum(known) / len(known) if known and len(known) == len(counts) else None

@@ -1,8 +1,8 @@
 """Does drafting change a token? `python -m foretoken.bench.identical --model MODEL --out results/NAME.json`.
 
-Generates each prompt of a suite plainly and with each draft, in each type, and compares tokens and logits bit for bit.
-The record says how much was drafted, accepted and rejected, so that "identical" cannot be vacuous. It is no benchmark:
-times are in it to be looked at, not quoted.
+Each prompt of a suite is decoded plainly and with each draft, in each type. Tokens and logits are compared bit for bit.
+The record has the drafted, accepted and rejected tokens, so that "identical" cannot be vacuous. This is no benchmark:
+do not quote the record's times.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foretoken.results.completion import Completion
 
 
 def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
-    """One row a draft: how many completions and logits differ from plain decoding, and what drafting did."""
+    """One row per draft: how many completions and logits differ from plain decoding, and what drafting did."""
     plain_model = load(model, draft="none", dtype=dtype)
     models = [plain_model, *(with_draft(plain_model, draft) for draft in drafts)]
     done: list[list[Completion]] = [[] for _ in models]

@@ -1,7 +1,7 @@
-"""How near to the speed of memory the kernels run: `foretoken bench kernels`.
+"""How close to the speed of memory the kernels run: `foretoken bench kernels`.
 
-Weights rotate through a gigabyte, so that each is read from memory. A round measures the bandwidth beside every kernel,
-and the share is that of the round: bandwidth is not constant on a machine that one shares.
+Weights rotate through a gigabyte, so that each is read from memory. Every round measures the bandwidth beside each
+kernel, and a kernel's share is of that bandwidth, because bandwidth is not constant on a shared machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHAPES = ((4096, 4096), (8192, 2048), (2048, 8192), (8192, 8192))  # outputs, in
 ROWS = (1, 2, 4, 8, 16, 32)
 FLOATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 Weight = torch.Tensor | QuantisedWeight
-_FILL = 0x43  # of every byte: a valid scale, zero point and code in every format, and a number in every type of float
+_FILL = 0x43  # every byte: a valid scale, zero point and code in every format, and a number in every type of float
 _ROOF = (1024, 1 << 19, 32)  # inputs, bytes of weights a thread (half a core's second-level cache of 1 MiB), rows
 
 
@@ -44,16 +44,16 @@ def bench(
     rows: tuple[int, ...] = ROWS,
     progress: Callable[[float], None] = lambda share: None,
 ) -> dict[str, Any]:
-    """The record that `foretoken bench kernels --json` writes. `progress` hears the share that is done."""
+    """The record that `foretoken bench kernels --json` writes. `progress` is called with the share that is done."""
     if native.module() is None:
         raise NativeError(f"there are no kernels to measure: the native module is {native.explain()}")
     for name in formats:
         if name not in FLOATS:
             _low_bit(name)
     isa = native.isa() if isa is None else isa
-    native.isa_number(isa)  # refuses one that is unknown, or that this machine lacks
+    native.isa_number(isa)  # refuses an instruction set that is unknown or that this machine lacks
     threads = threads or torch.get_num_threads()
-    origin = provenance()  # of what is running, whatever is committed until it ends
+    origin = provenance()  # of the running code, whatever is committed meanwhile
     ceiling = Ceiling(threads, isa)
     ceiling.memory.fill_(_FILL)
     kernels = {name: list(_kernels(name, isa, threads)) for name in formats}
@@ -81,7 +81,7 @@ def bench(
         "rounds": rounds,
         "results": results,
         "roofs": [
-            # one that a product from memory has gone beyond was measured while the machine did something else
+            # a roof below a product from memory was measured while something else ran
             {"kernel": each.name, "gflops": max(each.roof, *(r["gflops"] for r in results if r["kernel"] == each.name))}
             for each in itertools.chain(*kernels.values())
         ],
@@ -90,11 +90,11 @@ def bench(
 
 @dataclass(eq=False)
 class _Kernel:
-    """What multiplies rows by weights of a format. told: what `native.linear` must be told for it.
+    """A kernel that multiplies rows by weights of a format. told: its arguments to `native.linear`.
 
-    Its roof is what it computes where memory does not hold it up, with a weight that stays in the cores' caches: a
-    product with all of the weight, less one with a quarter of its outputs, as what packing the rows and waking the
-    threads take is in both. The least of each counts: a roof is what can be had.
+    The kernel's roof is its speed where memory does not limit it, with a weight that stays in the cores' caches. The
+    roof's time is a product with all of the weight minus a product with a quarter of its outputs: packing the rows and
+    waking the threads are in both. The least time of each counts, because a roof is the best that can be reached.
     """
 
     name: str
@@ -110,10 +110,10 @@ class _Kernel:
         memory = torch.full((4 * quarter // TILE * a_tile + 4096,), _FILL, dtype=torch.uint8)
         memory = memory[-memory.data_ptr() % 64 :]
         self._cached = [_rotation(memory, self.format, m, k)[0] for m in (quarter, 4 * quarter)]
-        self._least = [float("inf")] * 2  # seconds, with a quarter and with all of it
+        self._least = [float("inf")] * 2  # seconds with a quarter of the weight, and with all of it
 
     def seconds(self, x: torch.Tensor, *weights: Weight) -> float:
-        """Of products with each of some weights, with the rows' packing."""
+        """Seconds of the products with all given weights, packing of the rows included."""
 
         def products() -> None:
             for weight in weights:
@@ -122,21 +122,21 @@ class _Kernel:
         return clocked(products)
 
     def measure_roof(self) -> None:
-        """Some products more."""
+        """Time some more products for the roof."""
         x = torch.full((_ROOF[2], _ROOF[0]), 0.5)
         for _ in range(50):
             self._least = [min(least, self.seconds(x, w)) for least, w in zip(self._least, self._cached, strict=True)]
 
     @property
     def roof(self) -> float:
-        """Billions of operations a second."""
+        """Billions of operations per second."""
         quarter, whole = (weight.shape[0] for weight in self._cached)
         seconds = max(self._least[1] - self._least[0], 1e-9)
         return round(2e-9 * (whole - quarter) * _ROOF[0] * _ROOF[2] / seconds, 1)
 
 
 def _kernels(name: str, isa: str, threads: int) -> Iterator[_Kernel]:
-    """Those of a format: a low-bit one has one for each kind of input."""
+    """The kernels of a format; a low-bit format has one for each kind of input."""
     if name in FLOATS:
         yield _Kernel(f"linear_{name}", name, isa, threads)
         if name == "bf16" and native.repacks(isa):
@@ -162,12 +162,12 @@ class _Case:
     n: int
 
     def seconds(self) -> float:
-        """Of a product."""
+        """Seconds of one product."""
         x = torch.full((self.n, self.weights[0].shape[1]), 0.5)
         return self.kernel.seconds(x, *self.weights) / len(self.weights)
 
     def result(self, timed: Timed) -> dict[str, Any]:
-        """As it stands in a record: m outputs, k inputs, n rows, the bytes of the weight."""
+        """The case in a record: m outputs, k inputs, n rows, the bytes of the weight."""
         (m, k), size, seconds = self.weights[0].shape, self.weights[0].nbytes, timed.median
         sizes = {"kernel": self.kernel.name, "isa": self.kernel.isa, "m": m, "k": k, "n": self.n, "bytes": size}
         gflops = round(2e-9 * m * k * self.n / seconds, 1)
@@ -175,15 +175,14 @@ class _Case:
 
 
 def _kinds(name: str, m: int, k: int) -> dict[str, Kind]:
-    """The tensors of a weight."""
+    """The shapes and dtypes of a weight's tensors."""
     if name in FLOATS:
         return {"values": ((m, k), FLOATS[name])}
     return {part: (p.shape, p.dtype) for part, p in parts(_low_bit(name), m, k).items()}
 
 
 def _rotation(memory: torch.Tensor, name: str, m: int, k: int) -> list[Weight]:
-    """As many matrices as the memory holds. They are alike: what they hold costs no kernel anything, as long as it is
-    valid."""
+    """As many matrices as the memory holds, all alike: values that are valid do not affect a kernel's speed."""
     kinds = _kinds(name, m, k)
     size = size_of(kinds)
     weights: list[Weight] = []

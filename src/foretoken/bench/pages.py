@@ -1,4 +1,4 @@
-"""Records as pages have them: tables in Markdown, where a record was measured, and how far it can be compared."""
+"""Records as pages show them: tables in Markdown, where a record was measured, and how far it can be compared."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from foretoken.common.progress import many as many
 from foretoken.common.provenance import isa_of
 from foretoken.errors import one_line
 
-shown = one_line  # a line for a terminal, too, which should not obey what stands in a file
+shown = one_line  # also makes a line safe for a terminal, which should not obey a file's content
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """A table whose columns stand under each other: so many to the left, all others to the right."""
+    """A table with columns of constant width: the first `left` are aligned left, all others right."""
     cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (head, *rows)]
     widths = [max(3, *(len(row[at]) for row in cells)) for at in range(len(head))]
     under = ["-" * width if at < left else "-" * (width - 1) + ":" for at, width in enumerate(widths)]
@@ -33,13 +33,13 @@ def where(record: Mapping[str, Any]) -> str:
 
 
 def machine(record: Mapping[str, Any]) -> str:
-    """The processor, how many threads, and what computed."""
+    """The processor, the number of threads, and the engine."""
     its = record["machine"]
     return f"{its.get('processor')}, {its.get('threads')} threads, engine {isa_of(its) or 'PyTorch'}"
 
 
 def memory(record: dict[str, Any]) -> str:
-    """How fast memory was meanwhile, as a sentence: where it was much slower for a while, something else ran."""
+    """A sentence on memory's speed meanwhile: if memory was much slower for a while, something else ran."""
     speed, span = record.get("read_bandwidth_gb_per_s"), record.get("read_bandwidth_range_gb_per_s")
     if speed is None:
         return ""
@@ -50,7 +50,7 @@ def memory(record: dict[str, Any]) -> str:
 
 
 def asked(record: dict[str, Any]) -> str:
-    """What was asked of the model: prompts, of which suite, how many tokens, how often."""
+    """The prompts, their suite, the new tokens per prompt, and the number of repeats."""
     suite = record["suite"]
     return (
         f"{many(suite.get('prompts'), 'prompt')} of {suite.get('name')}, {record['max_new_tokens']} new tokens each, "
@@ -59,7 +59,7 @@ def asked(record: dict[str, Any]) -> str:
 
 
 def rehearsed(record: dict[str, Any]) -> str:
-    """What a rehearsal is one of, as a sentence; nothing of any other model."""
+    """A sentence on what a rehearsal imitates; empty for any other model."""
     made = record.get("rehearsal")
     if not isinstance(made, dict):
         return ""
@@ -69,10 +69,10 @@ def rehearsed(record: dict[str, Any]) -> str:
 
 
 def how_sure(prompts: int) -> str:
-    """What an interval over so many prompts is."""
+    """The name of an interval over so many prompts."""
     return "95 %" if prompts >= FEWEST else f"range of {prompts}"
 
 
 def times(value: float | None, interval: Sequence[float] | None) -> str:
-    """How many times as fast, with its interval."""
+    """How many times as fast, with its interval; empty without one."""
     return "" if value is None or interval is None else f"{value:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"

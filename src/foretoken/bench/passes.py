@@ -1,9 +1,9 @@
 """What a model's passes cost beside what memory allows: `python -m foretoken.bench.passes --out results/NAME.json`.
 
-A Llama of the 1b shape with random weights (their values cost nothing): passes of 1 to 32 rows with mapped and with
-copied weights, attention at 8,192 tokens, loading, prefill beside transformers on the same weights; and what a choice
-from a row of logits costs. Every share of the bandwidth is of a bandwidth measured beside it; what is compared runs in
-turn.
+The model is a Llama of the 1b shape with random weights, whose values do not affect speed. Measured are passes of 1 to
+32 rows with mapped and with copied weights, attention at 8,192 tokens, loading, prefill beside transformers on the same
+weights, and a choice from a row of logits. Every share of the bandwidth is of a bandwidth measured beside it, and what
+is compared runs in turn.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from foretoken.kernels import native
 from foretoken.kernels.choosing import Noise, Warp
 from foretoken.prices.measuring import clocked, read_prompt, seconds_of
 
-# the body of Llama 3.2 1B; a small vocabulary, so that what is measured is the body
+# the body of Llama 3.2 1B, with a small vocabulary so that the body's cost dominates
 SHAPE: dict[str, Any] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -82,7 +82,7 @@ print(seconds, resident() - before)
 
 
 def write_checkpoint(folder: Path, layers: int) -> int:
-    """A checkpoint of the shape with random weights; returns the bytes of its weights."""
+    """Write a checkpoint of the shape with random weights; returns the bytes of its weights."""
     raw = {**SHAPE, "num_hidden_layers": layers}
     (folder / "config.json").write_text(json.dumps(raw), encoding="utf-8")
     numbers = (torch.randn(1 << 22) * 0.02).bfloat16()
@@ -97,21 +97,21 @@ def write_checkpoint(folder: Path, layers: int) -> int:
 
 
 def seconds_on(cache: Cache, run: Callable[..., object], *given: object) -> float:
-    """Seconds of what places rows behind a cache, which are taken off again."""
+    """Seconds of a call that places rows behind a cache; the rows are discarded afterwards."""
     seconds = clocked(partial(run, *given))
     cache.discard()
     return seconds
 
 
 def one_pass(decoder: Decoder, cache: Cache, rows: int) -> float:
-    """Seconds of a pass, what its rows choose with it."""
+    """Seconds of a pass, its rows' choices included."""
     return seconds_on(cache, decoder.run, chain(cache, [5] * rows))
 
 
 def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int) -> list[dict[str, Any]]:
-    """Seconds of whole passes, the rows' tokens chosen, after a short prompt."""
+    """Times of whole passes after a short prompt, their rows' choices included."""
     target = load(folder, draft="none", weights=weights).target
-    size -= target.weights.embedding.nbytes  # of which a pass reads a row a token
+    size -= target.weights.embedding.nbytes  # a pass reads only one row of the embedding per token
     cache = read_prompt(target, 100)
     timed = in_turn({n: some(partial(one_pass, target, cache, n)) for n in ROWS}, rounds, ceiling)
     one = timed[1].median
@@ -122,7 +122,7 @@ def passes(folder: Path, weights: str, ceiling: Ceiling, size: int, rounds: int)
 
 
 def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
-    """How fast one row reads a long cache: the layers with it, less the layers without."""
+    """How fast one row reads a long cache: the layers' time with it, minus their time with a short one."""
     target = load(folder, draft="none", weights="mapped").target
     config = target.config
     cache, short = target.new_cache(), read_prompt(target, 2)
@@ -139,7 +139,7 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
 
 
 def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
-    """Seconds of one choice from a row of logits, and of the best 16, with noise, on one thread."""
+    """Microseconds of one choice from a row of logits, and of the best 16, with noise, on one thread."""
     results = []
     for vocabulary, (cut, warp), count in product(VOCABULARIES, WARPS.items(), (1, 16)):
         logits = (3 * np.random.default_rng(0).standard_normal(vocabulary)).astype(np.float32)
@@ -152,7 +152,7 @@ def choices(isa: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def prefill(folder: Path, lengths: Sequence[int], rounds: int) -> list[dict[str, Any]]:
-    """Reading a prompt beside transformers on the same weights."""
+    """Seconds to read a prompt, beside transformers on the same weights."""
     ours, theirs = load(folder, draft="none", weights="copied"), _transformers(folder)
     forward = torch.inference_mode()(theirs.forward)
     results = []
@@ -166,7 +166,7 @@ def prefill(folder: Path, lengths: Sequence[int], rounds: int) -> list[dict[str,
 
 
 def one_token(folder: Path, rounds: int) -> dict[str, Any]:
-    """Plain decoding beside transformers: seconds a token after a prompt of 100, the prompt's time taken off."""
+    """Plain decoding beside transformers: seconds per token after a prompt of 100 tokens, without the prompt's time."""
     ours, theirs = load(folder, draft="none", weights="mapped"), _transformers(folder)
     ids = torch.full((1, 100), 7)
     theirs.generation_config.pad_token_id, theirs.generation_config.eos_token_id = 0, None
@@ -188,7 +188,7 @@ def _transformers(folder: Path) -> Any:
 
 
 def loading(folder: Path, size: int) -> list[dict[str, Any]]:
-    """Seconds of loading and resident memory after some tokens, each in a process of its own, after its imports."""
+    """Seconds of loading, and resident memory after some tokens; each in its own process, after its imports."""
     results = []
     for weights in ("mapped", "copied"):
         for _ in range(2):  # the first one fills the page cache
@@ -207,7 +207,7 @@ def _layers(target: Decoder, cache: Cache) -> float:
 
 @contextmanager
 def checkpoint(layers: int) -> Iterator[tuple[Path, int, dict[str, Any]]]:
-    """Within it, a checkpoint in a folder: the folder, the bytes of its weights, and what a record says of both."""
+    """A context that holds a checkpoint: its folder, the bytes of its weights, and what a record says about both."""
     with tempfile.TemporaryDirectory() as name:
         size = write_checkpoint(Path(name), layers)
         model = {**SHAPE, "num_hidden_layers": layers, "bytes": size}
@@ -215,7 +215,7 @@ def checkpoint(layers: int) -> Iterator[tuple[Path, int, dict[str, Any]]]:
 
 
 def add_layers_and_rounds(parser: argparse.ArgumentParser) -> None:
-    """The options of what is measured on such a checkpoint."""
+    """Add the options of measurements on such a checkpoint."""
     layers = SHAPE["num_hidden_layers"]
     parser.add_argument("--layers", type=int, default=layers, help="of the model that is measured (%(default)s)")
     parser.add_argument("--rounds", type=int, default=9, help="turns of each; medians are given (%(default)s)")

@@ -12,11 +12,11 @@ from foretoken.common.provenance import isa_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Places = list[tuple[int, int, dict[str, Any]]]  # runs, each with the place of its draft and of its temperature
-_ASIDE = (-0.12, 0.0, 0.12)  # of a position, by draft
+Places = list[tuple[int, int, dict[str, Any]]]  # runs, each with the indices of its draft and temperature
+_ASIDE = (-0.12, 0.0, 0.12)  # offsets from a position, by draft
 _SHADES = (1.0, 0.55, 0.3)  # of bars, by temperature
 _DASHES = ("-", "--", ":")  # of lines, by temperature
-_DASHED: dict[str, Any] = {"color": FAINT, "linewidth": 1, "linestyle": "--"}  # what something is measured by
+_DASHED: dict[str, Any] = {"color": FAINT, "linewidth": 1, "linestyle": "--"}  # reference lines
 
 
 def draw(path: str | Path, record: dict[str, Any]) -> None:
@@ -67,7 +67,7 @@ def _positions(axes: Axes, places: Places) -> None:
     drafted = [each for each in places if each[2]["drafts"] and each[2]["accepted_per_position"]]
     for number, (draft, at, run) in enumerate(drafted):
         shares = [count / run["drafts"] for count in run["accepted_per_position"]]
-        aside = _ASIDE[number % len(_ASIDE)]  # lines may lie on each other: mxfp4 alone and with lookup
+        aside = _ASIDE[number % len(_ASIDE)]  # lines may coincide: mxfp4 alone and with lookup
         where = [position + aside for position in range(1, len(shares) + 1)]
         (line,) = axes.plot(where, shares, _DASHES[at % len(_DASHES)], label=f"{run['draft']}, {_temperature(run)}")
         line.set(color=style(draft)[0], marker=style(draft)[1], markersize=4)
@@ -79,7 +79,7 @@ def _positions(axes: Axes, places: Places) -> None:
 
 
 def _ceiling(axes: Axes, places: Places, bandwidth: float | None) -> None:
-    """Tokens a second by the bytes that a token costs; the line is what memory allows."""
+    """Tokens per second by bytes per token; the line is what memory allows."""
     sizes = [run["bytes_per_token"] / 1e9 for *_, run in places]
     for (draft, at, run), gigabytes in zip(places, sizes, strict=True):
         colour, mark = style(draft)

@@ -1,4 +1,4 @@
-"""Records of measurements, read again: what a report needs of them is checked before any of it is used."""
+"""Reads records of measurements; what a report needs is checked before any of it is used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _DECODE = {"versions": "dict[str, Any]", "weights": "str", "model_bytes": "int",
 _DECODE |= {"read_bandwidth_gb_per_s": "float | None"}
 _PEERS = {"promise": "str", "peers": "dict[str, Any]", "rows": "list"}
 _MEASURED = dict.fromkeys(("ms_per_token", "ms_per_token_with_prompt", "tokens_per_second", "like_ours"), "float")
-_MEASURED |= {"equal_to_ours": "int", "times_our_plain": "float"}  # what a row that ran has in numbers
+_MEASURED |= {"equal_to_ours": "int", "times_our_plain": "float"}  # the numbers of a row that ran
 
-# of a run, what records of before it was counted lack
+# fields of a run that older records lack
 _LATER = tuple(field.name for field in fields(Run) if field.default is None)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A record of `bench decode` or `bench peers`, with what a report reads in place. Raises InputError."""
+    """A record of `bench decode` or `bench peers`, with everything that a report reads. Raises InputError."""
     record = read_json(path, "name a record of a measurement")
     if not isinstance(record, dict) or record.get("kind") not in KINDS:
         kind = record.get("kind") if isinstance(record, dict) else None

@@ -1,6 +1,6 @@
-"""Records of measurements as Markdown, which is also what a terminal shows: a section a model, a table a temperature.
+"""Records of measurements as Markdown, also shown on a terminal: a section per model, a table per temperature.
 
-Only what was measured on one machine, at one commit, is put side by side.
+Only measurements on one machine, at one commit, are put side by side.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from foretoken.bench.statistics import FEWEST
 from foretoken.common.progress import size
 from foretoken.errors import InputError
 
-POSITIONS = 8  # of a draft that are shown
-_MOST = 1.05  # of what memory allows: more cannot be, if memory was as fast as it was measured
-_OFTEN = 10  # generations of a hundred with slow memory
+POSITIONS = 8  # positions of a draft that are shown
+_MOST = 1.05  # of what memory allows: a larger share means that memory was faster than measured
+_OFTEN = 10  # generations in a hundred with slow memory
 # what two records of one measurement have in common
 _ASKED = ("kind", "model", "model_sha256", "suite", "max_new_tokens", "drafts", "temperatures", "dtype", "weights")
 
 
 def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, str] | None = None) -> list[str]:
-    """The lines of a report of records, each with the place it was read from; `pictures` are shown with theirs.
+    """The lines of a report on records, each given with its file; `pictures` are shown with their records.
 
-    Raises InputError if they are of different machines or commits.
+    Raises InputError if the records are of different machines or commits.
     """
     _expect_comparable(records)
     first = records[0][1]
@@ -45,7 +45,7 @@ def report(records: Sequence[tuple[Path, dict[str, Any]]], pictures: dict[Path, 
 
 
 def _expect_comparable(records: Sequence[tuple[Path, dict[str, Any]]]) -> None:
-    """Refuse records that were not measured on one machine at one commit: what differs could be either."""
+    """Refuse records of different machines or commits: either could cause a difference."""
     path, first = records[0]
     for other_path, other in records[1:]:
         commit = first["commit"]
@@ -95,12 +95,12 @@ def _by_temperature(record: dict[str, Any]) -> dict[float, list[dict[str, Any]]]
 
 
 def lines(record: dict[str, Any]) -> list[str]:
-    """What a terminal shows of a measurement that has just ended: its section, and what was the fastest."""
+    """What a terminal shows after a measurement: the record's section and the fastest draft."""
     return list(map(shown, [where(record), "", *section(record)[:-1], *_best(record)]))
 
 
 def table(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """The runs of one temperature."""
+    """The table of the runs at one temperature."""
     sure = how_sure(min(run["prompts"] for run in runs))
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "draft": lambda run: str(run["draft"]),
@@ -131,7 +131,7 @@ def _about(record: dict[str, Any]) -> str:
 
 
 def _disturbed(record: dict[str, Any]) -> list[str]:
-    """A warning where something else ran meanwhile: memory was slow, or slower when it was measured than in between."""
+    """A warning if something else ran meanwhile: memory was slow, or slower when measured than in between."""
     shares = [run["share_of_ceiling"] for run in record["runs"] if run["share_of_ceiling"] is not None]
     slow = record.get("slow_memory_percent")
     if max(shares, default=0) <= _MOST and not (is_number(slow) and slow > _OFTEN):
@@ -172,7 +172,7 @@ def _positions(runs: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _best(record: dict[str, Any]) -> list[str]:
-    """What to use here, in a sentence a temperature: the draft with the largest speed-up that is surely one."""
+    """The draft to use, one sentence per temperature: the largest speed-up whose interval is above 1."""
     lines = [""]
     for temperature, runs in _by_temperature(record).items():
         same = [run for run in runs if run["identical"]]

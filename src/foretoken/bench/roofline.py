@@ -1,8 +1,8 @@
-"""Shows a record of `foretoken bench kernels`: a table; the bandwidth that kernels reach by the rows of a pass, and a
-roofline, as pictures.
+"""Shows a record of `foretoken bench kernels`: a table, and pictures of the bandwidth by the rows of a pass and of a
+roofline.
 
-The two pictures are figures 7 and 8 of ML-SpecQD (Georganas et al. 2025), of this machine. A kernel's roof is what it
-computes with weights in the cache; where that lies below the line of the bandwidth, memory is not what holds it up.
+The two pictures are figures 7 and 8 of ML-SpecQD (Georganas et al. 2025), for this machine. A kernel's roof is its
+speed with weights in the cache. Where the roof is below the bandwidth's line, memory does not limit the kernel.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
 
 
 def lines(record: dict[str, Any]) -> list[str]:
-    """A table: kernels and shapes down, rows across, the share of the bandwidth in each place."""
+    """A table of the share of the bandwidth: a line per kernel and shape, a column per number of rows."""
     machine, (low, high) = record["machine"], record["read_bandwidth_range_gb_per_s"]
     threads, speed = many(machine["threads"], "thread"), f"{record['read_bandwidth_gb_per_s']} GB/s ({low} to {high})"
     sizes = sorted({result["n"] for result in record["results"]})

@@ -1,4 +1,4 @@
-"""What a measurement of decoding says in the end: one `Run` a draft and temperature, from its samples."""
+"""The results of a measurement of decoding: one `Run` per draft and temperature, from its samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from foretoken.bench.samples import Sample, added, summed
 from foretoken.bench.statistics import PLAIN, by_prompt, parting, times_as_fast, with_interval
 
-KIND = "decode"  # of a record of such runs
+KIND = "decode"  # the kind of a record of such runs
 _COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 
 
@@ -18,15 +18,15 @@ _COUNTS = ("drafts", "draft_tokens", "accepted_tokens")
 class Run:
     """One draft at one temperature. Speeds are medians over prompts of each prompt's median over repeats.
 
-    tokens_per_second: of decoding alone, without the prompt and the first token, which its pass gives; with_prefill:
-    with both. speedup: by how much a token's time is shorter than in plain decoding of the same prompt in the same
-    repeat; the interval holds it at 95 % (bootstrap over prompts). speedup_of_total, speedup_with_prefill: the same of
-    all prompts together, without their reading and with it, the median over repeats: there slow prompts count for more.
-    mean_acceptance_length: tokens a check of the target, the bonus token counted. bytes_per_token: what the decoders of
-    target and drafts read of their weights for it; cache_bytes_per_token: what they read and write of keys and values;
-    flops_per_token: what they compute, as `foretoken.decoder.cost` counts. share_of_ceiling: of the speed that reading
-    the weights' bytes allows at the bandwidth measured beside. identical: whether every text is the plain one, token
-    for token; first_difference: where not. What is None by default, records of before it was counted do not have.
+    tokens_per_second: of decoding alone, without the prompt and the first token, which the prompt's pass gives;
+    with_prefill: with both. speedup: how many times as fast a token is as in plain decoding of the same prompt in the
+    same repeat; the interval holds it at 95 % (bootstrap over prompts). speedup_of_total, speedup_with_prefill: the
+    same for all prompts together, without and with their reading, the median over repeats; slow prompts count for more.
+    mean_acceptance_length: tokens per check of the target, the bonus token counted. bytes_per_token: weights that the
+    decoders of target and drafts read per token; cache_bytes_per_token: keys and values that they read and write;
+    flops_per_token: what they compute, as `foretoken.decoder.cost` counts. share_of_ceiling: share of the speed that
+    reading the weights' bytes allows at the bandwidth measured beside. identical: whether every text equals the plain
+    one, token for token; first_difference: where it does not. Older records lack the fields that are None by default.
     """
 
     draft: str
@@ -56,7 +56,7 @@ class Run:
 
 
 def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run | None:
-    """A draft's run; None where no prompt had a second token, so that there is no speed."""
+    """A draft's run; None if no prompt had a second token, because then there is no speed."""
     plain = {(s.prompt, s.repeat): s for s in samples if (s.draft, s.temperature) == (PLAIN, temperature)}
     every = [s for s in samples if (s.draft, s.temperature) == (draft, temperature)]
     pairs = [(s, plain[s.prompt, s.repeat]) for s in every]
@@ -64,7 +64,7 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
     if not pairs:
         return None
     own = [s for s, _ in pairs]
-    first = [s for s in own if s.repeat == min(other.repeat for other in own)]  # the counts are those of every repeat
+    first = [s for s in own if s.repeat == min(other.repeat for other in own)]  # each repeat has the same counts
     speedup, interval = with_interval(times_as_fast(pairs))
     counts = {name: sum(getattr(s, name) for s in first) for name in ("decoded", "passes", *_COUNTS)}
     decoded, drafted = counts["decoded"], counts["draft_tokens"]
@@ -97,14 +97,14 @@ def summarise(samples: Sequence[Sample], draft: str, temperature: float) -> Run 
 
 
 def _spent(what: str, *samples: Sample) -> float:
-    """Of a part of the cost, that of all levels together."""
+    """One part of the samples' cost, summed over all levels."""
     return sum(cost[what] for sample in samples for cost in sample.cost.values())
 
 
 def _of_total(
     pairs: Sequence[tuple[Sample, Sample]], seconds: Callable[[Sample], float], tokens: Callable[[Sample], int]
 ) -> float:
-    """How many times as fast all prompts together are, a repeat at a time; the median over repeats."""
+    """How many times as fast all prompts of a repeat together are; the median over repeats."""
     ratios = []
     for repeat in {own.repeat for own, _ in pairs}:
         its = [pair for pair in pairs if pair[0].repeat == repeat]
@@ -122,7 +122,7 @@ def _speed(samples: Sequence[Sample], value: Callable[[Sample], float]) -> float
 
 
 def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], ...]:
-    """What each level did: its passes, its share of the time of decoding, its drafts' fate."""
+    """What each level did: its passes, its share of the decoding time, its drafted and accepted tokens."""
     levels = []
     for name, sums in summed(sample.levels for sample in samples).items():
         counts = {key: int(sums[key]) for key in ("passes", "draft_tokens", "accepted_tokens")}
@@ -131,7 +131,7 @@ def _levels(samples: Sequence[Sample], seconds: float) -> tuple[dict[str, Any], 
 
 
 def _first_difference(samples: Sequence[Sample], plain: Mapping[tuple[str, int], Sample]) -> dict[str, Any] | None:
-    """Where a sample's text first leaves that of the first plain one."""
+    """Where a sample's text first differs from its prompt's first plain text."""
     for sample in samples:
         expected = plain[sample.prompt, min(repeat for prompt, repeat in plain if prompt == sample.prompt)]
         for turn, (own, other) in enumerate(zip(sample.tokens, expected.tokens, strict=True)):

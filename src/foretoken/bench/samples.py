@@ -1,7 +1,7 @@
-"""What is measured of one generation, and the journal that keeps it until all are there.
+"""What is measured of one generation, and the journal that keeps the samples until all are there.
 
-A measurement takes minutes to hours, and a terminal is closed quickly: every sample is a line of a file beside the
-record's, from its first moment on. The same command goes on where it was ended.
+A measurement takes minutes to hours, and a terminal is closed quickly. Every sample is therefore written at once, as a
+line of a file beside the record's. The same command continues where it was ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from foretoken.results.completion import Completion
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt, generated once with one draft. `tokens` are those of each turn; seconds and counts are of all turns
-    together; `decoded` tokens came in `decode_seconds`, the first of each turn belongs to the prompt's pass.
-    `levels`: passes, seconds, drafted and accepted tokens by the level's name. `cost`: what decoding cost, without the
-    prompts' reading, by the name of the level whose decoder ran, `target` among them
-    (`protocol.telemetry.Cost`). `answer`: a line of Spec-Bench's, if asked for."""
+    """One generation for a prompt with a draft. `tokens` are those of each turn; seconds and counts are sums over all
+    turns. `decoded` tokens came in `decode_seconds`; the first token of each turn belongs to the prompt's pass.
+    `levels`: passes, seconds, drafted and accepted tokens by the level's name. `cost`: the cost of decoding, without
+    reading the prompts, by the name of the level whose decoder ran, `target` among them
+    (`protocol.telemetry.Cost`). `answer`: a line for Spec-Bench, if asked for."""
 
     draft: str
     temperature: float
@@ -43,14 +43,14 @@ class Sample:
     accepted_tokens: int
     accepted_per_position: tuple[int, ...]
     promise: str
-    bandwidth: float | None = None  # bytes a second, measured before
+    bandwidth: float | None = None  # bytes per second, measured before
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
     cost: dict[str, dict[str, float]] = field(default_factory=dict)
     answer: dict[str, Any] | None = None
 
     @property
     def seconds_per_token(self) -> float:
-        """Of decoding."""
+        """Seconds of decoding per token."""
         return self.decode_seconds / self.decoded
 
     @classmethod
@@ -77,7 +77,7 @@ class Sample:
         return cls(**{**line, "tokens": tokens, "accepted_per_position": positions})
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record, so that its figures can be made again; of the tokens how many each turn had."""
+        """The sample as a record keeps it, so that its figures can be computed again; tokens become counts by turn."""
         return {**rounded(asdict(replace(self, answer=None))), "tokens": [len(turn) for turn in self.tokens]}
 
 
@@ -87,7 +87,7 @@ _SUMS = ("decode_seconds", "prefill_seconds", "passes", "drafts", "draft_tokens"
 
 
 def counted(completions: Sequence[Completion]) -> dict[str, Any]:
-    """What some completions come to, by the names that a sample has for it. The promise is the weakest of theirs."""
+    """The sums over some completions, by a sample's names. The promise is the weakest of theirs."""
     stats = [completion.stats for completion in completions]
     return {
         "decoded": sum(len(completion.tokens) - 1 for completion in completions),
@@ -98,12 +98,12 @@ def counted(completions: Sequence[Completion]) -> dict[str, Any]:
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Counts by position, added up: each sequence may be of another length."""
+    """Sums of counts by position; the sequences may differ in length."""
     return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def summed(counts: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """Counts of levels by their names, added up."""
+    """Sums of the levels' counts, by the levels' names."""
     total: dict[str, dict[str, float]] = {}
     for each in counts:
         for name, its in each.items():
@@ -113,21 +113,21 @@ def summed(counts: Iterable[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 
 
 def journal_of(record: Path) -> Path:
-    """Where the samples of a record are kept until it is there."""
+    """The file that keeps a record's samples until the record is there."""
     return record.with_name(f"{record.name}.part")
 
 
 class Journal:
-    """The samples of a measurement, on disk while it runs: `FILE.part` beside the record FILE, a JSON object a line,
-    the first of which says what is measured. Without a file they are kept in memory alone.
+    """A measurement's samples, on disk while it runs: `FILE.part` beside the record FILE, one JSON object per line.
+    The first line says what is measured. Without a file, the samples are kept in memory alone.
 
-    Raises InputError where the file holds another measurement, or no journal.
+    Raises InputError if the file holds a different measurement, or no journal.
     """
 
     def __init__(self, record: Path | None, asked: dict[str, Any]) -> None:
         self.samples: list[Sample] = []
         self._path = None if record is None else journal_of(record)
-        self._asked: dict[str, Any] = json.loads(json.dumps(asked))  # as it will be read
+        self._asked: dict[str, Any] = json.loads(json.dumps(asked))  # as it comes back from JSON
         self._begun = False
         if self._path is not None and self._path.exists():
             self._resume(self._path)
@@ -141,7 +141,7 @@ class Journal:
         self._append(asdict(sample))
 
     def keep(self, wanted: Callable[[Sample], bool]) -> None:
-        """Keep of the samples those that are wanted."""
+        """Keep only the samples that are wanted."""
         kept = list(filter(wanted, self.samples))
         if len(kept) < len(self.samples) and self._path is not None:
             lines = [{"measuring": self._asked}, *map(asdict, kept)]
@@ -150,7 +150,7 @@ class Journal:
 
     def _resume(self, path: Path) -> None:
         with readable(path, "remove it, or name another record"):
-            *whole, torn = read_bytes(path).split(b"\n")  # a line that was cut short has no end
+            *whole, torn = read_bytes(path).split(b"\n")  # a line that was cut short has no line break
         try:
             read = [json.loads(line) for line in whole]
             was = read[0]["measuring"] if read else None

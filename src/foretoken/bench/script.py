@@ -1,4 +1,4 @@
-"""What the measurements that are modules to run have in common: options, prompts, and a record."""
+"""The common parts of measurements that run as modules: options, prompts, and a record."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from foretoken.text.tokenizer import Tokenizer
 
 
 def add_model_and_suite(parser: argparse.ArgumentParser, new_tokens: int, *, each: str = "prompt") -> None:
-    """The options of what lets a model go on with the prompts of a suite, at most `new_tokens` each if left open."""
+    """Add the options of a measurement that continues a suite's prompts, by at most `new_tokens` each by default."""
     parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
     parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=new_tokens, help=f"of each {each} (%(default)s)")
 
 
 def suite_for(model: str, suite: str, count: int | None = None) -> Suite:
-    """A suite, or its first prompts, as they are asked of a model: by its name, so that nothing else is loaded."""
+    """A suite, or its first prompts, for a model. model: its name, so that only its tokenizer is loaded."""
     return open_suite(suite, Tokenizer.load(resolve(model)), count=count)
 
 
 def first_turns(suite: Suite, model: Model) -> list[tuple[int, ...]]:
-    """What a suite says first, prompt by prompt, as a model's tokenizer divides it."""
+    """The token ids of each prompt's first turn, by a model's tokenizer."""
     return [first_turn(prompt, model.tokenizer) for prompt in suite.prompts]
 
 
 def asked_of(model: str, suite: Suite) -> dict[str, Any]:
-    """What a record says of a model, of what computes it, and of the prompts it is asked."""
+    """A record's fields on a model, the kernels that compute it, and the suite."""
     about = {"name": suite.name, "sha256": suite.sha256}
     return {"kernels": explain().splitlines(), "model": Path(model).name, "suite": about}
 
 
 def drafting(completions: Sequence[Completion]) -> dict[str, Any]:
-    """What a record says of drafts: what became of their tokens, and tokens a check."""
+    """A record's fields on drafts: the fate of their tokens, and tokens per check."""
     counts = counted(completions)
     drafted, accepted, passes = counts["draft_tokens"], counts["accepted_tokens"], counts["passes"]
     return {
@@ -56,8 +56,8 @@ def drafting(completions: Sequence[Completion]) -> dict[str, Any]:
 
 
 def changed(what: str, plain: Sequence[Completion], drafted: Sequence[Completion]) -> dict[str, int]:
-    """How many have other tokens or other logits than plain decoding; what: what a record calls them. They were asked
-    for `hash_logits`."""
+    """How many completions differ from plain decoding in tokens or logits. what: a record's name for completions. All
+    were made with `hash_logits`."""
     pairs = list(zip(plain, drafted, strict=True))
     return {
         f"{what}_with_other_tokens": sum(a.tokens != b.tokens for a, b in pairs),
@@ -68,10 +68,10 @@ def changed(what: str, plain: Sequence[Completion], drafted: Sequence[Completion
 def carry_out(
     name: str, parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Measure, print the record and write it where `--out` says, an option that is added here; returns the record.
+    """Measure, print the record and write it to `--out`, an option that is added here; returns the record.
 
-    Where its numbers come from is looked up before: that is what is running, whatever is committed until it ends. What
-    is refused ends the program, with its `name`.
+    The provenance is taken before the measurement: it is that of the running code, whatever is committed meanwhile. A
+    ForetokenError ends the program, with its `name`.
     """
     parser.add_argument("--out", type=Path, help="write the record here")
     args = parser.parse_args()

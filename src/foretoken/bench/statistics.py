@@ -1,4 +1,4 @@
-"""What measurements in turn have in common: medians by prompt, intervals, where texts part, rounding."""
+"""The common parts of measurements in turn: medians by prompt, intervals, where texts part, rounding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from foretoken.errors import ContractError
 
 PLAIN = "none"  # the draft of plain decoding
 RESAMPLES, CONFIDENCE = 4000, 0.95
-SLOW = 0.8  # of the usual speed of memory: what ran meanwhile was disturbed
-FEWEST = 6  # values, of which the smallest and the largest hold the median at 95 %
+SLOW = 0.8  # of memory's usual speed: what ran at less was disturbed
+FEWEST = 6  # values: from so many on, the smallest and the largest hold the median at 95 %
 
 
 class Decoded(Protocol):
@@ -22,11 +22,11 @@ class Decoded(Protocol):
 
     @property
     def prompt(self) -> str:
-        """What it is called."""
+        """The prompt's name."""
 
     @property
     def seconds_per_token(self) -> float:
-        """Of decoding, without the prompt and the token that comes with it."""
+        """Seconds of decoding per token, without the prompt and the token that comes with it."""
 
 
 Measured = TypeVar("Measured", bound=Decoded)
@@ -38,7 +38,7 @@ def by_prompt(samples: Iterable[Measured], value: Callable[[Measured], float]) -
 
 
 def times_as_fast(pairs: Iterable[tuple[Decoded, Decoded]]) -> dict[str, float]:
-    """How many times as fast the first of each pair is as the other, which decoded the same prompt beside it: each
+    """How many times as fast the first of each pair is as the second, which decoded the same prompt beside it: each
     prompt's median over repeats."""
     return _medians((own.prompt, other.seconds_per_token / own.seconds_per_token) for own, other in pairs)
 
@@ -56,11 +56,11 @@ def with_interval(values: Mapping[str, float]) -> tuple[float, tuple[float, floa
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The interval in which the median of such values lies with `CONFIDENCE`: the middle part of the medians of
-    resamples, as many values each, drawn with replacement (Efron 1979). The same values give the same one.
+    """The interval that holds the median of such values with `CONFIDENCE`: the middle part of the medians of resamples
+    of the same size, drawn with replacement (Efron 1979). The same values always give the same interval.
 
-    Of fewer than `FEWEST` values it is their range, which holds the median less often than that: of one value nothing
-    is known of how far another would be. Raises ContractError without any.
+    For fewer than `FEWEST` values, the interval is their range, which holds the median less often than that: one value
+    does not show how far the next would be. Raises ContractError without values or if one is not finite.
     """
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.ndim != 1 or len(numbers) == 0 or not np.isfinite(numbers).all():
@@ -74,13 +74,13 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
-    """Where two texts part; None where they are one."""
+    """Where two texts part; None if they are equal."""
     at = agreeing(one, other)
     return None if at == len(one) == len(other) else at
 
 
 def parting(own: Sequence[int], plain: Sequence[int]) -> dict[str, Any] | None:
-    """Where a text leaves the plain one: the token there and the plain one, null where a text ended."""
+    """Where a text leaves the plain one: the position and both tokens, null where a text ended; None if equal."""
     at = first_difference(own, plain)
     if at is None:
         return None
@@ -89,7 +89,7 @@ def parting(own: Sequence[int], plain: Sequence[int]) -> dict[str, Any] | None:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers as far as they mean something: five digits."""
+    """A value with its floats rounded to five digits."""
     if isinstance(value, float):
         return float(f"{value:.5g}")
     if isinstance(value, dict):
@@ -98,8 +98,8 @@ def rounded(value: Any) -> Any:
 
 
 def bandwidths(measured: Iterable[float | None]) -> dict[str, Any]:
-    """Of a record: what memory gave meanwhile, in GB/s, its median and its range; and in how many generations of a
-    hundred it gave less than `SLOW` of the median, because something else ran."""
+    """A record's fields on memory meanwhile: the median and the range of its speed in GB/s, and the percentage of
+    generations with less than `SLOW` of the median, because something else ran."""
     known = sorted(each / 1e9 for each in measured if each)
     if not known:
         return dict.fromkeys(("read_bandwidth_gb_per_s", "read_bandwidth_range_gb_per_s", "slow_memory_percent"))

@@ -1,4 +1,4 @@
-"""A target and its drafts, as benchmarks load them: on one copy of the weights, and honest."""
+"""A target and its drafts, as benchmarks load them: on one copy of the weights, and only honest drafts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from foretoken.settings.load import LoadSettings
 
 @dataclass(frozen=True)
 class Settings:
-    """What measurements of decoding are asked. prompts: a suite's name or a file, `count` of them; None: all.
+    """The settings of a measurement of decoding. prompts: a suite's name or a file. count: how many prompts; None: all.
     max_new_tokens: of each turn; None: what the suite allows. Raises SettingError."""
 
     model: str
@@ -39,11 +39,11 @@ class Settings:
     loading: LoadSettings = field(default_factory=LoadSettings)
 
     def __post_init__(self) -> None:
-        expect_counts(self, repeats=1, count=1, max_new_tokens=2)  # of one token there is no speed
+        expect_counts(self, repeats=1, count=1, max_new_tokens=2)  # one token has no speed
         expect_once("draft", list(map(str.strip, self.drafts)))
 
     def opened(self, origin: dict[str, Any]) -> Ready:
-        """What is measured, loaded once all of it was looked at. origin: of `provenance`. Raises ForetokenError."""
+        """Check the settings and load the models. origin: from `provenance`. Raises ForetokenError."""
         target = load_target(self.model, self.drafts, self.loading)
         suite = open_suite(self.prompts, target.plain.tokenizer, count=self.count)
         new_tokens = self.max_new_tokens or suite.max_new_tokens
@@ -61,8 +61,8 @@ class Settings:
 
 @dataclass(frozen=True)
 class Ready:
-    """A measurement that can begin. tokens: of each prompt's first turn, by its id. models: by their drafts, plain
-    decoding first. about: as a record has it."""
+    """A measurement that can begin. tokens: the ids of each prompt's first turn, by the prompt's id. models: by draft,
+    plain decoding first. about: the fields of a record."""
 
     suite: Suite
     tokens: dict[str, tuple[int, ...]]
@@ -73,24 +73,24 @@ class Ready:
 
 @dataclass(frozen=True)
 class Target:
-    """A model that is loaded once, and decodes without a draft or with any. drafts: those that were named before, by
-    what they are called: `drafts[name]` is how one is written."""
+    """A model that is loaded once and decodes with or without drafts. drafts: what each named draft is, as a user
+    writes it, by the draft's name."""
 
     plain: Model
     drafts: dict[str, str]
     loaded: Loaded = field(default_factory=Loaded)  # one copy of each level's weights
 
     def with_drafts(self) -> tuple[dict[str, Model], list[dict[str, Any]]]:
-        """The model with each draft, by its name, plain decoding first; and what the levels are that were loaded."""
+        """The model with each draft, by the draft's name, plain decoding first; and what the loaded levels are."""
         models = {PLAIN: self.plain}
         for name, draft in self.drafts.items():
             models[name] = with_draft(self.plain, draft, loaded=self.loaded)
-        gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
+        gc.freeze()  # what loading left stays: a garbage collection over it takes as long as dozens of tokens
         return models, _about_levels(self.loaded)
 
     def model(self, draft: str, *, cache: bool = True) -> Model:
-        """The model with a draft; one that would not be honest is refused. A low-bit copy is made once, whether a chain
-        or a fractal draft is made of it: these two never stand in one ladder."""
+        """The model with a draft; a draft that would not be honest is refused. A low-bit copy is made once for chains
+        and fractal drafts, because these two never stand in one ladder."""
         expect_honest(draft, self.plain.settings, self.plain.folder)
         known = len(self.loaded)
         model = with_draft(self.plain, draft, loaded=self.loaded, cache=cache)
@@ -108,10 +108,7 @@ class Target:
 
 
 def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Target:
-    """A model, when all drafts that it is to be measured with have been looked at; plain decoding needs not be named.
-
-    Raises what `load` raises, and DraftSpecError for a draft that would not be honest.
-    """
+    """Load a model after checking all drafts that it is measured with; plain decoding need not be named."""
     named: dict[str, str] = {}
     for draft in map(str.strip, drafts):
         if draft != PLAIN:
@@ -134,10 +131,9 @@ def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
 
 
 def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tuple[int, ...]]:
-    """The token ids of every prompt's first turn, by its id. Refuses, before hours of work, what would end it: text
-    that the model cannot read, tokens that it does not know, no room for so many new ones, a conversation that is not
-    in text.
-    Raises InputError."""
+    """The token ids of every prompt's first turn, by the prompt's id. Refuses at once what would end hours of work:
+    text that the model cannot read, tokens that it does not know, no room for so many new tokens, a conversation in
+    token ids. Raises InputError."""
     prompts = {}
     for prompt in suite.prompts:
         if len(prompt.turns) > 1 and not all(isinstance(turn, str) for turn in prompt.turns):
@@ -156,7 +152,7 @@ def expect_prompts(suite: Suite, model: Model, new_tokens: int) -> dict[str, tup
 
 
 def called(draft: str) -> str:
-    """A draft's name in records: as it is written, but of folders only the last part, as of a model."""
+    """A draft's name in records: as it is written, but with only the last part of a folder's path."""
     return ",".join(map(_level_called, draft.split(",")))
 
 
@@ -168,7 +164,7 @@ def _level_called(level: str) -> str:
 
 
 def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
-    """What stands behind each level: its format, how that was made, whose weights they are."""
+    """What each level is: its format, how the format was made, whose weights they are."""
     about = []
     for (name, folder, format, inputs, _), level in loaded.items():
         copy = level.copy
@@ -187,7 +183,7 @@ def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
 
 
 def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:
-    """What a record says of a model and of the machine that it runs on. origin: of `provenance`."""
+    """A record's fields on a model and on the machine that runs it. origin: from `provenance`."""
     from foretoken.kernels import native
 
     rehearsal = honest.about(model.folder)

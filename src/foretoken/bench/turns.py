@@ -1,4 +1,4 @@
-"""Whatever reads weights, timed in turn beside the memory that it reads: what slows the machine slows all of it."""
+"""Times runs that read weights, in turn, each beside the speed of memory: what slows the machine slows all of them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds of each time that counted, and what memory gave just before it, in bytes a second."""
+    """Seconds of each run that counted, and memory's speed just before it, in bytes per second."""
 
     seconds: list[float] = field(default_factory=list)
     bandwidths: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
-        """Seconds."""
+        """The median, in seconds."""
         return statistics.median(self.seconds)
 
     @property
@@ -32,12 +32,12 @@ class Timed:
         return round(1e3 * self.median, 2)
 
     def share(self, size: float) -> float:
-        """The share of the bandwidth at which so many bytes were read: the median."""
+        """The median share of the bandwidth at which `size` bytes were read."""
         pairs = zip(self.seconds, self.bandwidths, strict=True)
         return round(statistics.median(size / seconds / bandwidth for seconds, bandwidth in pairs), 3)
 
     def figures(self, size: float, share: str = "fraction_of_ceiling") -> dict[str, Any]:
-        """As they stand in a record. share: what it is called there."""
+        """The fields of a record. share: the name of the share there."""
         return {"milliseconds": self.milliseconds, share: self.share(size)}
 
 
@@ -47,9 +47,9 @@ def in_turn(
     ceiling: Ceiling,
     progress: Callable[[float], None] = lambda share: None,
 ) -> dict[Key, Timed]:
-    """Each run in every round, the bandwidth measured before it.
+    """Time each run in every round, with the bandwidth measured before it.
 
-    runs: each gives the seconds of a turn that count. progress: hears the share that is done.
+    runs: each returns the seconds of a turn that count. progress: called with the share that is done.
     """
     timed = {key: Timed() for key in runs}
     turns = {key: lambda run=run: (ceiling.measure(), list(run())) for key, run in runs.items()}
@@ -61,10 +61,10 @@ def in_turn(
 
 
 def some(run: Callable[[], float], count: int = 1, uncounted: int = 0) -> Callable[[], list[float]]:
-    """A turn of what tells its seconds: so many times, after some that do not count."""
+    """A turn of a run that returns its seconds: `count` times, after `uncounted` times that do not count."""
     return lambda: [run() for _ in range(uncounted + count)][uncounted:]
 
 
 def memory_speed(timed: Iterable[Timed]) -> dict[str, Any]:
-    """What memory gave meanwhile, as it stands in a record."""
+    """A record's fields on the speed of memory meanwhile."""
     return bandwidths(bandwidth for its in timed for bandwidth in its.bandwidths)

@@ -1,9 +1,9 @@
 """Low-bit copies of a model in files: checkpoints of their own, written once and read at every load.
 
-quantise     writes one, a few rows at a time
-checkpoint   what a checkpoint that we write consists of
-tensors      a safetensors file whose tensors come in pieces
-place        a folder that is there whole or not at all
-fingerprint  whose copy it is
-beside       the copy that lies beside its model, which drafts for it
+quantise     writes a copy, a few rows at a time
+checkpoint   the parts of a checkpoint that Foretoken writes
+tensors      a safetensors file whose tensors are written in pieces
+place        a folder that is written whole or not at all
+fingerprint  recognises the model of a copy
+beside       the copy beside its model, which drafts for it
 """

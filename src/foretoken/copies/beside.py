@@ -1,4 +1,4 @@
-"""The copy that lies beside its model: read instead of being made at every load."""
+"""The low-bit copy beside its model, which is read instead of being made at every load."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from foretoken.formats.weight import QuantisedWeight
 
 log = logging.getLogger(__name__)
 
-_OF_FILES = (CheckpointError, ModelNotFoundError, UnsupportedModelError)  # not that memory is lacking
+_OF_FILES = (CheckpointError, ModelNotFoundError, UnsupportedModelError)  # but not a lack of memory
 
 
 @dataclass(frozen=True)
 class About:
-    """What config.json says of the low-bit copy beside it. source: the fingerprint of the model that it was made of."""
+    """A low-bit copy, by its config.json. source: the fingerprint of the model that the copy was made of."""
 
     folder: Path
     format: Format
@@ -31,18 +31,18 @@ class About:
     source: object
 
     def is_of(self, folder: Path, config: DecoderConfig) -> bool:
-        """Whether it was made of the model in a folder, with this configuration."""
+        """Whether the copy was made of the model in a folder, which has this configuration."""
         return self.source is not None and config.low_bit is None and self.source == fingerprint(folder, config)
 
 
 def place_beside(folder: Path, format: Format) -> Path:
-    """Where the copy of a model in a format lies: `llama-int4-g64` beside `llama`."""
+    """The folder of a model's copy in a format: `llama-int4-g64` beside `llama`."""
     folder = Path(os.path.abspath(folder))
     return folder.parent / f"{folder.name}-{format.label}"
 
 
 def describe(place: Path) -> About | None:
-    """What a checkpoint says of itself; nothing, if it is in no low-bit format."""
+    """The description of a low-bit checkpoint; None for a checkpoint in no low-bit format."""
     raw = read_json(place / "config.json")
     format, about = parse_config(raw).low_bit, raw.get("quantization_config")
     if format is None or not isinstance(about, dict):
@@ -53,14 +53,15 @@ def describe(place: Path) -> About | None:
 def read(
     about: About, config: DecoderConfig, threads: int | None = None, *, own: Collection[int] = ()
 ) -> dict[str, QuantisedWeight]:
-    """The low-bit weights of a copy by the name of their layer, in memory of their own. config: the model's; own:
+    """The low-bit weights of a copy, by the names of their layers, in memory of their own. config: the model's; own:
     layers that stay the model's."""
     low_bit = replace(config, low_bit=about.format)
     return copied_codes(about.folder, low_bit, instead=INSTEAD, without=own, threads=threads)
 
 
 def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | None:
-    """A copy of a model that lies beside it in another format, the same with another group first."""
+    """A copy beside a model's folder, in a format other than `format`; None without one. Copies that differ only in the
+    group come first."""
     others = [
         Format(name, usual.bits, group)
         for name, usual in sorted(FORMATS.items(), key=lambda item: item[0] != format.name)
@@ -81,10 +82,10 @@ def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | N
 def find(
     folder: Path, config: DecoderConfig, format: Format, threads: int | None = None, *, own: Collection[int] = ()
 ) -> tuple[About, dict[str, QuantisedWeight]] | None:
-    """The copy beside a model's folder, if there is one, and what it holds. config: the model's; own: layers that stay
-    the model's.
+    """The copy beside a model's folder, and its low-bit weights; None without a copy. config: the model's; own: layers
+    that stay the model's.
 
-    One that is of other weights or of another format, or damaged, is none, and a warning says so.
+    A copy of other weights, in a different format or damaged, is not used, and a warning says why.
     """
     place = place_beside(folder, format)
     if config.low_bit is not None or not os.path.isfile(place / "config.json"):

@@ -1,4 +1,4 @@
-"""What a checkpoint that we write consists of: shards and their index, the configuration, files beside the weights."""
+"""The parts of a checkpoint that we write: shards and their index, the configuration, files beside the weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from foretoken.decoder.shards import INDEX
 from foretoken.formats.weight import Part
 from foretoken.text.tokenizer import TOKENIZER_FILES
 
-SHARD = 5_000_000_000  # bytes of a file at most, but for a tensor that is larger, as Hugging Face divides checkpoints
-_KEPT = (  # beside the weights
+SHARD = 5_000_000_000  # the most bytes of a file, unless one unit is larger, as Hugging Face divides checkpoints
+_KEPT = (  # files beside the weights
     "generation_config.json",
     *TOKENIZER_FILES,
     "added_tokens.json",
@@ -22,23 +22,23 @@ _KEPT = (  # beside the weights
     "chat_template.jinja",
     "chat_template.json",
 )
-FILES = frozenset((*_KEPT, "config.json", INDEX))  # of such a checkpoint, beside those of tensors
+FILES = frozenset((*_KEPT, "config.json", INDEX))  # the names of a checkpoint's files without tensors
 
-Unit = dict[str, Part]  # tensors, by name, that lie in one file
+Unit = dict[str, Part]  # tensors, by name, that must be in one file
 
 
 def size_of(part: Part) -> int:
-    """Bytes."""
+    """The bytes of a tensor."""
     return prod(part.shape) * part.dtype.itemsize
 
 
 def kept(folder: Path) -> list[str]:
-    """The files of a checkpoint that go with its weights as they are."""
+    """The files of a checkpoint that are copied with its weights, unchanged."""
     return [name for name in _KEPT if (folder / name).is_file()]
 
 
 def divided(units: Mapping[str, Unit], most: int) -> tuple[dict[str, Unit], ...]:
-    """The units of each shard, in their order, `most` bytes of them if that is more than one."""
+    """The units of each shard, in order: at most `most` bytes in each shard, or one larger unit."""
     shards: list[dict[str, Unit]] = [{}]
     size = 0
     for name, unit in units.items():
@@ -52,14 +52,14 @@ def divided(units: Mapping[str, Unit], most: int) -> tuple[dict[str, Unit], ...]
 
 
 def file_names(count: int) -> list[str]:
-    """Of so many shards."""
+    """The names of `count` shards."""
     if count == 1:
         return ["model.safetensors"]
     return [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
 
 
 def index(shards: Sequence[Mapping[str, Unit]]) -> dict[str, object]:
-    """What says which file holds which tensor."""
+    """The index, which names the file of each tensor."""
     mapping = {
         name: file
         for file, shard in zip(file_names(len(shards)), shards, strict=True)
@@ -71,7 +71,7 @@ def index(shards: Sequence[Mapping[str, Unit]]) -> dict[str, object]:
 
 
 def write_json(path: Path, value: dict[str, object]) -> None:
-    """A new file, on the disk when this returns."""
+    """Write a new file. It is on the disk when this returns."""
     with open(path, "x", encoding="utf-8") as file:
         json.dump(value, file, indent=2)
         file.write("\n")

@@ -1,4 +1,4 @@
-"""Whose copy it is."""
+"""The fingerprint of a model, by which its copies are recognised."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from foretoken.decoder.loading import mapped_tensors
 from foretoken.decoder.shapes import expected_shapes
 
 _PIECE = 4096  # bytes
-# what says how weights are put together. Positions, context and end tokens may be set differently for the same weights,
-# and a copy takes them from its model
+# the structure of a model. Positions, context and end tokens may be set differently for the same weights, and a copy
+# takes these from its model
 _FIELDS = (
     "model_type",
     "vocab_size",
@@ -29,14 +29,14 @@ _FIELDS = (
 
 
 def fingerprint(folder: Path, config: DecoderConfig) -> str:
-    """A SHA-256 in hexadecimal digits, of how the weights of a checkpoint are put together, of each tensor's name, type
-    and shape, and of 4096 bytes at its beginning, in its middle and at its end.
+    """A SHA-256, in hexadecimal digits, of a model's structure, of each tensor's name, type and shape, and of 4096
+    bytes at the beginning, in the middle and at the end of each tensor.
 
-    It is to tell that a copy belongs to a model: that the model has not been trained further or exchanged since, which
-    changes nearly every number of it. It is no proof: who changes a few numbers between those that are looked at gets
-    the same one, and a draft that accepts less. What would prove it is a hash of every byte, for which all of the model
-    would have to be read at every load; and a copy that is not the model's costs time only, never a token. How tensors
-    are divided among files makes no difference.
+    The fingerprint shows that a copy belongs to a model: that the model was not trained further or replaced since,
+    which changes nearly every number. It is no proof: if only numbers between the hashed bytes have changed, the
+    fingerprint stays the same, and fewer draft tokens are accepted. A proof would hash every byte, and so read the
+    whole model at every load. And a copy of the wrong model costs only time: it changes no token. How tensors are
+    divided among files makes no difference.
     """
     digest = hashlib.sha256(json.dumps({name: getattr(config, name) for name in _FIELDS}).encode())
     tensors = mapped_tensors(folder, config)

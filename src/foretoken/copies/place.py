@@ -19,16 +19,17 @@ from foretoken.errors import ForetokenError, InputError, ModelError, quoted
 if os.name != "nt":
     import fcntl
 
-# Beside a place, while a copy is made: `new`, which gets the place's name; `old/NAME`, what had that name until then;
-# `gone`, what nobody needs any more. Its process has it locked. It is called .new until it has.
+# The work folder beside a place, while a copy is made. It holds `new`, which gets the place's name at the end;
+# `old/NAME`, which had that name before; and `gone`, which is to be removed. The process that writes locks it. Until it
+# is locked, its name ends in .new.
 _WORK = ".foretoken-{}.partial"
-_YOUNG = 60  # seconds that a folder which is called .new may need for its lock
+_YOUNG = 60  # seconds after which a folder called .new counts as left by a killed run
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is written: in messages, in short and in full, and `is_one`, which says of a config.json what its checkpoint
-    is, such as "a copy in int8", or None if it is no such thing."""
+    """What is written. name, full_name: for messages. is_one: describes the checkpoint of a config.json, such as
+    "a copy in int8"; None for a checkpoint that is not of this kind."""
 
     name: str
     full_name: str
@@ -46,8 +47,8 @@ COPY = Kind("copy", "low-bit copy of a model", _quantised_as)
 
 
 def expect_place(out: Path, *, replace: bool, ours: Container[str], kind: Kind = COPY) -> None:
-    """Refuse a place where no folder for a copy (or what `kind` is) can be made. With `replace`, there may be one that
-    we wrote, with files of our names (`ours`) and no others. Raises InputError."""
+    """Raise InputError for a place where no folder for a copy (or another `kind`) can be made. With `replace`, the
+    place may hold such a folder of ours, with no files but shards and those in `ours`."""
     place = behind_links(out)
     try:
         place.stat()
@@ -93,13 +94,13 @@ def _said_of(folder: Path, kind: Kind) -> str | None:
 
 
 def free_bytes(out: Path) -> int:
-    """What the disk of a place has free."""
+    """The free bytes on the disk of a place."""
     return shutil.disk_usage(existing(behind_links(out).parent)).free
 
 
 def tidy(out: Path) -> None:
-    """Put right what killed runs left beside a place: what they were replacing gets its name back, where nothing else
-    has it, and the rest is removed."""
+    """Clean up what killed runs left beside a place: a folder that was being replaced gets its name back, if nothing
+    else has the name, and the rest is removed."""
     parent = behind_links(out).parent
     with suppress(OSError, ValueError):
         for work in parent.glob(_WORK.format("*")):
@@ -116,10 +117,10 @@ def tidy(out: Path) -> None:
 
 @contextmanager
 def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind = COPY) -> Iterator[Path]:
-    """Within it, a new folder under another name, which gets the name of `out` at the end.
+    """Yields a new folder with a temporary name, which is renamed to `out` at the end.
 
-    If anything breaks off, nothing of it stays, and what was there does. Raises InputError where the disk fails, and
-    where something has come to lie at `out` meanwhile that `expect_place` refuses.
+    If anything fails before, the new folder is removed, and what was at `out` stays. Raises InputError if the disk
+    fails, or if something has appeared at `out` meanwhile that `expect_place` refuses.
     """
     place = behind_links(out)
     work = place.with_name(_WORK.format(uuid.uuid4().hex))
@@ -137,7 +138,7 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
             finally:
                 _take_away(work)
         _sync(place.parent)
-    except ForetokenError:  # some of them are OSErrors
+    except ForetokenError:  # some of these are OSErrors
         raise
     except OSError as reason:
         advice = f"{more_room(reason)}name a folder elsewhere"
@@ -148,8 +149,8 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
 
 
 def _put(work: Path, place: Path) -> None:
-    """Give the new folder its name. Two folders cannot be exchanged in one step everywhere: who is killed between the
-    first two has no folder at the place, and `tidy` puts the old one back."""
+    """Give the new folder its name. Not every system can exchange two folders in one step: if the process is killed
+    between the first two renames, no folder is at the place, and `tidy` puts the old one back."""
     old = work / "old"
     if place.exists():
         old.mkdir()
@@ -160,7 +161,7 @@ def _put(work: Path, place: Path) -> None:
 
 
 def _take_away(work: Path) -> None:
-    """Remove all of a work folder but what is the only copy at its place, which goes back there."""
+    """Remove a work folder. A replaced folder in it goes back to its place if nothing else is there."""
     old = work / "old"
     with suppress(OSError):
         for folder in list(old.iterdir()) if old.is_dir() else ():
@@ -170,7 +171,7 @@ def _take_away(work: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Put the names in a folder onto the disk, where the system can."""
+    """Write a folder's list of names to the disk, if the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -181,8 +182,8 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Whether nobody else has the folder locked; it is, within. A process that is killed loses its locks."""
-    if os.name == "nt":  # no locks of this kind: what a run that was killed has left stays
+    """Yields whether this process could lock the folder, and keeps it locked. A killed process loses its locks."""
+    if os.name == "nt":  # no such locks: the rest of a killed run stays
         yield False
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -31,31 +31,31 @@ _TOGETHER = 1 << 25  # numbers read, quantised and written together
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """A copy that is to be written. Nothing has been yet."""
+    """A copy to be written. Nothing is written yet."""
 
     folder: Path
     config: DecoderConfig
     out: Path
     format: Format
     quantiser: Quantiser
-    tensors: dict[str, torch.Tensor]  # of the model, where they are mapped
-    shards: tuple[dict[str, dict[str, Part]], ...]  # layers or tensors of each, with what they become
+    tensors: dict[str, torch.Tensor]  # the model's, mapped
+    shards: tuple[dict[str, dict[str, Part]], ...]  # for each, layers or tensors by name, with what they become
     free: int  # bytes of the disk
-    replace: bool  # a copy that lies there
+    replace: bool  # whether a copy at `out` is replaced
 
     @property
     def bytes_before(self) -> int:
-        """Of the model's weights."""
+        """The bytes of the model's weights."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     @property
     def bytes_after(self) -> int:
-        """Of the copy's weights."""
+        """The bytes of the copy's weights."""
         return sum(size_of(part) for shard in self.shards for made in shard.values() for part in made.values())
 
     @property
     def bits(self) -> float:
-        """Of a weight of a linear layer, with its part of scales and zero points."""
+        """The bits of a weight of a linear layer, with its share of scales and zero points."""
         linears = linear_shapes(self.config)
         size = sum(size_of(p) for shape in linears.values() for p in parts(self.format, *shape).values())
         return 8 * size / sum(map(prod, linears.values()))
@@ -63,7 +63,7 @@ class CopyPlan:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds: of everything, and of the quantiser alone. bytes_read: of all weights, a tied head counted again."""
+    """The seconds of everything and of the quantiser alone, and the bytes of all weights; a tied head counts again."""
 
     seconds: float
     quantiser_seconds: float
@@ -89,9 +89,9 @@ def plan(
     replace: bool = False,
     shard: int = SHARD,
 ) -> CopyPlan:
-    """Look at everything that could be wrong before minutes of work: model, format, place and disk.
+    """Check everything that could be wrong before minutes of work: model, format, place and disk.
 
-    replace: a copy of ours that lies at `out` may be replaced. Raises an InputError or a ModelError.
+    replace: whether a copy of ours at `out` may be replaced. Raises an InputError or a ModelError.
     """
     expect_quantiser(format, quantiser)
     config = expect_original(folder)
@@ -112,7 +112,7 @@ def plan(
 def _shards(
     tensors: dict[str, torch.Tensor], config: DecoderConfig, format: Format, most: int
 ) -> tuple[dict[str, dict[str, Part]], ...]:
-    """Codes and scales of a layer in one file; files in the order of the layers."""
+    """The layers and tensors of each shard. A layer's codes and scales are in one shard."""
     linears = linear_shapes(config)
     units: dict[str, dict[str, Part]] = {
         name: {name: Part(tuple(tensor.shape), tensor.dtype)}
@@ -125,10 +125,9 @@ def _shards(
 
 
 def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
-    """Write a copy: a folder that is there whole or not at all. At no time is more of it in memory than some rows.
+    """Write a copy, whole or not at all. Only some rows of it are in memory at a time.
 
-    Raises CheckpointError, with the tensor's name, where one holds a NaN or an infinity, and InputError where the disk
-    fails.
+    Raises CheckpointError, with the tensor's name, if one holds a NaN or an infinity, and InputError if the disk fails.
     """
     began = perf_counter()
     work = _Work(plan, threads)
@@ -158,7 +157,7 @@ def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
 
 
 class _Work:
-    """Writes layers and tensors to files, and knows how long the quantiser took."""
+    """Writes layers and tensors to files, and measures the quantiser's time."""
 
     def __init__(self, plan: CopyPlan, threads: int | None) -> None:
         self.plan = plan
@@ -169,7 +168,7 @@ class _Work:
         self.done: Callable[[int], None] = lambda done: None
 
     def source(self, unit: str) -> tuple[str, torch.Tensor]:
-        """What a layer or a tensor is made of, and its name in the model."""
+        """The model's name for the tensor from which a layer or tensor of the copy is made, and this tensor."""
         name = stored_as(unit, self.plan.config) if unit in self.linears else unit
         return name, self.plan.tensors[name]
 
@@ -194,7 +193,7 @@ class _Work:
 
     def _quantised(self, rows: torch.Tensor, whole: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
         plan = self.plan
-        dtype = plan.tensors[f"{EMBEDDING}.weight"].dtype  # which a loaded model's weights have
+        dtype = plan.tensors[f"{EMBEDDING}.weight"].dtype  # the type that a loaded model's weights have
 
         def made(weight: torch.Tensor) -> dict[str, torch.Tensor]:
             q = quantise(weight.to(dtype), plan.format, name=name, quantiser=plan.quantiser, threads=self.threads)
@@ -203,11 +202,11 @@ class _Work:
         try:
             return made(rows)
         except CheckpointError:
-            return made(whole)  # whose message counts all of it
+            return made(whole)  # for a message that counts the whole tensor
 
 
 def _slices(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Some rows at a time, whole tiles of them."""
+    """Slices of some rows each, in whole tiles."""
     if tensor.ndim == 1:
         yield tensor
         return

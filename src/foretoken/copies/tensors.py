@@ -1,4 +1,4 @@
-"""A safetensors file whose tensors are written in pieces: what they look like is known before, not what they hold."""
+"""A safetensors file whose tensors are written in pieces: shapes and types are known before, contents are not."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import torch
 from foretoken.errors import ContractError
 from foretoken.formats.weight import Part
 
-_LINE = 64  # bytes; data begins at a multiple in the file, and so in memory where the file is mapped
+_LINE = 64  # bytes; data begins at a multiple in the file, and so in the memory of a mapped file
 _CODES = {torch.uint8: "U8", torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 class TensorFile:
-    """A new safetensors file of some tensors, each filled from its beginning on, in any order among them.
+    """A new safetensors file. Each tensor is filled from its beginning on; the order of tensors does not matter.
 
-    Tensors whose size is a multiple of 64 bytes come first, so that each of them begins at one, as the
-    codes of every low-bit format do. The others begin at multiples of their type's size. `close` puts everything onto
-    the disk.
+    Tensors whose size is a multiple of 64 bytes come first, so that each of them begins at such a multiple. The codes
+    of every low-bit format are among them. The others begin at multiples of their type's size. `close` writes all data
+    to the disk.
     """
 
     def __init__(self, path: Path, parts: Mapping[str, Part]) -> None:
@@ -41,14 +41,14 @@ class TensorFile:
             header[name] = {**kind, "data_offsets": [begin, at]}
             self._next[name] = begin
         text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-(8 + len(text)) % _LINE)  # which the format allows
+        text += b" " * (-(8 + len(text)) % _LINE)  # the format allows spaces
         self._path = path
         self._file = open(path, "xb")  # noqa: SIM115 (`close` does)
         self._file.write(len(text).to_bytes(8, "little") + text)
         self._begin = 8 + len(text)
 
     def write(self, name: str, piece: torch.Tensor) -> None:
-        """The next bytes of a tensor."""
+        """Write the next bytes of a tensor."""
         data = piece.contiguous().view(-1).view(torch.uint8).numpy().data
         if len(data) > self._left[name]:
             raise ContractError(f"{len(data)} bytes for {name}, which lacks {self._left[name]}; expected no more")
@@ -58,7 +58,7 @@ class TensorFile:
         self._left[name] -= len(data)
 
     def close(self) -> None:
-        """Raises ContractError where a tensor was not filled."""
+        """Write all data to the disk. Raises ContractError if a tensor is incomplete."""
         lacking = [name for name, left in self._left.items() if left]
         if lacking:
             raise ContractError(f"{self._path.name} lacks bytes of {len(lacking)} tensors, the first is {lacking[0]}")
@@ -73,5 +73,5 @@ class TensorFile:
         if kind is None:
             self.close()
         else:
-            with suppress(OSError):  # what it could not write any more
+            with suppress(OSError):  # for data that could not be written
                 self._file.close()

@@ -27,7 +27,7 @@ _writers = itertools.count(1)
 
 
 def new_writer() -> int:
-    """A tag that no pass had before. It tells the rows of one pass from everything else in scratch."""
+    """A tag that no pass had before. It distinguishes the rows of one pass from all else in scratch."""
     return next(_writers)
 
 

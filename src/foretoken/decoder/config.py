@@ -22,14 +22,14 @@ from foretoken.errors import (
 )
 from foretoken.formats import Format, format_of
 
-QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json, of the checkpoints that we quantise
+QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json of the checkpoints that we quantise
 _MOST_LAYERS = 10_000
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
 @dataclass(frozen=True)
 class RopeConfig:
-    """Rotary positions. Keys that a type does not use are ignored; `original` is the length trained on."""
+    """Rotary positions. Keys that a type does not use are ignored; `original` is the context length in training."""
 
     theta: float = 10000.0
     type: str = "default"
@@ -68,7 +68,7 @@ class DecoderConfig:
     rope: RopeConfig
     windows: Windows  # by layer: how many keys a row sees, itself included; None for all
     dtype: str | None = None  # as the checkpoint names it
-    low_bit: Format | None = None  # of the linear layers, where they are in one
+    low_bit: Format | None = None  # the format of the linear layers, if it is a low-bit format
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}); expected a file") from None
-    except (ValueError, RecursionError) as error:  # of brackets without end, of numbers of thousands of digits, too
+    except (ValueError, RecursionError) as error:  # also for endless brackets, and numbers of thousands of digits
         raise CheckpointError(f"{path} is not JSON ({error!s:.100}); fetch the file again") from None
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} holds a {type(value).__name__}, expected an object; fetch the file again")
@@ -93,7 +93,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> DecoderConfig:
-    """What a checkpoint's folder says of its model. Raises what `read_json` and `parse_config` raise."""
+    """The configuration of the model in a checkpoint's folder. Raises what `read_json` and `parse_config` raise."""
     try:
         return parse_config(read_json(folder / "config.json"))
     except ModelError as error:
@@ -179,7 +179,7 @@ def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:
 
 
 def _parse_low_bit(given: object) -> Format | None:
-    """The format of a checkpoint that `foretoken quantize` has written; others' are refused."""
+    """The format of a checkpoint that `foretoken quantize` has written; the formats of others are refused."""
     if not given:
         return None
     method = given.get("quant_method", "?") if isinstance(given, dict) else given
@@ -215,7 +215,7 @@ def _parse_rope(raw: Mapping[str, Any], context: int) -> RopeConfig:
         given.update(part or {})
     if any(isinstance(value, dict) for value in given.values()):
         raise UnsupportedModelError(f"rope parameters by layer type ({', '.join(given)}) are not supported")
-    for key in ("rope_theta", "original_max_position_embeddings"):  # these may stand beside them
+    for key in ("rope_theta", "original_max_position_embeddings"):  # these keys may be outside the object
         if given.get(key) is None:
             given.pop(key, None)
             if raw.get(key) is not None:
@@ -270,6 +270,6 @@ _ROPE_NUMBERS = (
     "mscale",
     "mscale_all_dim",
 )
-_ROPE_LEAST = {"rope_theta": 1.000001, "original_max_position_embeddings": 1}  # at 1, nothing turns slower than another
+_ROPE_LEAST = {"rope_theta": 1.000001, "original_max_position_embeddings": 1}  # with 1, all dimensions turn alike
 _ROPE_MOST = 1e12  # beyond, powers overflow
 _MAY_BE_ZERO = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")  # read as absent

@@ -40,7 +40,7 @@ class Drafted(NamedTuple):
 class Decoder:
     """A decoder-only transformer with its weights: a target, or a drafter's model. It holds no state of any sequence.
 
-    A decoder runs natively where it can; `because` says why not, and is None if it does. `arithmetic` may ask for
+    A decoder runs natively if it can; `because` is the reason why it cannot, or None. `arithmetic` may ask for
     "pytorch", or for "native ISA": an instruction set other than the best, which changes no bit. With promise
     "algorithmic", PyTorch may sum in an order that depends on the number of rows; native passes never do. The cost of a
     call is added to its pass (`Rows.cost`).
@@ -66,7 +66,7 @@ class Decoder:
             lacking = f" (not native here: {self.because})" if kind == "native" else ""
             raise ContractError(f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native ISA{lacking}")
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
-        self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not looked at
+        self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not checked yet
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass

@@ -1,5 +1,5 @@
-"""Loads weights from safetensors: maps them, checks them against the configuration, and copies them if that is asked
-for or pays."""
+"""Loads weights from safetensors: maps them, checks them against the configuration, and copies them on request or if
+that pays."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Memory(NamedTuple):
 
     @property
     def capacity(self) -> int:
-        """The number of positions for which there is room."""
+        """The number of positions that fit."""
         return self.keys.shape[1]
 
     def grown(self, rows: int) -> Memory:

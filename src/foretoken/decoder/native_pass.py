@@ -1,4 +1,4 @@
-"""A decoder's passes in C++: one call a pass, from a plan made once.
+"""A decoder's passes in C++: one call for each pass, from a plan that is made once.
 
 The plan holds the addresses of the weights (mapped from the file, or copied), so it must not outlive them. `NativePass`
 holds both.
@@ -37,7 +37,7 @@ def why_not(weights: Weights) -> str | None:
     strange = [n for n, tensor in weights.tensors.items() if str(tensor.dtype) not in native.FORMATS]
     if strange:
         return f"{strange[0]} is {weights.tensors[strange[0]].dtype}"
-    for layer in weights.layers:  # what shares its inputs must want them packed alike
+    for layer in weights.layers:  # layers with common inputs must want these packed alike
         for together in ((layer.query, layer.key, layer.value), (layer.gate, layer.up)):
             kinds = {f"{linear.format} with inputs {linear.inputs}" for linear in together}
             if len(kinds) > 1:
@@ -103,7 +103,7 @@ class NativePass:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and output layer: float32 [N, valid_vocab_size]."""
-        hidden = hidden.detach().float().contiguous()  # as it is, mostly
+        hidden = hidden.detach().float().contiguous()  # mostly without a copy
         logits = torch.empty((len(hidden), self._config.valid_vocab_size))
         if len(hidden):
             self._plan.head(len(hidden), hidden.data_ptr(), logits.data_ptr(), 0)
@@ -134,7 +134,7 @@ class NativePass:
             tokens: list[int] = self._plan.chain(
                 token, rows.positions, *self._rope.addresses(rows.positions), places, rows.paths
             )
-        ran = min(len(rows), len(tokens) + 1)  # the last row that was written is that of a NaN, if there is one
+        ran = min(len(rows), len(tokens) + 1)  # the last row written is the row of a NaN, if one came
         cache.tag(layers, segment.slots[:ran], rows.writer)
         return tokens
 

@@ -1,11 +1,11 @@
 """Rotary positions: a table of cosines and sines by position.
 
-A row's entry depends on its position alone. The table is computed in pages of fixed size, so that growing it never
-changes a bit of what it already said (a vectorised cosine may differ from a scalar one in the last place, and which
-of the two an element gets depends on the size of the tensor that it is in).
+A row's entry depends on its position alone. The table is computed in pages of fixed size, so that a growing table never
+changes a bit of an earlier entry. (A vectorised cosine may differ from a scalar cosine in the last place, and the size
+of a tensor decides which of the two an element gets.)
 
-Pages are computed in numpy. PyTorch would share a large one out to threads that a forked child does not have, and wait
-for them for ever.
+Pages are computed in numpy. PyTorch would divide a large page among threads that a forked child does not have, and
+would wait for ever.
 
 Sources: linear, Chen et al. 2023; dynamic NTK and YaRN, Peng et al. 2023 (arXiv 2309.00071); llama3, Llama 3.1.
 """
@@ -22,7 +22,7 @@ import torch
 from foretoken.decoder.config import RopeConfig
 
 PAGE = 256  # positions
-_ALONE = 32_767  # numbers: PyTorch shares an operation on more of them out to its threads
+_ALONE = 32_767  # numbers; PyTorch divides an operation on more among its threads
 
 Doubles = npt.NDArray[np.float64]
 
@@ -36,7 +36,7 @@ class RopeTable:
         self._device = device
         self._scale = yarn_scale(config) if config.type == "yarn" else 1.0
         self._pages: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._places: dict[int, tuple[int, int]] = {}  # their addresses
+        self._places: dict[int, tuple[int, int]] = {}  # the addresses of pages
 
     def __call__(self, positions: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """cos, sin: float32 [len(positions), head_dim / 2]."""
@@ -46,7 +46,7 @@ class RopeTable:
         return cos, sin
 
     def addresses(self, positions: list[int]) -> tuple[list[int], list[int]]:
-        """Where the cosines and sines of some positions lie: float32 [head_dim / 2] each."""
+        """The addresses of the cosines and sines of some positions: float32 [head_dim / 2] each."""
         row = 4 * (self._head_dim // 2)
         cosines, sines = [], []
         for p in positions:
@@ -64,7 +64,7 @@ class RopeTable:
         page = self._pages.get(number)
         if page is None:
             cos, sin = (torch.from_numpy(table) for table in self._computed(number))
-            # the first one stays: another thread's pass may hold its address
+            # the first page stays: another thread's pass may hold its address
             page = self._pages.setdefault(number, (cos.to(self._device), sin.to(self._device)))
         return page
 
@@ -72,7 +72,7 @@ class RopeTable:
         """Cosines and sines of a page: float32 [PAGE, head_dim / 2] each."""
         positions = torch.arange(number * PAGE, (number + 1) * PAGE)
         frequencies = inverse_frequencies(self._config, self._head_dim, positions).numpy()
-        with np.errstate(all="ignore"):  # of a configuration that makes no sense nobody wants to hear in numpy's words
+        with np.errstate(all="ignore"):  # numpy's warnings about a senseless configuration help nobody
             angles = positions.numpy().astype(np.float32)[:, None] * frequencies
             return [(table * self._scale).astype(np.float32) for table in cosine_and_sine(angles.astype(np.float64))]
 
@@ -85,12 +85,12 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
 
 
 def cosine_and_sine(x: Doubles) -> tuple[Doubles, Doubles]:
-    """Of float64 angles up to a million or so, to within 1e-15, by sums and products alone.
+    """Cosines and sines of float64 angles up to a million or so, to within 1e-15, by sums and products alone.
 
-    Libraries' own differ in the last place from machine to machine, and then so would every bit of a model's output.
+    The functions of libraries differ in the last place between machines, and so would every bit of a model's output.
     """
     quarters = np.rint(x * (2 / math.pi))
-    # pi / 2 in three parts; those of 33 bits are taken off exactly
+    # pi / 2 in three parts; the parts of 33 bits are subtracted exactly
     r = x - quarters * 1.5707963267341256 - quarters * 6.077100506303966e-11 - quarters * 2.0222662487959506e-21
     square = r * r
     sine, cosine = np.zeros_like(r), np.zeros_like(r)
@@ -107,7 +107,7 @@ def cosine_and_sine(x: Doubles) -> tuple[Doubles, Doubles]:
 
 
 def _powers(theta: float, head_dim: int) -> torch.Tensor:
-    """theta to the power of -2 i / head_dim: float64, rounded from 30 digits, so that every machine has the same."""
+    """theta to the power of -2 i / head_dim: float64, rounded from 30 digits, the same on every machine."""
     with localcontext(prec=30):
         powers = [float(Decimal(theta) ** (Decimal(-i) / head_dim)) for i in range(0, head_dim, 2)]
     return torch.tensor(powers, dtype=torch.double)
@@ -116,15 +116,15 @@ def _powers(theta: float, head_dim: int) -> torch.Tensor:
 def inverse_frequencies(config: RopeConfig, head_dim: int, positions: torch.Tensor) -> torch.Tensor:
     """Radians per position: float32 [1 or len(positions), head_dim / 2].
 
-    In float64, rounded once: in float32, the vector libraries of two machines differ in the last place of a power, and
-    with it in everything that follows.
+    Computed in float64 and rounded once. In float32, the vector libraries of two machines may differ in the last place
+    of a power, and then in everything that follows.
     """
     if config.type == "dynamic":
         exponents = torch.arange(0, head_dim, 2, dtype=torch.double) / head_dim
         # the base grows with the row's own position, not with the longest row in the pass: rows stay independent
         length = (positions + 1).clamp(min=config.original).double()
         stretch = (config.factor * length / config.original - (config.factor - 1)) ** (head_dim / (head_dim - 2))
-        few = max(1, _ALONE // len(exponents))  # rows; each is computed for itself, however many there are
+        few = max(1, _ALONE // len(exponents))  # rows at a time; each row is computed separately
         bases = (config.theta * stretch)[:, None]
         rows = [1.0 / (bases[at : at + few] ** exponents) for at in range(0, len(bases), few)]
         return torch.from_numpy(np.concatenate(rows, dtype=np.float32, casting="same_kind"))
@@ -139,7 +139,7 @@ def inverse_frequencies(config: RopeConfig, head_dim: int, positions: torch.Tens
 
 
 def _llama3(plain: torch.Tensor, config: RopeConfig) -> torch.Tensor:
-    """Long waves are slowed down by the factor, short ones kept, those between blended."""
+    """Long waves are slowed down by the factor, short waves are kept, and waves between are blended."""
     turns = config.original * plain / (2 * math.pi)  # how often a wave fits into the original context
     keep = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor)
     keep = keep.clamp(0, 1)
@@ -147,7 +147,7 @@ def _llama3(plain: torch.Tensor, config: RopeConfig) -> torch.Tensor:
 
 
 def _yarn(plain: torch.Tensor, config: RopeConfig, head_dim: int) -> torch.Tensor:
-    """Dimensions that turn fast are kept, slow ones are slowed down by the factor, a linear ramp between."""
+    """Fast dimensions are kept, slow dimensions are slowed down by the factor, with a linear ramp between."""
 
     def dimension(turns: float) -> float:
         return head_dim * math.log(config.original / (turns * 2 * math.pi)) / (2 * math.log(config.theta))
@@ -163,7 +163,7 @@ def _yarn(plain: torch.Tensor, config: RopeConfig, head_dim: int) -> torch.Tenso
 
 
 def yarn_scale(config: RopeConfig) -> float:
-    """YaRN's factor on cos and sin, which stands for a temperature on the attention's logits."""
+    """YaRN's factor on cos and sin, which acts as a temperature on the attention's logits."""
 
     def mscale(weight: float) -> float:
         return 1.0 if config.factor <= 1 else 0.1 * weight * math.log(config.factor) + 1.0

@@ -25,7 +25,7 @@ class Segment:
 
 
 class Rows:
-    """N rows, placed in the scratch of their caches. There is one object for each pass. Its `writer` tags the rows that
+    """N rows, placed in the scratch of their caches. Each pass has its own object. Its `writer` tags the rows that
     the pass writes, and its `cost` adds up the decoder's calls for this pass."""
 
     def __init__(

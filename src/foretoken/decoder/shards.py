@@ -1,4 +1,4 @@
-"""The files of a checkpoint: its weights, in one file or in shards, and all that decides what it generates."""
+"""The files of a checkpoint: its weights, in one file or in shards, and the other files that decide its output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder's passes in PyTorch: where there is no compiler, and on a GPU."""
+"""A decoder's passes in PyTorch, if it cannot run natively: without a native module, or on a GPU."""
 
 from __future__ import annotations
 

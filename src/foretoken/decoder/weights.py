@@ -90,7 +90,7 @@ class Weights:
         return sum(linear.nbytes for linear in self.linears) + sum(others)
 
     def first_not_finite(self) -> str | None:
-        """The first tensor with a NaN or an infinity, in words, with their number. None if there is none."""
+        """The first tensor with a NaN or an infinity, in words, with their number. None if all numbers are finite."""
         for name, tensor in self.tensors.items():
             with acquired(self.home_of(name)):
                 bad = sum(map(_not_finite, torch.split(tensor.flatten(), _AT_ONCE)))

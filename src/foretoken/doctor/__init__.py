@@ -1,13 +1,13 @@
-"""What runs on this machine, how fast it can be, and what to do about what is in the way: `foretoken doctor`.
+"""`foretoken doctor`: what runs on this machine, how fast it can be, and how to remove what slows it down.
 
-    facts      what is known of a machine: values, and nothing else
-    gather     asks for all of them; who imports engine or speed imports PyTorch, which it does last
-    machine    processor, cores, memory, who else is busy: as psutil, /sys and control groups tell it
-    engine     the native module and its instruction sets, threads, parts that are optional
-    speed      of memory and of the disk where models lie; huge pages
-    fits       which models fit into memory, in which format, and how fast memory lets them be
-    findings   judges facts, without looking at the machine: a status, a sentence, and what to do
-    report     what people read, and the object that programs read
+    facts      the facts about a machine: plain values
+    gather     collects all facts; importing engine or speed imports PyTorch, so gather does that last
+    machine    processor, cores, memory and busy processes, from psutil, /sys and control groups
+    engine     the native module and its instruction sets, threads, optional packages
+    speed      the speed of memory and of the disk that holds models; huge pages
+    fits       which models fit into memory, in which format, and the speed that memory allows them
+    findings   judges the facts without looking at the machine: a status, a sentence and advice
+    report     the report for people, and the object for programs
 
-A fact that a system does not tell is None, and what follows from it is left out.
+A fact that the system does not provide is None, and what depends on that fact is left out.
 """

@@ -1,4 +1,4 @@
-"""The native module and its instruction sets, PyTorch's threads, and the parts that are optional."""
+"""The native module and its instruction sets, PyTorch's threads, and the optional packages."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from foretoken.errors import NativeError
 from foretoken.kernels import native, rowwise
 
 PACKAGES = ("foretoken", "torch", "transformers", "safetensors", "numpy")
-PARTS = {  # name: what it gives, and what pip is asked for
+PARTS = {  # package: what it is for, and pip's requirement
     "matplotlib": ("pictures: --plot", "matplotlib>=3.8"),
     "llguidance": ("grammars: --regex, --json-schema", "llguidance>=1.9,<2"),
 }
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _FLAGS = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "amx": "amx_bf16"}
-_UNKNOWN = "the compiler that built Foretoken"  # how the module begins where the build lacks an instruction set
+_UNKNOWN = "the compiler that built Foretoken"  # start of the module's reason where its build lacks an instruction set
 _AMX_FLAGS = ("amx_tile", "amx_bf16", "amx_int8")
 _ARCH_PRCTL, _REQUEST, _TILES = 158, 0x1023, 18  # on x86-64; ARCH_REQ_XCOMP_PERM; the feature that holds tiles
-_LAYER = (1024, 1024)  # of usual size, in which PyTorch may treat rows unalike: see `kernels/rowwise.py`
+_LAYER = (1024, 1024)  # a layer of usual size, whose rows PyTorch may compute differently: see `kernels/rowwise.py`
 _SPIN_WATCH = 0.1  # seconds
 
 
 def versions() -> dict[str, str | None]:
-    """Foretoken's, Python's, and those of what it computes with."""
+    """The versions of Python, Foretoken and the packages that it computes with."""
     return {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}}
 
 
 def untested() -> tuple[str, ...]:
-    """Installed packages that are not of a version that Foretoken asks for: `torch 2.14.0 (torch<2.14,>=2.8)`."""
-    if version_of("foretoken") is None:  # it runs from its sources
+    """Installed packages with a version that Foretoken does not ask for: `torch 2.14.0 (<2.14,>=2.8 is asked for)`."""
+    if version_of("foretoken") is None:  # Foretoken runs from its sources
         return ()
     asked = [wanted for wanted in map(Requirement, requires("foretoken") or ()) if wanted.marker is None]
     return tuple(
@@ -52,7 +52,7 @@ def untested() -> tuple[str, ...]:
 
 
 def engine() -> Engine:
-    """The native module, if it is there, and its instruction set in use. What cannot be had is said, not raised."""
+    """The native module and the instruction set in use. What is missing is reported in the result, not raised."""
     kind, error, isa, best = "off" if os.environ.get("FORETOKEN_NATIVE") == "off" else "absent", None, None, None
     lacking: dict[str, str] = {}
     try:
@@ -62,7 +62,7 @@ def engine() -> Engine:
     except NativeError as reason:
         kind, error = "here" if best else "broken", str(reason)
     flags = cpu_flags() or ()
-    compilers = (*os.environ.get("CXX", "").split()[:1], *_COMPILERS)  # CXX may have options behind the name
+    compilers = (*os.environ.get("CXX", "").split()[:1], *_COMPILERS)  # CXX may have options after the compiler's name
     return Engine(
         native=kind,
         error=error,
@@ -78,7 +78,7 @@ def engine() -> Engine:
 
 
 def threads(allowed_before: frozenset[int]) -> Threads:
-    """allowed_before: the cores that this process might run on before anything imported PyTorch."""
+    """The threads of arithmetic. allowed_before: the cores that this process could use before PyTorch was imported."""
     allowed, count = len(allowed_cores()), torch.get_num_threads()
     return Threads(
         torch=count,
@@ -94,7 +94,7 @@ def parts() -> tuple[Part, ...]:
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Those that PyTorch can use."""
+    """The GPUs that PyTorch can use."""
     every = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return tuple(Gpu(gpu.name, gpu.total_memory) for gpu in every)
 
@@ -104,14 +104,14 @@ def _amx(root: Path = Path("/")) -> Amx:
     here = None if flags is None else tuple(name for name in _AMX_FLAGS if name in flags)
     if not here or sys.platform != "linux" or platform.machine() != "x86_64":
         return Amx(here, None)
-    # the system enlarges what it saves of a process only for who asks: Linux, Documentation/arch/x86/xstate.rst
+    # Linux saves a process's tiles only if the process asks for that: Documentation/arch/x86/xstate.rst
     granted = ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _REQUEST, _TILES) == 0
     return Amx(here, None if granted else os.strerror(ctypes.get_errno()))
 
 
 def _spin(count: int) -> float | None:
-    """How long a thread of PyTorch's keeps its core when its work is done, in milliseconds: what all of them use of the
-    processor while this one sleeps."""
+    """Milliseconds that a PyTorch thread keeps its core after its work: the processor time per thread while this thread
+    sleeps."""
     if count < 2:
         return None
     numbers = torch.ones(1 << 21)

@@ -1,11 +1,11 @@
-"""What is known of a machine. Sizes are in bytes, speeds in bytes a second; None is what a system does not tell."""
+"""The facts about a machine. Sizes are in bytes, speeds in bytes per second; None: the system does not provide it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 QUICK = "left out by --quick"  # why a speed was not measured
-# variables that steer threads: how many there are, where they run, what they do without work
+# variables that control threads: their number, their cores, and what they do without work
 COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 WAITING = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT")
@@ -13,7 +13,7 @@ WAITING = ("OMP_WAIT_POLICY", "KMP_BLOCKTIME", "GOMP_SPINCOUNT")
 
 @dataclass(frozen=True)
 class Busy:
-    """Another process, and how many cores it was using."""
+    """A different process, and the number of cores that it used."""
 
     name: str
     pid: int
@@ -22,7 +22,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class Machine:
-    """Processor, cores, memory, and who else uses them."""
+    """Processor, cores and memory, and the other processes that use them."""
 
     processor: str
     architecture: str
@@ -30,13 +30,13 @@ class Machine:
     virtual: bool | None
     cores: int  # that the system has
     allowed_cores: int  # that this process may run on
-    physical_cores: int | None  # among those: two threads of one core count once
-    core_quota: float | None  # cores' worth of time that a control group gives
+    physical_cores: int | None  # among the allowed cores: two threads of one core count once
+    core_quota: float | None  # a control group's limit on the cores' time, in cores
     memory_total: int | None
-    memory_available: int | None  # what the system, control groups and `ulimit -v` leave, the least of them
-    memory_limit: int | None  # below the total
+    memory_available: int | None  # the least that the system, control groups and `ulimit -v` leave
+    memory_limit: int | None  # a limit below the total
     memory_limited_by: str | None  # "a control group" or "ulimit -v"
-    load: float | None  # processes that wanted to run, over the last minute
+    load: float | None  # the mean number of processes that wanted to run in the last minute
     busy_cores: float | None  # used by other processes, just now
     busiest: tuple[Busy, ...]
     steal: float | None  # share of the cores' time that the host gave to others
@@ -49,10 +49,10 @@ class Machine:
 
 @dataclass(frozen=True)
 class Amx:
-    """What processor and system say of AMX: the flags that the system shows, and its answer to a request for tiles."""
+    """AMX on this machine: the flags that the system lists, and its answer to a request for tiles."""
 
     flags: tuple[str, ...] | None
-    refused: str | None  # in words; None if it was granted, or could not be asked for
+    refused: str | None  # the reason; None if the request was granted or could not be made
 
 
 @dataclass(frozen=True)
@@ -60,25 +60,25 @@ class Engine:
     """The native module and its instruction sets."""
 
     native: str  # here, off (by FORETOKEN_NATIVE), absent (not built), or broken
-    error: str | None  # why it is broken, or why its instruction set cannot be had
+    error: str | None  # why the module is broken, or why its instruction set cannot be used
     isa: str | None  # in use
-    best: str | None  # the highest that this machine has
+    best: str | None  # the best instruction set that this machine has
     forced: str | None  # by FORETOKEN_ISA
     lacking: dict[str, str]  # instruction sets that cannot run here, and why
-    unbuilt: tuple[str, ...]  # those among them that the processor has, and the build lacks
-    compiler: str | None  # that is found on the path
+    unbuilt: tuple[str, ...]  # those of `lacking` that the processor has but the build lacks
+    compiler: str | None  # found on the path
     amx: Amx
     rows_alike: bool | None  # for PyTorch: whether its products treat a block's rows alike
 
 
 @dataclass(frozen=True)
 class Threads:
-    """How many threads of arithmetic there will be, and what becomes of PyTorch's own when they have no work."""
+    """The number of threads of arithmetic, and what PyTorch's own threads do when they have no work."""
 
     torch: int
-    environment: dict[str, str]  # the variables that steer them, if set
-    bound_cores: int | None  # that this process may run on once PyTorch is imported, where that is fewer than before
-    spin_ms: float | None  # that a thread of PyTorch's keeps its core after work
+    environment: dict[str, str]  # the variables that control them, if set
+    bound_cores: int | None  # cores left to this process once PyTorch is imported, where those are fewer than before
+    spin_ms: float | None  # milliseconds that a PyTorch thread keeps its core after work
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class HugePages:
 
 @dataclass(frozen=True)
 class MemorySpeed:
-    """How fast all threads together read memory once, by kind of page, in the best number of streams a thread."""
+    """The speed at which all threads together read memory once, by kind of page, in the best number of streams each."""
 
     huge: float
     small: float
@@ -100,17 +100,17 @@ class MemorySpeed:
     threads: int
     size: int  # of what was read
     by: str  # "native" or "PyTorch"
-    other: float | None = None  # the best of both kinds at another moment, which was no better
+    other: float | None = None  # the best speed of both kinds at a different moment, which was no better
 
     @property
     def best(self) -> float:
-        """Bytes a second."""
+        """The better of both kinds of page, in bytes per second."""
         return max(self.huge, self.small)
 
 
 @dataclass(frozen=True)
 class Disk:
-    """The place where models lie, and how fast it is read."""
+    """The folder that holds models, and how fast its disk is read."""
 
     folder: str  # of the model, or where models from the hub are kept
     writable: bool
@@ -125,12 +125,12 @@ class Disk:
 
 @dataclass(frozen=True)
 class Part:
-    """A package that is not needed for everything."""
+    """A package that only some commands need."""
 
     name: str
     version: str | None  # None: not installed
     gives: str  # what it is for
-    install: str  # what pip is asked for
+    install: str  # pip's requirement
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model that was asked about, without its weights' values."""
+    """The model that the user named, without its weights' values."""
 
     name: str
     folder: str
@@ -156,14 +156,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model in a format."""
+    """A model in one format, and whether it fits."""
 
     format: str
     size: int  # of all weights
     read: int  # of the weights that each token reads
     needs: int  # of memory: weights, keys and values, a draft, and the process
     fits: str | None  # "yes", "without a draft copy" or "no"
-    tokens_per_second: float | None  # at most, plainly: what memory allows, or the disk, where it does not fit
+    tokens_per_second: float | None  # the limit of plain decoding, by memory, or by the disk if it does not fit
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Fitting:
 
 @dataclass(frozen=True)
 class Facts:
-    """All of it."""
+    """All facts about a machine."""
 
     versions: dict[str, str | None]
     untested: tuple[str, ...]  # installed packages of versions that Foretoken does not ask for: "torch 2.14.0 (...)"

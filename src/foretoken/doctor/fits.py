@@ -1,7 +1,7 @@
-"""Which models fit into memory, in which format, and how many tokens a second memory lets them decode, plainly.
+"""Which models fit into memory, in which format, and how many tokens per second memory allows in plain decoding.
 
-A token reads every weight but the embedding's once, so it takes no less than their bytes over the speed of memory. What
-drafting gains comes on top of that, and depends on the text.
+A token reads every weight except the embedding's once. Its time is at least the bytes of those weights divided by the
+speed of memory. What drafting gains comes on top and depends on the text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from foretoken.rehearsal.shapes import SHAPES, Shape
 
 FORMATS: tuple[str, ...] = ("bf16", "int8", "int4", "mxfp4")
 SHOWN = tuple(name for name in SHAPES if name != "llama-68m")
-DRAFT = "mxfp4"  # the copy that drafts, for weights of which it is much less
+DRAFT = "mxfp4"  # the format of the copy that drafts, for weights in a much larger format
 _DRAFTED = ("fp32", "bf16", "fp16", "int8")
 CONTEXT = 4096  # tokens of keys and values
 PROCESS = 500_000_000  # bytes of Python, PyTorch, tokenizer, logits
@@ -29,8 +29,10 @@ _SIZES = tuple(field.name for field in fields(Shape) if field.name not in ("name
 def fitting(
     checkpoint: Checkpoint | None, shape: Shape | None, available: int | None, memory: float | None, disk: float | None
 ) -> tuple[Fitting, ...]:
-    """The model that was asked about, in its own format and others; of usual sizes, if none was. available: bytes of
-    memory. memory, disk: bytes a second."""
+    """How the named model fits, in its own format and others; if none was named, models of usual sizes.
+
+    available: bytes of memory. memory, disk: bytes per second.
+    """
     if checkpoint is None:
         shapes, formats = [SHAPES[name] for name in SHOWN], FORMATS
     elif shape is None or checkpoint.format is None:
@@ -44,16 +46,16 @@ def fitting(
 
 
 def formats_of(own: str) -> tuple[str, ...]:
-    """What can be made of a checkpoint in a format: of bf16, fp16 and fp32 every low-bit one, of those nothing else."""
+    """The formats that a checkpoint can have: its own and, for bf16, fp16 and fp32, every low-bit format."""
     return (own, *FORMATS[1:]) if own in _PLAIN else (own,)
 
 
 def fit(shape: Shape, name: str, available: int | None, memory: float | None, disk: float | None) -> Fit:
-    """One shape in one format; embedding and norms are bf16, or as all else in fp16 and fp32."""
+    """How a shape fits in a format. Embedding and norms are bf16; in fp16 and fp32 they have the format's type."""
     width = _PLAIN.get(name, 2)
     linear = linear_bytes(shape, name)
     embedding = shape.vocab_size * shape.hidden_size * width
-    beside = max(0, shape.parameters - shape.linear_parameters) * width  # norms, biases, an embedding of its own
+    beside = max(0, shape.parameters - shape.linear_parameters) * width  # norms, biases, an untied embedding
     size = linear + beside + (embedding if shape.tied and name not in _PLAIN else 0)
     plain = size + CONTEXT * shape.cache_bytes * width // 2 + PROCESS
     draft = linear_bytes(shape, DRAFT) if name in _DRAFTED else 0
@@ -65,7 +67,7 @@ def fit(shape: Shape, name: str, available: int | None, memory: float | None, di
 
 
 def linear_bytes(shape: Shape, name: str) -> int:
-    """What a pass reads: the layers' seven matrices and the output layer."""
+    """Bytes that a pass reads: the layers' seven matrices and the output layer."""
     if name in _PLAIN:
         return shape.linear_parameters * _PLAIN[name]
     from foretoken.formats import format_of
@@ -80,12 +82,12 @@ def linear_bytes(shape: Shape, name: str) -> int:
 
 
 class _FoundError(Exception):
-    """Made of a folder: no weights are to be fetched from a hub to tell how large they are."""
+    """Carries a hub model's folder out of `resolve` before any weights are fetched."""
 
 
 def find(name: str) -> tuple[Path, bool]:
-    """The folder of a model, and whether all of it should be there: of one on the hub, it is what was fetched
-    before, and config.json, which is fetched. Raises ModelNotFoundError."""
+    """A model's folder, and whether the folder should be complete. The folder of a model on the hub has only what was
+    fetched before, and config.json, which this function fetches. Raises ModelNotFoundError."""
 
     def accept(folder: Path) -> None:
         raise _FoundError(folder)
@@ -97,8 +99,8 @@ def find(name: str) -> tuple[Path, bool]:
 
 
 def examine(name: str, folder: Path, isa: str | None, *, whole: bool) -> tuple[Checkpoint, Shape | None]:
-    """What a checkpoint is, and whether it could be loaded. Its weights are mapped, not read. isa: None without the
-    native module. whole: its weights must be there."""
+    """What a checkpoint is, and whether it can be loaded. Its weights are mapped, not read. isa: None without the
+    native module. whole: the weights must be there."""
     from foretoken.decoder.config import read_config
     from foretoken.decoder.loading import load_weights, mapped_tensors
     from foretoken.decoder.native_pass import why_not

@@ -1,4 +1,4 @@
-"""Asks the machine for all facts, in an order in which no question disturbs the answer to another."""
+"""Collects all facts about the machine, in an order in which no measurement disturbs a later one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from foretoken.errors import NativeError
 def gather(
     *, model: str | None = None, quick: bool = False, saying: Callable[[str], None] = lambda what: None
 ) -> Facts:
-    """Everything that can be known. model: one to look at more closely. quick: measure no speeds. saying: is told what
-    is being done. Raises ModelNotFoundError where there is no such model, NativeError where PyTorch does not load."""
-    allowed = allowed_cores()  # first: to import PyTorch may bind this process to fewer
+    """All facts. model: a model to examine. quick: measure no speeds. saying: called with what is being done. Raises
+    ModelNotFoundError if there is no such model, NativeError if PyTorch does not load."""
+    allowed = allowed_cores()  # first: importing PyTorch may bind this process to fewer cores
     saying("looking around")
     folder, whole = (None, True) if model is None else fits.find(model)
     busy, began = look_around(), core_times()
@@ -61,7 +61,7 @@ def gather(
 
 
 def expect_torch() -> None:
-    """Raise a NativeError where PyTorch does not load: nothing runs there, and little can be found out."""
+    """Raise a NativeError if PyTorch does not load: nothing runs without it, and little can be found out."""
     try:
         importlib.import_module("torch")
     except (ImportError, OSError) as error:

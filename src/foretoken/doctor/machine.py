@@ -1,4 +1,4 @@
-"""Processor, cores and memory, and who else uses them."""
+"""Processor, cores and memory, and the other processes that use them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from foretoken.common.provenance import processor
 from foretoken.doctor.facts import Busy, Machine
 
 _WATCH = 0.25  # seconds
-_FEW = 3  # of the busiest processes are told
-_LEAST = 0.1  # of a core: who uses less is not busy
-_UNTOLD = (psutil.Error, OSError)  # what a system does not tell, such as one without /proc
+_FEW = 3  # busiest processes that are reported
+_LEAST = 0.1  # of a core: a process that uses less is not busy
+_UNTOLD = (psutil.Error, OSError)  # raised where the system has no answer, such as one without /proc
 
 
 def look_around() -> tuple[float | None, tuple[Busy, ...]]:
-    """Cores that other processes use just now, and which do: watches for a quarter of a second, doing nothing."""
+    """Cores that other processes use now, and the busiest of them. Watches for a quarter of a second, doing nothing."""
     try:
-        list(psutil.process_iter(["cpu_percent"]))  # from now on it counts what each uses
+        list(psutil.process_iter(["cpu_percent"]))  # psutil counts the use of each process from here on
         began = time.process_time()
         used = psutil.cpu_percent(_WATCH) / 100 * (os.cpu_count() or 1)
         own = (time.process_time() - began) / _WATCH
@@ -39,11 +39,11 @@ def look_around() -> tuple[float | None, tuple[Busy, ...]]:
 
 
 def core_times() -> dict[str, float] | None:
-    """What the cores' time was spent on since the system began, in seconds."""
+    """Seconds of the cores' time since the system began, by what they were spent on."""
     times = _told(psutil.cpu_times)
     if times is None:
         return None
-    return {name: spent for name, spent in times._asdict().items() if not name.startswith("guest")}  # they are in user
+    return {name: spent for name, spent in times._asdict().items() if not name.startswith("guest")}  # user has them
 
 
 def steal(before: dict[str, float] | None) -> float | None:
@@ -69,7 +69,7 @@ def look(
     stolen: float | None,
     root: Path = Path("/"),
 ) -> Machine:
-    """allowed: cores that this process could run on before it imported anything that binds it to fewer."""
+    """The machine's facts. allowed: the cores that this process could use before any import bound it to fewer."""
     groups, memory, flags = control_groups(root), _told(psutil.virtual_memory), cpu_flags(root)
     total, available = (memory.total, memory.available) if memory else (None, None)
     limit, left, by = memory_limit(groups, total)
@@ -100,21 +100,21 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str] | None:
 
 
 def file_system(folder: Path) -> str | None:
-    """Its kind: of the deepest mount that the folder lies in."""
+    """The kind of file system that holds the folder, by its deepest mount."""
     place = folder.resolve()
     kinds = {Path(one.mountpoint): one.fstype for one in _told(psutil.disk_partitions, all=True) or ()}
     return next((kinds[mount] for mount in (place, *place.parents) if mount in kinds), None)
 
 
 def _told(ask: Callable[..., Any], **options: Any) -> Any:
-    """What psutil answers; None where the system does not tell."""
+    """psutil's answer; None where the system has none."""
     with suppress(*_UNTOLD):
         return ask(**options)
     return None
 
 
 def _physical_cores(allowed: frozenset[int], root: Path) -> int | None:
-    """Cores among those allowed, told apart by the threads that share each."""
+    """Physical cores among the allowed cores: cores with the same thread siblings count once."""
     place = root / "sys/devices/system/cpu"
     siblings = {text_of(place / f"cpu{i}/topology/thread_siblings_list") for i in allowed}
     return None if "" in siblings else len(siblings)

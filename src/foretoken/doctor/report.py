@@ -1,4 +1,4 @@
-"""What people read: calm on a terminal, plain text in a pipe; and the object that programs read."""
+"""The doctor's report: styled on a terminal, plain text in a pipe, and a JSON object for programs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MARKS = {GOOD: ("✓", "green"), NOTE: ("·", "cyan"), WARNING: ("!", "yellow")
 
 
 def worst(findings: Iterable[Finding]) -> str:
-    """The gravest status among some."""
+    """The gravest status among the findings."""
     return max((finding.status for finding in findings), key=STATUSES.index, default=GOOD)
 
 
 def summary(findings: list[Finding]) -> str:
-    """One line: what is to be done, by topic."""
+    """One line that names the topics to act on."""
     topics = {status: [finding.topic for finding in findings if finding.status == status] for status in STATUSES}
     stops, things, notes = topics[PROBLEM], topics[WARNING], topics[NOTE]
     said = [f"Foretoken cannot run like this: see {', '.join(stops)}"] if stops else []
@@ -56,9 +56,9 @@ def as_json(facts: Facts, groups: dict[str, list[Finding]]) -> dict[str, Any]:
 
 
 def print_report(facts: Facts, groups: dict[str, list[Finding]]) -> None:
-    """Print it on standard output."""
+    """Print the report on standard output."""
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    # in a pipe, into memory first: rows are filled up with spaces, which nobody wants there
+    # in a pipe, the report goes into memory first: the spaces that fill up rows are removed there
     target = sys.stdout if terminal else io.StringIO()
     console = Console(file=target, highlight=False, markup=False, emoji=False)
     console.width = min(console.width, _WIDTH) if terminal else _WIDTH
@@ -94,8 +94,8 @@ def _lines(findings: list[Finding], marks: bool) -> Table:
 
 
 def _print_fits(console: Console, facts: Facts) -> None:
-    """A table: models down, formats across, or down as well where there is no width for that; how large, how fast at
-    most, whether it fits."""
+    """Print a row per model and a column per format; where the width is too small, a row per model and format. A cell
+    has the size, the highest speed and whether the model fits."""
     available, models = facts.machine.memory_available, facts.fits
     heads = (f"{fit.format:>{len(_cell(fit)) - 1}}" for fit in models[0].formats)
     across = _table("  model", *heads)
@@ -136,7 +136,7 @@ def _legend(fits: list[Fit]) -> Iterable[str]:
 
 
 def _writable(text: str) -> str:
-    """What standard output cannot write, such as half a character in a folder's name, as an escape; and what a terminal
-    would obey, such as what a checkpoint's file may hold."""
+    """Escape what standard output cannot write, such as half a character in a folder's name, and what a terminal would
+    obey, such as control characters in a checkpoint's file."""
     encoding = (sys.stdout and sys.stdout.encoding) or "utf-8"
     return one_line(text).encode(encoding, "backslashreplace").decode(encoding)

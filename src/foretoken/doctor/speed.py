@@ -25,26 +25,26 @@ from foretoken.doctor.machine import file_system
 from foretoken.errors import ModelError
 
 _SETTING = "sys/kernel/mm/transparent_hugepage/enabled"
-_PROBE = 64 << 20  # bytes that ask for huge pages
-_MOST, _LEAST = 1 << 30, 64 << 20  # bytes of each of two allocations that are read
-_SHARE = 8  # of what is available, an allocation is at most so little
-_TEMPORARY = 256 << 20  # bytes of a file that is made to be read
+_PROBE = 64 << 20  # bytes of the allocation that asks for huge pages
+_MOST, _LEAST = 1 << 30, 64 << 20  # limits in bytes for each of the two allocations that are read
+_SHARE = 8  # an allocation is at most an eighth of the available memory
+_TEMPORARY = 256 << 20  # bytes of the temporary file that is read
 _SPARE = 2 << 30  # bytes that must stay free on the disk
 _CHUNK = 8 << 20
 _MOST_READ, _LONG = 1 << 30, 2.0  # bytes, seconds
-_WORTH = 32 << 20  # a smaller file says nothing of a disk
+_WORTH = 32 << 20  # bytes: a smaller file says nothing about the disk
 _IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def huge_pages(root: Path = Path("/")) -> HugePages:
-    """What the system is set to, and what an allocation that asks gets."""
+    """The system's setting, and the share of an allocation that gets the huge pages it asks for."""
     setting = re.search(r"\[(\w+)\]", text_of(root / _SETTING))
     disabled = "\nTHP_enabled:\t0" in text_of(root / "proc/self/status")
     return HugePages(setting and setting[1], disabled, _share_in_huge_pages() if setting else None)
 
 
 def memory_speed(threads: int, isa: str | None) -> tuple[MemorySpeed | None, str | None]:
-    """The best of both kinds of page; or why it was not measured. isa: the native one, None: with PyTorch."""
+    """Memory's speed with both kinds of page, or why it was not measured. isa: the native one; None: PyTorch reads."""
     left = memory_left()
     size = _MOST if left is None else min(_MOST, left // _SHARE) // _LEAST * _LEAST
     if size < _LEAST:
@@ -56,8 +56,8 @@ def memory_speed(threads: int, isa: str | None) -> tuple[MemorySpeed | None, str
 
 
 def better_of(first: MemorySpeed, threads: int, isa: str | None) -> MemorySpeed:
-    """Memory's speed, measured once more, some moments later: the better of the two, which tells the other. Others on
-    the same host can halve it for seconds."""
+    """Measure memory's speed once more, some moments later. Returns the better result; `other` has the other's speed.
+    Other programs on the same host can halve the speed for seconds."""
     second, _ = memory_speed(threads, isa)
     if second is None:
         return first
@@ -66,7 +66,7 @@ def better_of(first: MemorySpeed, threads: int, isa: str | None) -> MemorySpeed:
 
 
 def place_of_models(folder: Path | None) -> Disk:
-    """Where models lie: the folder of one, or that of the hub's."""
+    """The disk that holds models. folder: a model's; None: the hub's."""
     place = Path(folder or constants.HF_HUB_CACHE)
     there, free = _nearest(place), None
     with suppress(OSError):
@@ -75,7 +75,7 @@ def place_of_models(folder: Path | None) -> Disk:
 
 
 def disk_speed(disk: Disk) -> Disk:
-    """The same, read: the largest checkpoint file there, or a temporary file."""
+    """The disk with its read speed, measured on its largest checkpoint file or on a temporary file."""
     file = _largest(Path(disk.folder))
     try:
         if file is not None:
@@ -97,7 +97,7 @@ def _native_speed(threads: int, isa: str, size: int) -> MemorySpeed:
 
 
 def _torch_speed(threads: int, size: int) -> MemorySpeed:
-    """A sum of floats, which is a little slower than reading."""
+    """Measured by a sum of floats, which is a little slower than reading."""
 
     def read(huge: bool) -> float:
         memory = allocate(size, huge=huge).view(torch.float32).fill_(1.0)
@@ -107,30 +107,30 @@ def _torch_speed(threads: int, size: int) -> MemorySpeed:
 
 
 def _share_in_huge_pages() -> float | None:
-    """Of memory that was asked for in huge pages and written, the share that lies in some."""
+    """The share of an allocation that lies in huge pages, after asking for them and writing all of it."""
     before = _in_huge_pages()
     try:
         memory = allocate(_PROBE).fill_(1)
     except ModelError:
         return None
     after = _in_huge_pages()
-    del memory  # not sooner
+    del memory  # kept until the second count
     return None if before is None or after is None else min(1.0, max(0, after - before) / _PROBE)
 
 
 def _in_huge_pages() -> int | None:
-    """Bytes of this process that lie in huge pages."""
+    """Bytes of this process's memory that lie in huge pages."""
     found = re.findall(r"^AnonHugePages:\s+(\d+) kB", text_of(Path("/proc/self/smaps")), re.MULTILINE)
     return 1024 * sum(map(int, found)) if found else None
 
 
 def _nearest(place: Path) -> Path:
-    """The folder itself, or the first above it that is there."""
+    """The folder itself, or its nearest parent that exists."""
     return next((p for p in (place, *place.absolute().parents) if p.is_dir()), Path())
 
 
 def _largest(folder: Path) -> Path | None:
-    """The largest file of weights in a folder of a model or in the hub's, if one is large enough to say something."""
+    """The largest weights file in a model's folder or in the hub's; None if no file is large enough to measure."""
     sizes = {}
     with suppress(OSError):
         for file in (*folder.glob("*.safetensors"), *folder.glob("models--*/snapshots/*/*.safetensors")):
@@ -140,7 +140,7 @@ def _largest(folder: Path) -> Path | None:
 
 @contextmanager
 def _temporary(folder: Path) -> Iterator[Path]:
-    """A file of numbers that no file system makes smaller, on the disk when it is given out."""
+    """A file of random bytes, which no file system can compress. Its bytes are on the disk before it is yielded."""
     with tempfile.NamedTemporaryFile(prefix=".foretoken-", suffix=".partial", dir=folder) as file:
         chunk = os.urandom(_CHUNK)
         for _ in range(_TEMPORARY // _CHUNK):
@@ -152,28 +152,28 @@ def _temporary(folder: Path) -> Iterator[Path]:
 
 def _read(disk: Disk, file: Path, called: str) -> Disk:
     direct, size = _direct(file)
-    _sequential(file, _TEMPORARY)  # into the system's cache
+    _sequential(file, _TEMPORARY)  # fills the system's cache
     return replace(disk, read=called, size=size, direct=direct, cached=_sequential(file, _TEMPORARY)[0])
 
 
 def _direct(file: Path) -> tuple[float | None, int]:
-    """Bytes a second past the system's cache, and how many were read; None where this system cannot. Where the disk
-    cannot, the system is asked to forget the file first, which it may or may not."""
+    """Bytes per second without the system's cache, and the bytes read; None if the system has no O_DIRECT. If the file
+    system refuses O_DIRECT, the system is asked to forget the file first, and may ignore that."""
     if not hasattr(os, "O_DIRECT"):
         return None, 0
     try:
         return _sequential(file, _MOST_READ, os.O_DIRECT)
-    except OSError:  # some file systems refuse to open it so, others to read
+    except OSError:  # some file systems refuse to open a file with O_DIRECT, others to read it
         with open(file, "rb") as source:
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         return _sequential(file, _MOST_READ)
 
 
 def _sequential(file: Path, most: int, flags: int = 0) -> tuple[float | None, int]:
-    """Reads from the beginning until it has read `most`, or for long enough: bytes a second, and bytes."""
+    """Read a file from its start, up to `most` bytes or `_LONG` seconds. Returns bytes per second and bytes read."""
     done = 0
     with (
-        mmap.mmap(-1, _CHUNK) as memory,  # begins at a page, as direct reads must
+        mmap.mmap(-1, _CHUNK) as memory,  # begins at a page, as direct reads require
         open(file, "rb", buffering=0, opener=lambda path, usual: os.open(path, usual | flags)) as source,
     ):
         began = time.perf_counter()

@@ -1,20 +1,20 @@
 """HQQ: better zero points, from the weights alone (Badri and Shaji 2023, Half-Quadratic Quantization).
 
-Of each group it makes the sum of |error|**p small, which for p < 1 lets a few outliers err for the sake of the rest.
-Half-quadratic splitting puts beside each error a number E, the part that is taken for an outlier's, and alternates
+HQQ makes the sum of |error|**p small in each group. With p < 1, a few outliers may err for the sake of the rest.
+Half-quadratic splitting gives each error a number E, the part that is taken for an outlier's, and alternates
 
     E    = sign(error) * max(|error| - |error|**(p - 1) / beta, 0)
     zero = mean of code - (number / scale - E)
 
-with the codes that are nearest for each zero point, beta growing by kappa a step. The scale stays that of the cast.
+with the nearest codes for each zero point. beta grows by the factor kappa in each step. The scale stays the cast's.
 
-Errors are taken in units of the scale, so that a weight and twice that weight get the same codes. A group keeps the
-best zero point of all steps: stopping at the first that is no better, as the paper does for a whole weight, would make
-a group depend on its neighbours, and for a group alone it loses up to a quarter of the gain. The cast's stays if none
-is better by more than this arithmetic can err.
+Errors are in units of the scale, so a weight and twice that weight get the same codes. A group keeps the best zero
+point of all steps. The paper stops a whole weight at the first step that is no better, so a group would depend on its
+neighbours. If each group stopped alone, it would lose up to a quarter of the gain. The cast's zero point stays unless
+another one is better by more than the error of this arithmetic.
 
-Nothing but sums, products and quotients in a fixed order: they are rounded alike on every machine and by any number of
-threads, which torch's own powers are not.
+Only sums, products and quotients in a fixed order are used. They are rounded alike on every machine and with any number
+of threads; torch's own powers are not.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ BETA = 10.0
 KAPPA = 1.01
 STEPS = 20
 
-_GAIN = 2.0**-10  # of the error, that a zero point must gain to be kept
-_NONE = 2.0**-40  # an error of so many scales is none
+_GAIN = 2.0**-10  # the share of the error that a zero point must save to replace the cast's
+_NONE = 2.0**-40  # in scales: a smaller error counts as this error
 _ONE = 127 << 23  # 1.0 as bits
-_GUESS = 0x88000  # what makes the guess of a power from its bits err as little as it can
+_GUESS = 0x88000  # makes the guess of a power from the bits err as little as possible
 
 
 def zero_points(groups: torch.Tensor, inputs: int, scale: torch.Tensor, zero: torch.Tensor, bits: int) -> torch.Tensor:
-    """Zero points bfloat16 [outputs, groups], beginning with those of the cast, for its scales: bfloat16 likewise.
+    """Better zero points than the cast's, if any, for the cast's scales: bfloat16 [outputs, groups].
 
-    groups: float32 [outputs, groups, group]; those of the numbers that come after `inputs` count for nothing.
+    groups: float32 [outputs, groups, group]; numbers behind the first `inputs` count for nothing. scale, zero: the
+    cast's, bfloat16 [outputs, groups].
     """
     last = (1 << bits) - 1
     numbers = groups.clamp(-integers.LARGEST, integers.LARGEST).div_(integers.divisor(scale)[..., None])
@@ -77,9 +78,9 @@ def zero_points(groups: torch.Tensor, inputs: int, scale: torch.Tensor, zero: to
 
 
 def _power(size: torch.Tensor, roots: int) -> torch.Tensor:
-    """size**(p - 1), float32: a guess from the bits, and steps of the third order to the root y of y**10 * size**3 = 1.
+    """size**(p - 1), float32: a guess from the bits, then steps of third order to the root y of y**10 * size**3 = 1.
 
-    One step is right to 0.002, two to 1e-6: enough to look for a zero point, and to judge it.
+    One step has an error of 0.002, enough to look for a zero point; two steps have 1e-6, enough to judge it.
     """
     cube = (size * size).mul_(size)
     guess = size.view(torch.int32).float().mul_(P - 1).add_(_ONE * (2 - P) - _GUESS)
@@ -93,7 +94,7 @@ def _power(size: torch.Tensor, roots: int) -> torch.Tensor:
 
 
 def _sum(numbers: torch.Tensor) -> torch.Tensor:
-    """The sum over the last dimension, a power of two long: half onto half."""
+    """The sum over the last dimension, whose length is a power of two: one half is added to the other, and so on."""
     while numbers.shape[-1] > 1:
         middle = numbers.shape[-1] // 2
         numbers = numbers[..., :middle] + numbers[..., middle:]

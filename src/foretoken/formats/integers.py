@@ -1,4 +1,4 @@
-"""Integers: int8 with one scale an output, and int4, int3 and int2 in groups with a scale and a zero point."""
+"""Integers: int8 with one scale for each output; int4, int3 and int2 in groups with a scale and a zero point."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import torch
 
 from foretoken.formats.weight import SMALLEST_SCALE, SMALLEST_ZERO
 
-LARGEST = 2.0**100  # larger numbers count as this one: no value becomes too large for bf16
+LARGEST = 2.0**100  # larger numbers count as this number, so no value is too large for bf16
 
 
 def row_values(codes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """int8: codes uint8 [outputs, inputs], two's complement, and scales float32 [outputs], as bfloat16."""
+    """Values of int8, bfloat16. codes: uint8 [outputs, inputs], two's complement; scale: float32 [outputs]."""
     return (codes.view(torch.int8) * scale[:, None]).bfloat16()
 
 
 def group_values(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
-    """int4, int3, int2: codes uint8 [..., group], scale and zero point bfloat16 [...], as bfloat16 [..., group]."""
+    """Values of int4, int3, int2, bfloat16 [..., group]. codes: uint8 [..., group]; scale, zero: bfloat16 [...]."""
     return ((codes - zero.float()[..., None]) * scale.float()[..., None]).bfloat16()
 
 
 def cast_rows(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float32 [outputs, inputs], finite: codes uint8 and scales float32 [outputs]."""
+    """int8 codes, uint8 [outputs, inputs], and scales, float32 [outputs], of finite float32 [outputs, inputs]."""
     scale = numbers.abs().amax(-1).clamp_(max=LARGEST) / 127
     scale.masked_fill_(scale < SMALLEST_SCALE, 0)
     codes = (numbers / divisor(scale)[:, None]).round_().clamp_(-127, 127)
@@ -28,9 +28,10 @@ def cast_rows(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def cast_groups(numbers: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Float32 [..., group], finite: codes uint8 [..., group], scale and zero point bfloat16 [...].
+    """Codes uint8 [..., group], scales and zero points bfloat16 [...], of finite float32 [..., group].
 
-    Rounding to the nearest of the 2**bits numbers from the smallest to the largest of the group, 0 being counted in.
+    Each number is rounded to the nearest of 2**bits evenly spaced numbers. They go from the smallest number of the
+    group, or 0 if all are larger, to the largest, or 0 if all are smaller.
     """
     last = (1 << bits) - 1
     low = numbers.amin(-1).clamp_(-LARGEST, 0)
@@ -42,18 +43,18 @@ def cast_groups(numbers: torch.Tensor, bits: int) -> tuple[torch.Tensor, torch.T
 
 
 def zero_point(zero: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Float32 as the zero point that is kept, bfloat16: none without a scale, and none that is next to none."""
+    """A float32 zero point as it is stored, bfloat16: 0 without a scale, or if it is below SMALLEST_ZERO in size."""
     kept = zero.bfloat16()
     return kept.masked_fill_((scale == 0) | (kept.abs() < SMALLEST_ZERO), 0)
 
 
 def group_codes(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, bits: int) -> torch.Tensor:
-    """The codes nearest to float32 [..., group] with a scale and zero point bfloat16 [...], uint8."""
+    """The codes nearest to float32 [..., group], uint8, with a scale and a zero point, bfloat16 [...]."""
     codes = numbers / divisor(scale)[..., None]
     return codes.add_(zero.float()[..., None]).round_().clamp_(0, (1 << bits) - 1).to(torch.uint8)
 
 
 def divisor(scale: torch.Tensor) -> torch.Tensor:
-    """A scale to divide by, float32."""
+    """The scale to divide by, float32: 1 instead of 0."""
     scale = scale.float()
-    return scale.masked_fill(scale == 0, 1)  # numbers that small are 0 when they are rounded
+    return scale.masked_fill(scale == 0, 1)  # numbers this small are rounded to 0

@@ -1,7 +1,7 @@
 """MXFP4: blocks of 32 E2M1 numbers with an E8M0 power of two (OCP Microscaling Formats v1.0).
 
-The cast is the direct one: the power of two is that of the block's largest number, divided by that of the largest E2M1
-number (6, so 4); numbers are rounded to the nearest, ties to the even code, and those beyond 6 are 6.
+The scale is the power of two in the block's largest number, divided by 4, the power of two in the largest E2M1 number,
+6. Numbers are divided by the scale and rounded to the nearest, ties to the even code; beyond 6 they become 6.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ E8M0 = torch.tensor([*(2.0 ** (byte - 127) for byte in range(255)), torch.nan]) 
 
 
 def values(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Codes [..., 32] and E8M0 bytes [...] as float32 [..., 32]: exact for every byte with which they are finite.
+    """The values, float32 [..., 32], of codes [..., 32] and E8M0 bytes [...]: exact wherever they are finite.
 
-    Code 8 is 0 here, as kernels have it: adding 0 makes that of -0, and changes nothing else.
+    Code 8 has the value 0, as in the kernels: adding 0 turns -0 into 0, and changes nothing else.
     """
     return (E2M1[codes.int()] * E8M0[scales.int()][..., None]).add_(0)
 
 
 def cast(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float32 [..., 32], finite: codes uint8 [..., 32], and E8M0 bytes uint8 [...] from 67 to 187.
+    """Codes uint8 [..., 32], and E8M0 bytes uint8 [...] from 67 to 187, of finite float32 [..., 32].
 
-    A block that rounds to nothing but zeros has the byte 127. There is no -0: what rounds to 0 has code 0.
+    A block in which all numbers round to 0 has the byte 127. Numbers that round to 0 have code 0, never -0.
     """
     largest = numbers.abs().amax(-1)
     exponents = ((largest.view(torch.int32) >> 23) - (127 + 2)).clamp_(-EXPONENT, EXPONENT)
@@ -34,7 +34,7 @@ def cast(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     inverse = ((127 - exponents) << 23).view(torch.float32)
     scaled = numbers * inverse[..., None]
     size = scaled.abs()
-    # how many of the numbers half way between neighbours lie below; a tie goes up where the code above is even
+    # the code is the number of midpoints below; a tie goes up if the code above is even
     codes = (size > 0.25).view(torch.uint8)
     for edge, even_above in ((0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)):
         codes += ((size >= edge) if even_above else (size > edge)).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""From a weight to a quantised one, a few rows at a time."""
+"""Quantises a weight, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from foretoken.formats.weight import QuantisedWeight, parts
 Quantiser = Literal["direct", "hqq"]
 QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq")
 
-_TOGETHER = 1 << 18  # numbers that a thread casts together: what is made of them on the way stays in its cache
+_TOGETHER = 1 << 18  # numbers that a thread casts together; what is computed from them stays in its cache
 
 
 def expect_quantiser(format: Format, quantiser: str) -> None:
-    """Refuse a quantiser that is not known or cannot do the format. Raises SettingError."""
+    """Raise SettingError for a quantiser that is unknown or does not support the format."""
     if quantiser not in QUANTISERS:
         raise SettingError(f"the quantiser {quoted(quantiser)} is not known{nearest(str(quantiser), QUANTISERS)}")
     if quantiser == "hqq" and not format.has_zeros:
@@ -34,14 +34,14 @@ def quantise(
     quantiser: Quantiser = "direct",
     threads: int | None = None,
 ) -> QuantisedWeight:
-    """A weight [outputs, inputs], float16, bfloat16 or float32, in a format.
+    """Quantise a weight [outputs, inputs], float16, bfloat16 or float32.
 
-    name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, where the
-    format has them. threads: as many as torch has, if not given. An output's bits depend on its own numbers and on
-    nothing else. On the way, a thread needs some ten megabytes, or what 16 outputs take forty times over.
+    name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, for formats
+    that have them. threads: by default as many as torch has. An output's bits depend on its own numbers alone. While it
+    works, a thread needs some ten megabytes, or forty times the size of 16 outputs.
 
-    Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is not known or cannot do
-    the format, and ContractError for what is no weight.
+    Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is unknown or does not
+    support the format, and ContractError for a tensor that is no weight.
     """
     expect_quantiser(format, quantiser)
     if weight.ndim != 2 or weight.numel() == 0 or weight.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -91,7 +91,7 @@ def _cast(rows: torch.Tensor, format: Format, quantiser: Quantiser) -> tuple[tor
 
 
 def _padded(rows: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
-    """Rows as float32, with zeros up to multiples of these."""
+    """Rows as float32, filled up with zeros to multiples of `outputs` and `inputs`."""
     more = (-len(rows) % outputs, -rows.shape[1] % inputs)
     if more == (0, 0):
         return rows.float().contiguous()

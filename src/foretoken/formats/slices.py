@@ -1,4 +1,4 @@
-"""Slices of a weight on threads."""
+"""Work on slices of a weight, on threads."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 
 def on_threads(work: Callable[[int], None], items: Sequence[int], threads: int | None) -> None:
-    """Do a piece of work for each item, on threads on which torch uses one; as many as torch has, if not given.
+    """Call `work` for each item, on threads that use one torch thread each. threads: by default as many as torch has.
 
-    Torch's own threads wait for each other after every operation, of which there are hundreds here: where another
-    program takes a core now and then, that is most of the time.
+    Torch's own threads would wait for each other after each operation, hundreds of times here. If another program takes
+    a core now and then, they would wait most of the time.
     """
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(min(threads or before, len(items)), initializer=torch.set_num_threads, initargs=(1,))
@@ -21,4 +21,4 @@ def on_threads(work: Callable[[int], None], items: Sequence[int], threads: int |
             pass
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)  # what threads that begin later get
+        torch.set_num_threads(before)  # for threads that begin later

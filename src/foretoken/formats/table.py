@@ -1,4 +1,4 @@
-"""The formats that there are, by name."""
+"""The low-bit formats, by name."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BITS = {"mxfp4": 4, "int8": 8, "int4": 4, "int3": 3, "int2": 2}
 
 @dataclass(frozen=True)
 class Format:
-    """A format with its group: how many inputs of an output share a scale, 0 for all of them.
+    """A format. group: how many inputs of an output share a scale; 0: all of them.
 
-    Raises SettingError for what is not in the table.
+    Raises SettingError for a combination that is not in the table.
     """
 
     name: str
@@ -44,17 +44,17 @@ class Format:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The groups that the format may have."""
+        """The sizes of groups that the format may have."""
         return GROUPS if self.has_zeros else (32,) if self.name == "mxfp4" else (0,)
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the codes of a block: 16 outputs by 32 inputs."""
+        """Bytes of a block's codes: 16 outputs by 32 inputs."""
         return TILE * BLOCK * self.bits // 8
 
     @property
     def label(self) -> str:
-        """How it is written: `mxfp4`, `int8`, `int4-g64`."""
+        """The format as text: `mxfp4`, `int8`, `int4-g64`."""
         return f"{self.name}-g{self.group}" if self.has_zeros else self.name
 
 
@@ -66,10 +66,10 @@ FORMATS: dict[str, Format] = {
 
 
 def format_of(text: str, group: int | None = None) -> Format:
-    """The format that is written so: a name, or a label such as `int4-g128`.
+    """The format for a text: a name, or a label such as `int4-g128`.
 
-    group: inputs a group, where the text does not say; otherwise the format's usual one. Raises SettingError if there
-    is no such format or it has no such groups.
+    group: the inputs of a group, if the text does not say; None: the format's default. Raises SettingError if no such
+    format exists, if it has no such groups, or if `group` contradicts the text.
     """
     named = re.fullmatch(r"(.+)-g([0-9]{1,9})", text)
     name = named[1] if named else text

@@ -1,9 +1,10 @@
 """Codes in the order in which kernels read them.
 
-A block is 16 outputs by 32 inputs, a tile the blocks of 16 outputs one after the other. The inputs k of a block make 8
-columns of 4, j = k // 4. A register is 64 bytes: of each output 4 bytes (a lane), and byte b of a lane stands for the
-inputs 4j + (b ^ 2) of one or more columns: a plane of w bits puts 8 / w columns, the first lowest, in each byte of its
-w registers. int3 has two planes, its lower two bits and then its upper one; the others have one.
+A block is 16 outputs by 32 inputs. A tile is the blocks of 16 outputs, one after the other. The inputs k of a block
+form 8 columns of 4: j = k // 4. A register is 64 bytes: 4 bytes (a lane) for each output. Byte b of a lane holds the
+codes of input 4j + (b ^ 2) of one or more columns j. A plane of w bits has w registers, and each of their bytes holds
+8 / w columns, the first in the lowest bits. int3 has two planes, first its lower two bits, then its upper bit. The
+other formats have one plane.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def unpack(tiles: torch.Tensor, bits: int) -> torch.Tensor:
-    """What `pack` was given: uint8 [tiles * 16, blocks * 32]."""
+    """The codes that `pack` was given: uint8 [tiles * 16, blocks * 32]."""
     count, blocks, _ = tiles.shape
-    registers = tiles.clone().contiguous()  # in a file they may begin anywhere, and a view of integers may not
+    registers = tiles.clone().contiguous()  # in a file they may begin anywhere, but int32 needs alignment
     registers = registers.view(torch.int32).view(count, blocks, bits, TILE).permute(0, 3, 1, 2)
     registers = _swapped(registers.contiguous())  # [tiles, 16, blocks, registers]
     lanes = torch.zeros(count, TILE, blocks, COLUMNS, dtype=torch.int32)
@@ -59,10 +60,10 @@ def _planes(bits: int) -> list[tuple[int, int]]:
 
 
 def _mask(width: int) -> int:
-    """The lowest bits of each byte of a lane, as int32."""
+    """A mask of the lowest `width` bits of each byte of a lane, as int32."""
     return -1 if width == 8 else ((1 << width) - 1) * 0x01010101
 
 
 def _swapped(lanes: torch.Tensor) -> torch.Tensor:
-    """The halves of each lane exchanged: byte b becomes byte b ^ 2."""
+    """Each lane with its halves exchanged: byte b becomes byte b ^ 2."""
     return (lanes << 16) | ((lanes >> 16) & 0xFFFF)

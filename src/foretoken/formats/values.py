@@ -1,4 +1,4 @@
-"""What a quantised weight stands for."""
+"""The values that a quantised weight stands for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foretoken.formats.slices import on_threads
 from foretoken.formats.table import BLOCK, TILE
 from foretoken.formats.weight import QuantisedWeight
 
-_TOGETHER = 1 << 18  # codes that a thread takes apart together
+_TOGETHER = 1 << 18  # codes that a thread unpacks together
 
 
 def codes_of(q: QuantisedWeight) -> torch.Tensor:
@@ -19,10 +19,9 @@ def codes_of(q: QuantisedWeight) -> torch.Tensor:
 
 
 def dequantise(q: QuantisedWeight, *, threads: int | None = None) -> torch.Tensor:
-    """The values, bfloat16 [outputs, inputs] of a valid weight (`expect_valid`).
+    """The values of a valid weight (`expect_valid`): bfloat16 [outputs, inputs].
 
-    A model with these weights computes bit for bit what the low-bit one does. threads: as many as torch has, if not
-    given.
+    A model with these weights gives the same bits as the low-bit model. threads: by default as many as torch has.
     """
     outputs, inputs = q.shape
     values = torch.empty(outputs, inputs, dtype=torch.bfloat16)

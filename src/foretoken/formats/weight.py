@@ -1,4 +1,4 @@
-"""A quantised weight, and what a file must hold to be one."""
+"""A quantised weight, and the check of a weight from a file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from foretoken.errors import CheckpointError, ContractError
 from foretoken.formats.table import BLOCK, TILE, Format
 
-EXPONENT = 60  # of two; the scales of mxfp4 that kernels take go from -60 to 60
-BYTES = (127 - EXPONENT, 127 + EXPONENT)  # the same as E8M0
-SMALLEST_SCALE = 2.0**-100  # of integers, but for 0: values are then 0 or no smaller than 2**-120
-SMALLEST_ZERO = 2.0**-20  # zero points, but for 0
+EXPONENT = 60  # kernels take scales of mxfp4 from 2**-60 to 2**60
+BYTES = (127 - EXPONENT, 127 + EXPONENT)  # the same range in E8M0
+SMALLEST_SCALE = 2.0**-100  # of integers, besides 0: values are then 0, or at least 2**-120 in size
+SMALLEST_ZERO = 2.0**-20  # of zero points, besides 0
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class QuantisedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of codes and scales together, with what pads them."""
+        """The bytes of codes and scales, padding included."""
         return self.codes.nbytes + self.scales.nbytes
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one tensor of a quantised weight looks like."""
+    """The shape and type of one tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -61,9 +61,10 @@ def parts(format: Format, outputs: int, inputs: int) -> dict[str, Part]:
 
 
 def expect_valid(q: QuantisedWeight, name: str) -> None:
-    """Refuse a weight whose tensors do not fit its shape, or whose values are no finite numbers of the format.
+    """Raise CheckpointError for a weight whose tensors do not fit its shape, or whose values are no finite numbers of
+    the format, and ContractError for a tensor with gaps.
 
-    name: the weight's, for the message. Raises CheckpointError. Reads every scale.
+    name: the weight's, for the message. Reads every scale.
     """
     for part, expected in parts(q.format, *q.shape).items():
         got: torch.Tensor = getattr(q, part)
@@ -84,7 +85,7 @@ def _bad(q: QuantisedWeight) -> tuple[int, str]:
         wrong = (q.scales < BYTES[0]) | (q.scales > BYTES[1])
         return int(wrong.sum()), f"scales outside 2**-{EXPONENT} .. 2**{EXPONENT} (bytes {BYTES[0]} .. {BYTES[1]})"
     if q.format.name == "int8":
-        wrong = _no_scale(q.scales, (q.scales * 128).bfloat16())  # -128 is never written, and may be read
+        wrong = _no_scale(q.scales, (q.scales * 128).bfloat16())  # code -128 is never written, but may be read
         return int(wrong.sum()), "scales that are no finite number, negative, below 2**-100, or too large for bf16"
     scale, zero = q.scales.float().unbind(-1)
     last = (1 << q.format.bits) - 1
@@ -97,7 +98,8 @@ def _bad(q: QuantisedWeight) -> tuple[int, str]:
 
 
 def _no_scale(scale: torch.Tensor, *ends: torch.Tensor) -> torch.Tensor:
-    """Whether a scale cannot be one; what lies between its largest and its smallest value is finite if they are."""
+    """Whether scales are invalid. ends: a scale's smallest and largest value; values between them are finite if both
+    are."""
     wrong = ~(scale >= SMALLEST_SCALE) & (scale != 0)
     for end in ends:
         wrong = wrong | ~end.isfinite()

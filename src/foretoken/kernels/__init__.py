@@ -1,11 +1,11 @@
-"""The arithmetic, and which implementation of it runs.
+"""The arithmetic, and the choice of its implementation.
 
-    native      C++, by instruction set: a whole pass in one call, the same bits for any number of rows
+    native      C++, for each instruction set: a whole pass in one call, the same bits for any number of rows
     reference   PyTorch, operation by operation: defines the native bits; slow, for tests
-    rowwise     PyTorch where there is no compiler, or on a GPU: exact within itself, other bits than native
+    rowwise     PyTorch, without a native module or on a GPU: rows independent on the CPU, other bits than native
 
-An operation with more than one implementation is chosen from a table, once, when it is first used. `explain()` says
-what was chosen and why. Two environment variables steer it:
+The implementation of an operation is chosen once, when the operation is first used. `explain()` gives the choice and
+its reason. Two environment variables control the choice:
 
     FORETOKEN_NATIVE   auto (default) | required | off
     FORETOKEN_ISA    force an instruction set: generic, avx2, avxvnni, avx512, avx512vnni, avx512bf16, amx
@@ -31,7 +31,7 @@ Ranked = tuple[list[int], list[float]]
 
 
 def argmax(logits: torch.Tensor) -> int | None:
-    """The index of the largest of float32 [V], the lowest on a tie; None if any of them is NaN."""
+    """The index of the largest logit, float32 [V]: the lowest on a tie, None if any logit is NaN."""
     return _argmax(logits.device.type)(logits)
 
 

@@ -1,14 +1,14 @@
-"""Warped and perturbed choice from a row of logits, in numpy: the definition of its bits, and what runs where there is
-no native module.
+"""The choice of tokens by warped and perturbed logits, in numpy. This module defines the bits of the choice, and runs
+without a native module.
 
 A token's *score* is its warped logit plus a Gumbel number of its own. The token with the largest score is an exact
-sample of the warped distribution (Gumbel 1954; Maddison, Tarlow and Minka 2014), the tokens with the k largest a sample
-without replacement. The numbers are a pure function of seed, completion, step and token, so whoever has the same four
-uses the same noise: a draft that ranks its own logits with the target's noise guesses what the target will sample
-(Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+sample of the warped distribution (Gumbel 1954; Maddison, Tarlow and Minka 2014). The tokens with the k largest scores
+are a sample without replacement. The numbers are a pure function of seed, completion, step and token, so a draft that
+knows these four can use the target's noise. By ranking its own logits with that noise, the draft guesses what the
+target will sample (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
 
-Everything here is single operations that IEEE 754 rounds in one way, float64 without fused steps, or whole numbers, so
-that C++ (csrc/choosing.inl) gives the same bits at every instruction set.
+All arithmetic here is on whole numbers, or in single operations that IEEE 754 rounds in one way, never fused. So C++
+(csrc/choosing.inl) gives the same bits with every instruction set.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ Doubles = npt.NDArray[np.float64]
 Words = npt.NDArray[np.uint64]
 
 _LOG2 = 0.6931471805599453
-_MASS = 2.0**40  # probabilities are counted in these parts of the largest: sums of whole numbers have no order
-SPAN = 27.75  # logits that are further below the largest have no mass: e^-27.75 * 2^40 < 1
+_MASS = 2.0**40  # probabilities are counted in units of the largest / 2^40: sums of whole numbers have no order
+SPAN = 27.75  # logits further than this below the largest have no mass: e^-27.75 * 2^40 < 1
 
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """What makes logits a distribution: divided by `temperature`, then cut by three rules (0, 1.0 and 0.0: not cut).
+    """Turns logits into a distribution: divides them by `temperature`, then removes tokens by three rules.
 
-    `top_k` keeps the k largest, and what equals the last of them; `top_p` the fewest whose probabilities reach p, the
-    lower id first among equals; `min_p` those with at least that part of the largest's probability.
+    `top_k` keeps the k largest logits, and all that equal the last of them (0: keeps all). `top_p` keeps the fewest
+    tokens whose probabilities reach p, the lower id first among equals (1.0: all). `min_p` keeps tokens with at least
+    that share of the largest probability (0.0: all).
     """
 
     temperature: float = 1.0
@@ -47,7 +48,7 @@ class Warp:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Which noise is used: 64 bits of seed, then 32 each. `stream` keeps uses apart that must not share noise."""
+    """Selects the noise. `seed` has 64 bits, other fields 32. `stream` separates uses that must not share noise."""
 
     seed: int
     completion: int
@@ -56,10 +57,10 @@ class Noise:
 
 
 def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> tuple[list[int], list[float]] | None:
-    """The `count` tokens with the largest scores, best first, the lower id first among equals; fewer if fewer are left.
+    """The `count` tokens with the largest scores, and the scores: best first, the lower id first among equals.
 
-    logits: float32 [V]; -inf is a token that must not come. Without noise the scores are the warped logits. None if a
-    logit is NaN or +inf.
+    Fewer tokens are returned if the warp leaves fewer. logits: float32 [V]; -inf marks a token that must not be chosen.
+    Without noise the scores are the warped logits. None if a logit is NaN or +inf.
     """
     expect(logits, noise, count)
     x = warped(logits, warp)
@@ -74,7 +75,7 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int) -> tuple[l
 
 
 def expect(logits: Floats, noise: Noise | None, count: int) -> None:
-    """Refuse what `rank` has no answer for, in words."""
+    """Raise ContractError for arguments that `rank` does not accept."""
     if logits.dtype != np.float32 or logits.ndim != 1:
         raise ContractError(f"rank got {logits.dtype} {list(logits.shape)}; expected float32 [V]")
     if count < 0:
@@ -107,7 +108,7 @@ def warped(logits: Floats, warp: Warp) -> Floats | None:
 
 
 def probabilities(logits: Floats, warp: Warp) -> Doubles | None:
-    """float64 [V]: the distribution that `rank` samples from, as far as masses tell. None if a logit is NaN or +inf."""
+    """float64 [V]: the distribution that `rank` samples from, but for rounding. None if a logit is NaN or +inf."""
     x = warped(logits, warp)
     if x is None:
         return None
@@ -118,7 +119,7 @@ def probabilities(logits: Floats, warp: Warp) -> Doubles | None:
 
 
 def mass(x: Floats, top: np.float32) -> Words:
-    """uint64 [V]: each token's probability in parts of the largest's / 2^40, rounded down."""
+    """uint64 [V]: each token's probability as a multiple of the largest probability / 2^40, rounded down."""
     below = x.astype(np.float64) - np.float64(top)
     near = below > -SPAN
     return np.where(near, exponential(np.where(near, below, 0.0)) * _MASS, 0.0).astype(np.uint64)
@@ -135,9 +136,9 @@ def exponential(x: Doubles) -> Doubles:
 
 
 def gumbel(noise: Noise, tokens: npt.NDArray[np.int64]) -> Doubles:
-    """float64: -log(-log(u)) with 64 random bits for each token, of which none makes it infinite.
+    """float64: -log(-log(u)), where u comes from 64 random bits for each token. The result is always finite.
 
-    u is taken from the side on which it is exact: what decides between large numbers is how far u is from 1.
+    u is computed from the side on which it is exact, because large results depend on how far u is from 1.
     """
     bits = _bits(noise, tokens)
     low = (bits.astype(np.float64) + 0.5) * 2.0**-64  # 1 - u
@@ -148,7 +149,7 @@ def gumbel(noise: Noise, tokens: npt.NDArray[np.int64]) -> Doubles:
 
 
 def uniform(noise: Noise, token: int) -> float:
-    """One number within (0, 1), from the bits of a token's noise: for rules that need a coin."""
+    """A uniform number in (0, 1), from the bits of a token's noise, for rules that flip a coin."""
     return float(((int(_bits(noise, np.array([token]))[0]) >> 12) + 0.5) * 2.0**-52)
 
 
@@ -171,7 +172,7 @@ def _log(f: Doubles, exponent: Doubles | float) -> Doubles:
 
 
 def _bits(noise: Noise, tokens: npt.NDArray[np.int64]) -> Words:
-    """uint64 of each token: one Philox block serves two neighbours."""
+    """uint64 for each token: one Philox block gives the bits of two neighbouring tokens."""
     ids: Words = tokens.astype(np.uint64)
     words = philox(
         (ids >> np.uint64(1), noise.step, noise.completion, noise.stream),
@@ -183,7 +184,7 @@ def _bits(noise: Noise, tokens: npt.NDArray[np.int64]) -> Words:
 
 
 def philox(counter: tuple[Words, int, int, int], key: tuple[int, int]) -> list[Words]:
-    """Four uint32 (as uint64) of each counter: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011)."""
+    """Four uint32 (as uint64) for each counter: Philox4x32-10 (Salmon, Moraes, Dror and Shaw 2011)."""
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     number: Callable[[int], np.uint64] = np.uint64
     a, b, c, d = counter[0] & mask, *(np.full_like(counter[0], word) for word in counter[1:])

@@ -1,8 +1,8 @@
-"""What the native kernels compute with low-bit weights, in PyTorch: the definition of their bits.
+"""The native kernels' arithmetic with low-bit weights, in PyTorch: the definition of their bits.
 
-With bf16 inputs it is what bf16 weights would give that hold the values of the codes (`foretoken.formats.values`), so
-that `reference.linear` defines it. This module has the rest: int8 inputs, with which drafts run, and fp32 inputs with
-mxfp4, for comparison (paper 004, sections III-D and IV-D).
+With bf16 inputs, a low-bit weight gives the same as the bf16 weight that holds the values of its codes
+(`foretoken.formats.values`), so `reference.linear` defines these bits. This module defines the rest: int8 inputs, which
+drafts use, and fp32 inputs with mxfp4, for comparison (paper 004, sections III-D and IV-D).
 """
 
 from __future__ import annotations
@@ -15,33 +15,35 @@ from foretoken.formats.values import codes_of
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels.reference import flushed, fused
 
-SMALLEST, LARGEST = 2.0**-40, 2.0**60  # of 32 inputs: what is less is zero, what is more is no number
+SMALLEST, LARGEST = 2.0**-40, 2.0**60  # largest of 32 inputs: if below, all are zero; if above, the row is NaN
 _E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
 def quantise_inputs(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows as drafts see them: 32 inputs at a time as whole numbers from -127 to 127 with a scale.
+    """Rows as drafts compute with them: each block of 32 inputs becomes whole numbers from -127 to 127 with a scale.
 
-    x: float32 [N, K]. Returns the numbers, int32 [N, blocks, 32], the scales, float32 [N, blocks], and for each row
-    whether all its inputs are numbers below 2**60. A block whose largest input is below 2**-40 is zero.
+    x: float32 [N, K]. Returns the numbers, int32 [N, blocks, 32], the scales, float32 [N, blocks], and whether each row
+    is sound: all its inputs are numbers of at most 2**60 in size. A block with all inputs below 2**-40 is zero.
     """
     blocks = _blocks(x)
     top = blocks.abs().amax(-1)
     sound = (top <= LARGEST).all(-1)
     used = (top >= SMALLEST) & (top <= LARGEST)
     top = torch.where(used, top, torch.ones(()))
-    by = torch.tensor(127.0) / top  # of two tensors: of a number PyTorch makes a reciprocal, which is rounded twice
+    by = torch.tensor(127.0) / top  # a tensor: for a Python number PyTorch multiplies by a reciprocal, and rounds twice
     numbers = torch.where(used[..., None], (blocks * by[..., None]).round(), torch.zeros(()))
     return numbers.nan_to_num().to(torch.int32), torch.where(used, top / torch.tensor(127.0), torch.ones(())), sound
 
 
 def linear_int8(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """x: float32 [N, K], quantised here; bias: float32 [M]. Returns float32 [N, M], NaN in rows that are not sound.
+    """x: float32 [N, K], quantised here; bias: float32 [M]. Returns float32 [N, M], NaN in rows that are not sound (see
+    `quantise_inputs`).
 
-    Products are whole numbers, and their sums over 32 inputs exact. mxfp4: each sum times its two scales is added to
-    the result, block after block, rounded once. int8: the same with the inputs' scale, and the result times the
-    output's. Groups: sums times the inputs' scale are added likewise within a group; from that, its zero point times
-    the inputs' sum is taken; that times the group's scale is added to the result, each rounded once.
+    Products are whole numbers, and their sums over a block of 32 inputs are exact. Each step below is rounded once.
+    mxfp4: each block's sum times its two scales is added to the result, block after block. int8: each block's sum times
+    the inputs' scale is added in the same way; the result is then multiplied by the output's scale. Groups: each
+    block's sum times the inputs' scale is added within the group; the group's zero point times the sum of its inputs is
+    subtracted; the difference times the group's scale is added to the result.
     """
     with flushed():
         numbers, scales, sound = quantise_inputs(x)
@@ -51,13 +53,13 @@ def linear_int8(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | N
 
 
 def _blocks(x: torch.Tensor) -> torch.Tensor:
-    """[..., K] as [..., blocks, 32], 0 behind the last input."""
+    """[..., K] as [..., blocks, 32], with zeros behind the last input."""
     padded = pad(x, (0, -x.shape[-1] % BLOCK))
     return padded.view(*x.shape[:-1], padded.shape[-1] // BLOCK, BLOCK)
 
 
 def _sums(numbers: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-    """Of each block: float32 [N, outputs, blocks]."""
+    """The sum of products in each block: float32 [N, outputs, blocks]."""
     return torch.einsum("nbi,obi->nob", numbers.double(), codes.double()).float()
 
 
@@ -70,7 +72,7 @@ def _powers(weight: QuantisedWeight) -> torch.Tensor:
 def _scaled(numbers: torch.Tensor, scales: torch.Tensor, weight: QuantisedWeight) -> torch.Tensor:
     codes = _blocks(codes_of(weight).to(torch.int32))
     mxfp4 = weight.format.name == "mxfp4"
-    if mxfp4:  # twice the value, so that it is whole
+    if mxfp4:  # twice the values, which are whole numbers
         codes = (2 * torch.where(codes < 8, _E2M1[codes % 8], -_E2M1[codes % 8])).to(torch.int32)
     sums = _sums(numbers, codes)
     each = scales[:, None, :].expand_as(sums)
@@ -99,8 +101,8 @@ def _grouped(numbers: torch.Tensor, scales: torch.Tensor, weight: QuantisedWeigh
 
 
 def linear_fp32(x: torch.Tensor, weight: QuantisedWeight, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """mxfp4 with inputs as they are. Of each block products are added one after the other to 0; the sum times the
-    block's scale is added to the result; each rounded once. x: float32 [N, K]; bias: float32 [M]."""
+    """mxfp4 with unrounded inputs. In each block, products are added one after the other to 0; the sum times the
+    block's scale is added to the result. Each step is rounded once. x: float32 [N, K]; bias: float32 [M]."""
     with flushed():
         codes = _blocks(codes_of(weight).to(torch.int32))
         values = torch.where(codes < 8, _E2M1[codes % 8], -_E2M1[codes % 8])

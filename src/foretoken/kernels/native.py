@@ -1,7 +1,7 @@
 """The native module: whether it is there, which instruction sets it may use, and thin checked calls into it.
 
-A call here first has what it is given looked at (`foretoken.kernels.refusals`): the kernels take addresses and sizes.
-A whole pass goes through a plan (`foretoken.decoder.native_pass`), not through these single operations.
+Each call first checks its arguments (`foretoken.kernels.refusals`), because the kernels take addresses and sizes. A
+whole pass goes through a plan (`foretoken.decoder.native_pass`), not through these single operations.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from foretoken.formats.weight import QuantisedWeight
 
 ISAS = ("generic", "avx2", "avxvnni", "avx512", "avx512vnni", "avx512bf16", "amx")  # from slow to fast
-# for tests of instruction sets that a machine lacks, never chosen by themselves: AMX's arithmetic in plain C++, and
-# avxvnni by AVX-512's form of its instruction
+# for tests of instruction sets that a machine lacks, never chosen automatically: AMX's arithmetic in plain C++, and
+# avxvnni with AVX-512's form of its instruction
 EMULATED, TWIN = "amx-emulated", "avxvnni-twin"
 _NUMBERS = {name: number for number, name in enumerate((*ISAS, EMULATED, TWIN))}
 FORMATS = {name: number for number, name in enumerate(refusals.FLOATS)}  # by the name of a type
 CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
-INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # what rows are rounded to before they meet low-bit weights
+INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # the types that rows are rounded to for products with low-bit weights
 
 
 @cache
@@ -43,7 +43,7 @@ def module() -> ModuleType | None:
         return importlib.import_module("foretoken._native")
     except ImportError as error:
         if not (isinstance(error, ModuleNotFoundError) and error.name == "foretoken._native"):
-            # it is there: to go on without it would hide what is wrong
+            # the module is there: going on without it would hide the error
             raise NativeError(
                 f"the native module does not load ({error}); install Foretoken again, or set FORETOKEN_NATIVE=off"
             ) from error
@@ -62,13 +62,13 @@ def supported() -> list[str]:
 
 
 def lacking() -> dict[str, str]:
-    """The other instruction sets, and why this machine cannot run each."""
+    """The instruction sets that this machine cannot run, and why not."""
     native = module()
     return {} if native is None else {name: why for name in ISAS if (why := native.why_not(_NUMBERS[name]))}
 
 
 def testable() -> list[str]:
-    """The instruction sets that can be tested here: those that this machine can run, and what stands for others."""
+    """The instruction sets that can be tested here: those that this machine can run, and emulations of others."""
     native = module()
     return [] if native is None else [name for name, number in _NUMBERS.items() if not native.why_not(number)]
 
@@ -89,17 +89,17 @@ def isa() -> str:
 
 
 def forced_isa() -> str | None:
-    """The instruction set that FORETOKEN_ISA forces, or FORETOKEN_LEVEL, as it was called before; None: neither."""
+    """The instruction set that FORETOKEN_ISA forces, or its older name FORETOKEN_LEVEL; None if neither is set."""
     return os.environ.get(_asked()) or None
 
 
 def _asked() -> str:
-    """The variable that forces an instruction set."""
+    """The environment variable that forces an instruction set."""
     return "FORETOKEN_ISA" if os.environ.get("FORETOKEN_ISA") else "FORETOKEN_LEVEL"
 
 
 def isa_number(name: str) -> int:
-    """How the native module counts an instruction set, which this machine must have."""
+    """The native module's number of an instruction set. Raises NativeError if this machine lacks it."""
     if name not in _NUMBERS:
         raise NativeError(f"there is no instruction set {name!r}{nearest(name, _NUMBERS)}")
     reason = _present().why_not(_NUMBERS[name])
@@ -132,7 +132,7 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int, isa: str) 
     refusals.expect_ranking(logits, noise, count)
     if len(logits) == 0:
         return None
-    dice = (0, 0, 0, 0) if noise is None else (noise.seed, noise.completion, noise.step, noise.stream)
+    drawn = (0, 0, 0, 0) if noise is None else (noise.seed, noise.completion, noise.step, noise.stream)
     address = logits.__array_interface__["data"][0]
     ranked: tuple[list[int], list[float]] | None = _present().rank(
         _NUMBERS[isa],
@@ -144,7 +144,7 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int, isa: str) 
         warp.min_p,
         count,
         noise is not None,
-        *dice,
+        *drawn,
     )
     return ranked
 
@@ -159,12 +159,12 @@ def linear(
     repacked: bool = False,
     inputs: str = "bf16",
 ) -> torch.Tensor:
-    """x: float32 [N, K]; weight: bf16, fp16 or fp32 [M, K], or a valid low-bit one; bias: float32 [M]. Returns float32
-    [N, M].
+    """x: float32 [N, K]; weight: bf16, fp16 or fp32 [M, K], or a valid low-bit weight; bias: float32 [M]. Returns
+    float32 [N, M].
 
-    `repacked` says that the weight is in the instruction set's own layout: see `repack`. `inputs`: what the rows are
-    rounded to before they meet a low-bit weight: bf16 (the sums are those of its bf16 values), int8, or with mxfp4
-    fp32, which is not rounded at all; `kernels/coded.py` defines the last two.
+    repacked: whether the weight is in the instruction set's own layout (see `repack`). inputs: the type that rows are
+    rounded to before they are multiplied with a low-bit weight: bf16 (the sums are those of the weight's bf16 values),
+    int8, or, with mxfp4, fp32 (no rounding). `kernels/coded.py` defines the sums with the last two.
     """
     import torch
 
@@ -182,9 +182,9 @@ def linear(
 def numbers(
     weight: torch.Tensor | QuantisedWeight, bias: int = 0, *, repacked: bool = False, inputs: str = "bf16"
 ) -> list[int]:
-    """A linear layer as the native module is told of it. bias: the address of float32 [M], or 0.
+    """The numbers that describe a linear layer to the native module. bias: the address of float32 [M], or 0.
 
-    The weight must stay where it is for as long as the numbers are used.
+    The weight must stay in place for as long as the numbers are used.
     """
     import torch
 
@@ -201,7 +201,7 @@ def repacks(isa: str) -> bool:
 
 
 def can_repack(weight: torch.Tensor, isa: str) -> bool:
-    """Whether a weight can be had in that layout in its own memory: whole blocks of 16 outputs, 32 inputs."""
+    """Whether a weight can be put into that layout in place: it needs whole blocks of 16 outputs by 32 inputs."""
     outputs, inputs = weight.shape
     whole = outputs % 16 == 0 and inputs % 32 == 0 and weight.data_ptr() % 64 == 0  # avx2 reads aligned registers
     return str(weight.dtype) == "torch.bfloat16" and whole and repacks(isa)
@@ -251,7 +251,7 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, isa: str) 
 
 
 def round_to(x: torch.Tensor, dtype: torch.dtype, isa: str) -> torch.Tensor:
-    """float32 [n] in another type, to the nearest, ties to even: as a cache stores it."""
+    """float32 [n], rounded to a type, to the nearest, ties to even, as a cache stores keys and values."""
     import torch
 
     refusals.expect_rounding(x, dtype)
@@ -261,7 +261,7 @@ def round_to(x: torch.Tensor, dtype: torch.dtype, isa: str) -> torch.Tensor:
 
 
 def widen(x: torch.Tensor, isa: str) -> torch.Tensor:
-    """[n] of any format as float32: as an embedding is read."""
+    """Numbers [n] of bf16, fp16 or fp32 as float32, as embeddings are read."""
     import torch
 
     refusals.expect_floats("x", x, ("n",))
@@ -271,7 +271,7 @@ def widen(x: torch.Tensor, isa: str) -> torch.Tensor:
 
 
 def read_seconds(memory: torch.Tensor, threads: int, streams: int, isa: str) -> float:
-    """Seconds that it takes to read all of a tensor once, each thread in 1, 2, 4, 8 or 16 streams."""
+    """The seconds of reading a whole tensor once. streams: how many each thread reads, 1, 2, 4, 8 or 16."""
     refusals.expect_streams(memory, streams)
     size = memory.numel() * memory.element_size()
     return float(_present().read(isa_number(isa), threads, streams, memory.data_ptr(), size))

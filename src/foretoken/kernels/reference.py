@@ -1,15 +1,15 @@
-"""What the native kernels compute, operation by operation, in PyTorch: the definition of their bits.
+"""The native kernels' arithmetic, operation by operation, in PyTorch: the definition of their bits.
 
-Every function gives the same bits as every instruction set, and is tested so with `==`. It is slow: it follows an
-order of summation step by step. Formats, and what an order belongs to:
+Every function gives the same bits as every instruction set; tests compare them with `==`. The functions are slow,
+because they add step by step in a given order. The weight's format decides the order:
 
-    bf16     Rows are rounded to bf16. Of each 32 inputs, products with even index are added one after the other to 0,
-             each sum rounded once; those with odd index likewise; the two sums are added, and that to the result so
-             far. This is the documented order of Intel's tile product (tdpbf16ps).
-    fp32     16 sums, of inputs l, 16 + l, 32 + l, ..., one rounding a step; then added by halves: sum l and sum l + 8,
-    fp16     then l and l + 4, l + 2, l + 1. fp16 weights are widened, rows stay float32.
+    bf16     Rows are rounded to bf16. For every 32 inputs, products with even index are added one after the other to 0,
+             each sum rounded once; so are products with odd index. The two sums are added, and the total is added to
+             the result so far. This is the documented order of Intel's tile product (tdpbf16ps).
+    fp32     16 sums: sum l is over inputs l, 16 + l, 32 + l, ..., rounded once a step. They are then added by halves:
+    fp16     l and l + 8, then l and l + 4, l + 2, l + 1. fp16 weights are widened, rows stay float32.
 
-Inputs whose number is no multiple of 32 (16) are followed by zeros. Subnormal numbers count as zero, in operands and in
+Zeros fill up the inputs to a multiple of 32 (fp32 and fp16: 16). Subnormal numbers count as zero, in operands and in
 results (`flushed`).
 """
 
@@ -28,12 +28,12 @@ from foretoken.errors import NativeError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-BLOCK = 256  # positions that attention softens together
+BLOCK = 256  # positions of one block of attention
 
 
 @contextmanager
 def flushed() -> Iterator[None]:
-    """One thread, on which subnormal numbers count as zero: the native passes' way."""
+    """Run on one thread, with subnormal numbers as zero, as native passes do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     if not torch.set_flush_denormal(True):
@@ -58,7 +58,7 @@ def fused(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
     """a * b + c of float32 numbers, rounded once.
 
     The product is exact in float64. The sum is rounded to odd there, which makes the second rounding right (Boldo and
-    Melquiond 2008): where something was lost and the last bit is even, the neighbour on the side of what was lost.
+    Melquiond 2008): if the sum is inexact and its last bit even, the neighbour on the side of the lost part is taken.
     """
     product = a.double() * b.double()
     c = c.double()
@@ -80,7 +80,7 @@ def halves(sums: torch.Tensor) -> torch.Tensor:
 
 
 def dot16(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """float32 [..., K] with [..., K]: the order of float32 weights."""
+    """x, w: float32 [..., K]. Added in the order of float32 weights."""
     x, w = (_blocks(t, 16) for t in (x, w))
     sums = torch.zeros(16)
     for i in range(x.shape[-2]):
@@ -89,13 +89,13 @@ def dot16(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def dot_bf16(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x: float32 [..., K], rounded to bf16 here; w: bf16 [..., K]: the order of bf16 weights."""
+    """x: float32 [..., K], rounded to bf16 here; w: bf16 [..., K]. Added in the order of bf16 weights."""
     x, w = (_blocks(t.double(), 32) for t in (round_to(x, torch.bfloat16), w))
     total = torch.zeros(())
     for block in range(x.shape[-2]):
         pair = torch.zeros(2)
         for i in range(0, 32, 2):
-            # exact in float64, then rounded once: two roundings of one sum of such numbers are as one (Figueroa 1995)
+            # products are exact in float64; rounding a sum to float64, then float32, is as one rounding (Figueroa 1995)
             pair = (w[..., block, i : i + 2] * x[..., block, i : i + 2] + pair.double()).float()
         total = total + (pair[..., 0] + pair[..., 1])
     return total
@@ -108,17 +108,17 @@ def _blocks(x: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _root(x: torch.Tensor) -> torch.Tensor:
-    # numpy's is the processor's; PyTorch's float32 square root misses the last place now and then (LOG.md)
-    return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))  # of a single number numpy makes no array
+    # numpy uses the processor's square root; PyTorch's, in float32, is sometimes wrong in the last place (LOG.md)
+    return torch.from_numpy(np.asarray(np.sqrt(x.numpy())))  # for a single number numpy returns no array
 
 
 def dot(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """x: float32 [..., K]; w: [..., K] of any format, which decides."""
+    """x: float32 [..., K]; w: [..., K], whose format decides the order."""
     return dot_bf16(x, w) if w.dtype == torch.bfloat16 else dot16(x, w.float())
 
 
 def round_to(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float32 in another type, to the nearest, ties to even; subnormal results stay, and flush where they are used."""
+    """float32 rounded to a type, to the nearest, ties to even. Subnormal results stay: they become zero when used."""
     torch.set_flush_denormal(False)
     try:
         return x.to(dtype)
@@ -179,11 +179,11 @@ def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 
 @_flushed
 def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """One row over the keys that it sees, which are those of the positions from `first` on.
+    """Attention of one row over the keys that it sees, which are at the positions from `first` on.
 
-    query: float32 [heads, head_dim]; keys, values: [seen, kv_heads, head_dim], of the cache's format. In blocks of 256
-    positions: the largest score, the sum of the exponentials (16 sums, added by halves), their products with the values
-    key after key; then block after block is added to those before. Returns float32 [heads, head_dim].
+    query: float32 [heads, head_dim]; keys, values: [seen, kv_heads, head_dim], in the cache's format. Each block of 256
+    positions gives its largest score, the sum of the exponentials (16 sums, added by halves), and the sum of their
+    products with the values, key after key. Then each block is added to those before. Returns [heads, head_dim].
     """
     heads, head_dim = query.shape
     group = heads // keys.shape[1]
@@ -232,7 +232,7 @@ def _sum(x: torch.Tensor, offset: int) -> torch.Tensor:
 
 
 def _largest(x: torch.Tensor, offset: int) -> torch.Tensor:
-    """The largest; where a NaN is compared, the operand that came second, as x86's maximum has it."""
+    """The largest number. If a comparison meets a NaN, it gives its second operand, as x86's maximum does."""
     best = torch.full((len(x), 16), -torch.inf)
     for step in _lanes(x, offset, -torch.inf).unbind(1):
         best = torch.where(best > step, best, step)
@@ -243,7 +243,7 @@ def _largest(x: torch.Tensor, offset: int) -> torch.Tensor:
 
 
 def choice(logits: Sequence[float]) -> int | None:
-    """The index of the largest, the lowest on a tie; None if one is NaN."""
+    """The index of the largest logit, the lowest on a tie; None if a logit is NaN."""
     if any(x != x for x in logits):
         return None
     return max(range(len(logits)), key=lambda i: (logits[i], -i))

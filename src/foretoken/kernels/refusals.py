@@ -1,7 +1,7 @@
-"""What the native module is not given: each refusal says what came and what was expected.
+"""Checks of what the native module is given: each error says what came and what was expected.
 
-A kernel takes addresses and sizes and cannot ask. So whatever a call in `foretoken.kernels.native` hands over is looked
-at here first: its type, its shape, where it lies, and whether it has gaps.
+A kernel takes addresses and sizes, and cannot check them. So these functions first check the arguments of each call in
+`foretoken.kernels.native`: type, shape and device, and whether the memory has gaps.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ FLOATS = ("torch.bfloat16", "torch.float16", "torch.float32")  # the types that 
 
 
 def expect_floats(name: str, tensor: torch.Tensor, shape: tuple[str, ...]) -> None:
-    """Numbers of any type that kernels read, in as many dimensions, on the CPU, without gaps."""
+    """Expect numbers of a type that kernels read, with as many dimensions as `shape`, on the CPU, without gaps."""
     _expect(name, tensor, shape, FLOATS, "bfloat16, float16 or float32")
 
 
 def expect_float32(name: str, tensor: torch.Tensor, shape: tuple[str, ...]) -> None:
-    """Numbers of 32 bits, in as many dimensions, on the CPU, without gaps."""
+    """Expect float32 numbers, with as many dimensions as `shape`, on the CPU, without gaps."""
     _expect(name, tensor, shape, ("torch.float32",), "float32")
 
 
 def expect_logits(logits: torch.Tensor) -> None:
-    """For the largest of them: float32 [V], and some."""
+    """Expect logits for `argmax`: float32 [V], V > 0."""
     expect_float32("logits", logits, ("V",))
     if len(logits) == 0:
         raise ContractError("argmax got no logits; expected float32 [V], V > 0")
 
 
 def expect_ranking(logits: Floats, noise: Noise | None, count: int) -> None:
-    """For the best of them under noise: what `choosing.rank` expects, in contiguous memory."""
+    """Expect what `choosing.rank` expects, in contiguous memory."""
     choosing.expect(logits, noise, count)
     if not (logits.flags.c_contiguous and logits.flags.aligned):
         raise ContractError(
@@ -50,7 +50,8 @@ def expect_ranking(logits: Floats, noise: Noise | None, count: int) -> None:
 def expect_linear(
     x: torch.Tensor, weight: torch.Tensor | QuantisedWeight, bias: torch.Tensor | None, threads: int
 ) -> None:
-    """Rows float32 [N, K], a weight [M, K] and a bias float32 [M] that go together. A low-bit one is sound."""
+    """Expect rows float32 [N, K], a weight [M, K] and a bias float32 [M] that fit each other. A low-bit weight is taken
+    to be valid."""
     import torch
 
     if threads < 1:
@@ -68,7 +69,7 @@ def expect_linear(
 
 
 def expect_low_bit(weight: QuantisedWeight, inputs: str) -> None:
-    """A low-bit weight on the CPU, and inputs that its kernels round to."""
+    """Expect a low-bit weight on the CPU, and a type of inputs that its kernels support."""
     name = weight.format.name
     if inputs not in ("bf16", "int8") and (inputs, name) != ("fp32", "mxfp4"):
         raise ContractError(f"{name} with inputs {inputs!r}; expected bf16 or int8, or with mxfp4 fp32")
@@ -78,7 +79,7 @@ def expect_low_bit(weight: QuantisedWeight, inputs: str) -> None:
 
 
 def expect_norm(x: torch.Tensor, weight: torch.Tensor) -> None:
-    """Rows float32 [N, width] and their weight float32 [width]."""
+    """Expect rows float32 [N, width] and their norm's weight float32 [width]."""
     expect_float32("x", x, ("N", "width"))
     expect_float32("weight", weight, ("width",))
     if len(weight) != x.shape[1]:
@@ -86,7 +87,7 @@ def expect_norm(x: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def expect_gate(gate: torch.Tensor, up: torch.Tensor) -> None:
-    """Two of float32 [n]."""
+    """Expect two tensors float32 [n]."""
     expect_float32("gate", gate, ("n",))
     expect_float32("up", up, ("n",))
     if len(gate) != len(up):
@@ -94,7 +95,7 @@ def expect_gate(gate: torch.Tensor, up: torch.Tensor) -> None:
 
 
 def expect_halves(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Heads float32 [N, head_dim], and float32 [N, head_dim / 2] to turn their halves by."""
+    """Expect heads float32 [N, head_dim], and cosines and sines float32 [N, head_dim / 2] to rotate them by."""
     expect_float32("heads", heads, ("N", "head_dim"))
     rows, head_dim = heads.shape
     if head_dim % 2:
@@ -107,7 +108,7 @@ def expect_halves(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> 
 
 
 def expect_rounding(x: torch.Tensor, dtype: torch.dtype) -> None:
-    """float32 [n], and a type that it can be rounded to."""
+    """Expect float32 [n], and a type that it can be rounded to."""
     expect_float32("x", x, ("n",))
     if str(dtype) not in FLOATS:
         name = str(dtype).removeprefix("torch.")
@@ -115,7 +116,7 @@ def expect_rounding(x: torch.Tensor, dtype: torch.dtype) -> None:
 
 
 def expect_streams(memory: torch.Tensor, streams: int) -> None:
-    """Memory that can be read in whole cache lines, and a number of streams that there is a loop for."""
+    """Expect memory that can be read in whole cache lines, and a number of streams that the kernels support."""
     if memory.data_ptr() % 64 or not memory.is_contiguous():
         raise ContractError("the memory to read does not begin at a multiple of 64 bytes, or has gaps")
     if streams not in (1, 2, 4, 8, 16):

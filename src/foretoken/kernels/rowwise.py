@@ -1,11 +1,11 @@
 """PyTorch arithmetic in which a row's result depends on that row alone, bit for bit.
 
-Why it is needed, and why each function here has the property, is argued in docs/lossless.md. In short: a linear layer
-runs over blocks of a fixed number of rows, padded with zeros, because with that number fixed PyTorch treats every row
-of a block alike; everything that reduces or exponentiates runs one row at a time; plain additions, multiplications,
-divisions and square roots are correctly rounded wherever they stand, so they may run over all rows at once.
+docs/lossless.md explains why this is needed, and why each function here has the property. In short: A linear layer runs
+over blocks of a fixed number of rows, padded with zeros, because PyTorch then treats every row of a block alike.
+Operations that reduce or exponentiate run on one row at a time. Additions, multiplications, divisions and square roots
+are always correctly rounded, so they may run over all rows at once.
 
-Rows are float32 [N, width] between operations; where they meet a weight, they and the result are rounded to its type.
+Rows are float32 [N, width] between operations. A linear layer rounds rows and result to the weight's type.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from contextlib import contextmanager
 import torch
 from torch.nn import functional
 
-BLOCK = 16  # rows; up to here a linear layer costs what one row costs, because reading the weights is what takes time
+BLOCK = 16  # rows; up to here a linear layer takes as long as for one row: the time goes into reading weights
 
 
 @contextmanager
 def pinned_threads(threads: int) -> Iterator[None]:
-    """Run with a given number of PyTorch threads: a matrix product's bits may depend on it."""
+    """Run with a given number of PyTorch threads: the bits of a matrix product may depend on this number."""
     before = torch.get_num_threads()
     if before == threads:
         yield
@@ -47,22 +47,22 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 
 def linear_batched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The same over all rows at once: faster where rows are not free, in an order that may depend on their number."""
+    """`linear` over all rows at once: faster if more rows take longer, in an order that may depend on their number."""
     return functional.linear(x.to(weight.dtype), weight, _rounded(bias, weight)).float()
 
 
 def _rounded(bias: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor | None:
-    """A bias may be of another type than the weight: the values of low-bit weights are bf16, biases the model's own."""
+    """The bias in the weight's type, which may differ: a low-bit weight's values are bf16, biases have the model's."""
     return None if bias is None else bias.to(weight.dtype)
 
 
 def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
-    """How many rows a block of this layer has: BLOCK, or 1 where this machine does not treat a block's rows alike.
+    """The number of rows in a block of this layer: BLOCK, or 1 if this machine does not treat a block's rows alike.
 
-    That it does is a property of the matrix library, not a promise of it, so it is looked at once for each shape.
-    (Looking is not idle: MKL's float32 product with 2 to 11 outputs does not, where the inputs are no multiple of 4.)
+    No matrix library promises to treat rows alike, so each shape is tested once. (The test is needed: MKL's float32
+    product with 2 to 11 outputs does not treat rows alike if the number of inputs is no multiple of 4.)
     """
-    place = weight.data_ptr() % _LINE  # a mapped weight may begin anywhere, and an unaligned one meet another kernel
+    place = weight.data_ptr() % _LINE  # a mapped weight may be unaligned, and then get a different kernel
     key = (tuple(weight.shape), weight.dtype, weight.device, place, bias is not None, torch.get_num_threads())
     if key not in _blocks:
         _blocks[key] = BLOCK if _treats_rows_alike(weight, bias) else 1
@@ -70,21 +70,21 @@ def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
 
 
 def blocks_in_use() -> list[int]:
-    """The block of each shape that has been looked at so far in this process."""
+    """The number of rows in a block, for each shape that was tested so far in this process."""
     return list(_blocks.values())
 
 
 _blocks: dict[tuple[object, ...], int] = {}  # facts about the machine, not about a model
 _LINE = 64  # bytes
-_PERIOD = 65_537  # of the numbers that are repeated: prime, so that no two rows of a weight are the same
+_PERIOD = 65_537  # random numbers, which are repeated: a prime, so that no two rows of a weight are the same
 _LARGE = 16_000_000  # numbers
 
 
 def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """A block's rows, moved round to other places: does each bring its results along, bit for bit?
+    """Whether a block's rows keep their results, bit for bit, when they move to other places in the block.
 
-    With random weights of the same shape, type and alignment: those of a model may hide what they are asked (zeros do).
-    Only a large weight stands for itself, because a second one might not fit.
+    The test uses random weights of the same shape, type and alignment, because a model's weights may hide a difference
+    (zeros do). A large weight is tested itself, because a second one might not fit into memory.
     """
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn(_PERIOD, generator=generator).to(weight)
@@ -93,13 +93,13 @@ def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     bias = None if bias is None else numbers.repeat(-(-len(bias) // _PERIOD))[: len(bias)]
     rows = torch.randn((BLOCK, weight.shape[1]), generator=generator).to(weight)
     still = functional.linear(rows, weight, bias)
-    # few outputs may agree by chance, so all moves are tried; many do not, and are slow
+    # with few outputs rows may agree by chance, so all moves are tried; a large weight is slow, so three are
     moves = range(1, BLOCK) if weight.numel() < 1_000_000 else (1, 5, BLOCK - 1)
     return all(torch.equal(functional.linear(rows.roll(move, 0), weight, bias), still.roll(move, 0)) for move in moves)
 
 
 def _like(weight: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Some numbers, again and again, as a tensor of the weight's shape and type that begins where it does in a line."""
+    """The numbers, repeated, as a tensor with the weight's shape, its type and its offset in a cache line."""
     size = weight.numel() * weight.element_size()
     memory = torch.empty(size + _LINE, dtype=torch.uint8, device=weight.device)
     start = (weight.data_ptr() - memory.data_ptr()) % _LINE // weight.element_size() * weight.element_size()
@@ -109,7 +109,7 @@ def _like(weight: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """x: float32 [..., width], each vector along the last axis normed by itself."""
+    """x: float32 [..., width]. Each vector along the last axis is normed separately."""
     vectors = (x * x).flatten(0, -2)
     means = torch.stack([vector.mean() for vector in vectors.unbind(0)])
     return x / (means.view(*x.shape[:-1], 1) + eps).sqrt() * weight.float()
@@ -121,7 +121,7 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
 
 
 def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """One row over the keys that it sees, in logical order.
+    """Attention of one row over the keys that it sees, in the order of positions.
 
     query: float32 [heads, head_dim]; keys, values: float32 [seen, kv_heads, head_dim]. Returns [heads, head_dim].
     """

@@ -33,8 +33,8 @@ def measure(
     rounds: int = 5,
 ) -> dict[str, PassPrice]:
     """The price of each decoder's passes, by its name, behind a text of `prefix` tokens. Seconds are medians over
-    `rounds` rounds, after one round that is not counted. cached: whether the text's keys and values are there. If not,
-    each pass computes them, and no step is measured."""
+    `rounds` rounds, after one round that is not counted. cached: whether the text's keys and values are in the cache.
+    If not, each pass computes them, and no step is measured."""
     runs: dict[str, Callable[[], object]] = {}
     for name, decoder in decoders.items():
         for part, run in _runs(decoder, prefix, rows, cached):

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 
-_SMALL = 3  # the fewest passes of one or two rows: the cost of larger passes says too little of a small one
+_SMALL = 3  # the fewest passes of one or two rows: larger passes say too little about their cost
 _FEWEST, _ENOUGH = 8, 40  # passes for an estimate: with fewer it would be chance, with more it takes milliseconds
 
 
 def plain_speed(records: Sequence[RoundRecord], sequence: int) -> float:
-    """Tokens a second of plain decoding: 1 over the seconds that a pass of one row takes.
+    """Tokens per second of plain decoding: 1 over the seconds of a pass of one row.
 
-    The estimate is made of the passes that checked only this sequence's drafts; passes that others shared say nothing
-    of a sequence alone. It is 0 if there are fewer than eight such passes, or fewer than three of one or two rows.
+    The estimate uses the passes that checked only this sequence's drafts: passes that several sequences shared say
+    nothing of one sequence alone. It is 0 with fewer than eight such passes, or fewer than three of one or two rows.
     """
     alone = [
         (1 + record.drafted.get(sequence, 0), record.check_seconds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 
-_MOST = 160  # passes that a line is drawn through: with all pairs of them, an instant
+_MOST = 160  # the most passes that a line is drawn through: all their pairs take an instant
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Price:
 
     @classmethod
     def measured(cls, seconds: Mapping[int, float]) -> Price:
-        """A price from measured seconds. Fewer rows never cost more than more rows: where they did, another program
+        """A price from measured seconds. Fewer rows never cost more than more rows: if they did, another program
         slowed the machine, and the seconds are lowered."""
         least, found = float("inf"), {}
         for rows in sorted(seconds, reverse=True):

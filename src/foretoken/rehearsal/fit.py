@@ -1,7 +1,7 @@
-"""Where each number of a small model goes in a large shape, so that the function stays and the cost is the shape's.
+"""The place of each number of a small model in a large shape: the function stays, and the cost is the shape's.
 
-What there is more of is silent: channels that are zero in the residual stream, heads and neurons that nobody reads
-to, layers that add nothing, rows of the vocabulary that are never chosen. docs/rehearsals.md says why the function
+Whatever is added is silent: channels that are zero in the residual stream, heads and neurons whose output is not read,
+layers that add nothing, rows of the vocabulary that are never chosen. docs/rehearsals.md explains why the function
 stays.
 """
 
@@ -18,9 +18,9 @@ from foretoken.decoder.shapes import HEAD
 from foretoken.errors import InputError, UnsupportedModelError
 from foretoken.rehearsal.shapes import SHAPED, Shape
 
-# in a map, instead of a row of the small tensor
+# in a map, instead of a row or column of the small tensor
 SILENT = -1  # zeros, in every tensor but a norm
-NOISE = -2  # random numbers: computed, and never listened to
+NOISE = -2  # random numbers, which are computed but add nothing to the output
 
 PLACEMENTS = ("spread", "first")
 _EMBEDDING = "model.embed_tokens"
@@ -28,8 +28,8 @@ _EMBEDDING = "model.embed_tokens"
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor of the rehearsal: row i is row `rows[i]` of `source`, times `scale`, or SILENT or NOISE; its column j is
-    column `columns[j]` of it, or SILENT. A silent number is `silence`. A vector has rows alone."""
+    """A tensor of the rehearsal. Row i is row `rows[i]` of `source`, times `scale`, or SILENT or NOISE. Its column j is
+    column `columns[j]` of that row, or SILENT. Silent numbers are `silence`. A vector has no columns."""
 
     source: str | None
     rows: torch.Tensor
@@ -40,7 +40,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class Fit:
-    """A small model in a shape. padding_token: whose row all rows of the vocabulary beyond the small one's copy."""
+    """A small model in a shape. padding_token: the token whose row is copied to all added rows of the vocabulary."""
 
     small: DecoderConfig
     shape: Shape
@@ -50,12 +50,12 @@ class Fit:
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
-        """Which of the shape's layers are the small model's, in its order."""
+        """The shape's layers that hold the small model's layers, in order."""
         few, many = self.small.num_layers, self.shape.num_layers
         return tuple(i * many // few if self.placement == "spread" else i for i in range(few))
 
     def placed(self, name: str) -> Placed:
-        """What a tensor of the rehearsal consists of, by its name in the checkpoint."""
+        """The contents of a tensor of the rehearsal, by the tensor's name in the checkpoint."""
         base, _, kind = name.rpartition(".")
         if base in (_EMBEDDING, HEAD):
             stored = _EMBEDDING if base == HEAD and self.small.tied else base
@@ -79,16 +79,16 @@ class Fit:
         return Placed(source, rows, columns, scale)
 
     def like(self, name: str) -> str:
-        """The small tensor whose spread a tensor's random numbers have."""
+        """The small tensor whose spread a tensor's random numbers get."""
         return f"model.layers.0.{name.removeprefix('model.layers.').split('.', 1)[1]}"
 
     @property
     def norm_eps(self) -> float:
-        """The mean of squares over more channels is smaller by what `_norm` scales with, squared; and so is this."""
+        """The mean of squares over more channels is smaller by the square of `_norm`'s scale, and so is epsilon."""
         return self.small.norm_eps * self.small.hidden_size / self.shape.hidden_size
 
     def _norm(self, source: str | None) -> Placed:
-        """Over more channels, of which many are zero, a norm gives larger numbers: its weights make up for that."""
+        """A norm over more channels, many of them zero, gives larger numbers. Scaled weights make up for that."""
         scale = sqrt(self.small.hidden_size / self.shape.hidden_size)
         rows = self._channels if source else _like(self._channels, SILENT)
         return Placed(source, rows, scale=scale, silence=scale)
@@ -99,7 +99,7 @@ class Fit:
 
     @property
     def _query_scale(self) -> float:
-        """Attention divides by the root of the head's size."""
+        """Makes up for attention's division by the root of the head size."""
         return sqrt(self._stretch)
 
     def _has_bias(self, what: str) -> bool:
@@ -117,11 +117,11 @@ class Fit:
 
     @cached_property
     def _linears(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Rows and columns of a layer's matrices."""
+        """The rows and columns of a layer's matrices."""
         queries, keys = self._heads
         neurons = _counted(self.small.intermediate_size, self.shape.intermediate_size, NOISE)
         into, out = self._channels, self._channels
-        # a dimension of a query that the small one does not have is zero, so that the key's does not matter
+        # query dimensions that the small model lacks are zero, so the key's numbers there do not matter
         return {
             "q_proj": (self._turned(queries, SILENT), into),
             "k_proj": (self._turned(keys, NOISE), into),
@@ -134,7 +134,7 @@ class Fit:
 
     @cached_property
     def _heads(self) -> tuple[list[int | None], list[int | None]]:
-        """For each query head and each key/value head of the shape, the small one's that it is."""
+        """For each query head and each key/value head of the shape, the small model's head in its place, or None."""
         few, many = self.small.num_heads // self.small.num_kv_heads, self.shape.num_heads // self.shape.num_kv_heads
         queries: list[int | None] = [None] * self.shape.num_heads
         keys: list[int | None] = [None] * self.shape.num_kv_heads
@@ -148,7 +148,7 @@ class Fit:
         return queries, keys
 
     def _turned(self, heads: list[int | None], missing: int) -> torch.Tensor:
-        """Rows of queries or keys. Dimension j turns as fast as dimension j times `_stretch` of a larger head does."""
+        """Rows of queries or keys. Dimension j of a small head turns like dimension j * `_stretch` of a larger head."""
         small, large = self.small.head_dim, self.shape.head_dim
         rows = torch.full((len(heads), large), NOISE)
         for at, head in enumerate(heads):
@@ -158,7 +158,7 @@ class Fit:
         return rows.view(-1)
 
     def _straight(self, heads: list[int | None]) -> torch.Tensor:
-        """Rows of values: they do not turn."""
+        """Rows of values, which are not rotated."""
         small, large = self.small.head_dim, self.shape.head_dim
         rows = torch.full((len(heads), large), NOISE)
         for at, head in enumerate(heads):
@@ -176,18 +176,18 @@ def _like(rows: torch.Tensor, value: int) -> torch.Tensor:
 
 
 def _heard(rows: torch.Tensor) -> torch.Tensor:
-    """Columns that listen to rows: to those of the small model alone."""
+    """Columns that read rows: those of the small model. All others are SILENT."""
     return rows.where(rows >= 0, SILENT)
 
 
 def key_copies(small: DecoderConfig, shape: Shape) -> int:
-    """How often each key/value head is there: more than once where its queries are more than one of the shape's has."""
+    """The number of copies of a key/value head: several if it has more query heads than such a head of the shape."""
     few, many = small.num_heads // small.num_kv_heads, shape.num_heads // shape.num_kv_heads
     return -(-few // many)
 
 
 def expect_kind(small: DecoderConfig, shape: Shape, name: str) -> None:
-    """Refuse a model whose function cannot be had in the shape's family. Raises UnsupportedModelError."""
+    """Raise UnsupportedModelError for a model whose function the shape's family cannot have."""
     if small.model_type not in SHAPED:
         raise UnsupportedModelError(
             f"{name} is of the family {small.model_type}; a rehearsal can be made of {' and '.join(SHAPED)}"
@@ -218,7 +218,7 @@ def has_room(small: DecoderConfig, shape: Shape) -> bool:
 
 
 def expect_room(small: DecoderConfig, shape: Shape, name: str) -> None:
-    """Refuse a shape that a model has no room in, with all that is too small. Raises InputError."""
+    """Raise InputError for a shape that has no room for a model. The error names all sizes that are too small."""
     sizes = {
         "layers": (small.num_layers, shape.num_layers),
         "hidden channels": (small.hidden_size, shape.hidden_size),

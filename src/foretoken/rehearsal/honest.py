@@ -1,7 +1,8 @@
-"""What a rehearsal says of itself, and which drafts it may be measured with.
+"""The entry of a rehearsal in its config.json, and the drafts that a rehearsal may be measured with.
 
-A rehearsal says exactly what a small model says, so that model would have every draft accepted; and a model that is no
-rehearsal costs next to nothing beside it. Both would make drafting look better than it can be with a real large model.
+A rehearsal gives exactly the output of a small model, so every draft of that model would be accepted. And a model that
+is no rehearsal costs next to nothing beside it. Both would make drafting look better than it can be with a real large
+model.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from foretoken.rehearsal.fit import has_room
 from foretoken.rehearsal.shapes import SHAPES, shape_of
 
 KEY = "rehearsal"  # in config.json
-# of embeddings that are compared: the last ones; the first are bytes, many never seen, which lie alike in every model
+# embeddings that are compared: the last; the first are bytes, many of them untrained and so alike in every model
 _ROWS = 512
-_ALIKE = 0.93  # models trained apart on the same text are at 0.55 to 0.62, one with noise of a tenth added is at 0.996
+_ALIKE = 0.93  # correlation: 0.55 to 0.62 for models trained separately on one text, 0.996 after noise of a tenth
 
 
 @dataclass(frozen=True)
 class About:
-    """What config.json says: whose shape it has, whose function (a name, and the fingerprint of its weights), which of
-    its layers are that one's, where they were to lie, and what the random numbers were made of."""
+    """The entry in config.json: the shape, the small model (a name, and the fingerprint of its weights), how its layers
+    were placed and which layers these are, and the seed of the random numbers."""
 
     shape: str
     source_name: str
@@ -53,7 +54,7 @@ class About:
 
 
 def read_about(raw: Mapping[str, Any]) -> About | None:
-    """The entry of a config.json's contents; None where it has none. Raises CheckpointError where it makes no sense."""
+    """The entry in the contents of a config.json; None without one. Raises CheckpointError if it makes no sense."""
     given = raw.get(KEY)
     if given is None:
         return None
@@ -85,7 +86,7 @@ def _is_count(value: object) -> bool:
 
 
 def about(folder: Path) -> About | None:
-    """What the rehearsal in a folder, or the low-bit copy of one, says of itself; None of any other checkpoint.
+    """The entry of the rehearsal in a folder, or of its low-bit copy; None for any other checkpoint.
 
     Raises ModelNotFoundError and CheckpointError.
     """
@@ -93,13 +94,13 @@ def about(folder: Path) -> About | None:
 
 
 def expect_honest_draft(target: Path, draft: Path) -> None:
-    """Refuse a checkpoint as the draft of a rehearsal where what is measured would say nothing of the large model.
+    """Raise DraftSpecError for a draft with which measuring a rehearsal would say nothing about the large model.
 
-    Its own copies, and itself, are honest: a large model's copies cost that and say that, too. Any other draft must be
-    a rehearsal, so that it costs something, and one of another model, or it would know every token. Of a target that is
-    no rehearsal nothing is asked. Models are told apart by fingerprints, and by how their tokens lie to each other: in
-    another type, with channels in another order, trained a little further or with noise added they lie as before.
-    Raises DraftSpecError, and a ModelError where one of the two cannot be read.
+    The rehearsal itself and its copies are allowed: a large model has such copies at such costs, too. Any other draft
+    must be a rehearsal, or it would cost too little, and one of a different model, or it would predict every token. If
+    the target is no rehearsal, every draft is allowed. Models are recognised by fingerprints, and by the angles between
+    their embeddings, which stay the same in a different type or order of channels, and nearly the same after a little
+    training or with added noise. Raises a ModelError if one of the two cannot be read.
     """
     its = about(target)
     if its is None:
@@ -125,21 +126,21 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
 
 
 def _come_from_one(one: Path, other: Path) -> bool:
-    """Whether one of two checkpoints was made of the other: rehearsals keep their model's embeddings."""
+    """Whether two checkpoints were made of one model: rehearsals keep their model's embeddings."""
     end = min(read_config(folder).valid_vocab_size for folder in (one, other))
     angles = torch.stack([_angles(folder, end) for folder in (one, other)])
     return float(torch.corrcoef(angles)[0, 1]) > _ALIKE
 
 
 def _angles(folder: Path, end: int) -> torch.Tensor:
-    """The cosines between the embeddings of the tokens before `end`: [pairs], whatever the order of channels is."""
+    """The cosines between the embeddings of the last tokens before `end`: [pairs], whatever the order of channels."""
     rows = mapped_tensors(folder, read_config(folder))[f"{EMBEDDING}.weight"][max(end - _ROWS, 0) : end]
     directions = torch.nn.functional.normalize(rows.float())
     return (directions @ directions.T)[tuple(torch.triu_indices(len(rows), len(rows), 1))]
 
 
 def _root(folder: Path) -> str:
-    """The fingerprint of the model that a checkpoint is, or is a low-bit copy of."""
+    """The fingerprint of a checkpoint, or of the model that it is a low-bit copy of."""
     raw = read_json(folder / "config.json")
     config = parse_config(raw)
     if config.low_bit is None:

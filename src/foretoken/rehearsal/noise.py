@@ -1,4 +1,4 @@
-"""Random numbers for weights of a rehearsal that do not change its output, and zeros for what is silent."""
+"""Random numbers for weights of a rehearsal that do not change its output, and zeros for silent weights."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import hashlib
 
 import torch
 
-_COUNT = 1_000_003  # of a block, which is repeated; a prime, so that no two rows of a weight begin alike
+_COUNT = 1_000_003  # numbers in a block, which is repeated; a prime, so that no two rows of a weight begin alike
 
 
 class Noise:
-    """Numbers that depend on the seed, the tensor's name and the place in it, whatever pieces are asked for."""
+    """Numbers that depend on the seed, the tensor's name and the place in it, but not on the pieces asked for."""
 
     def __init__(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self._seed = seed
-        # either sign, half to one and a half: none is so small that a processor would take longer for it
+        # of either sign, 0.5 to 1.5 in size: no number is so small that a processor takes longer for it
         sizes = torch.rand(_COUNT, generator=generator) + 0.5
         self._block = sizes * (torch.randint(2, (_COUNT,), generator=generator) * 2 - 1)
 
     def rows(self, name: str, first: int, count: int, columns: int, like: torch.Tensor) -> torch.Tensor:
-        """[count, columns], of a tensor's rows from `first` on. like: a tensor with their type and spread."""
+        """Random numbers [count, columns] for the rows of a tensor from `first` on. like: gives type and spread."""
         block = (self._block * like[:256].float().std()).to(like.dtype)
         return self._repeated(block, name, first, count, columns)
 
     def zeros(self, name: str, first: int, count: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-        """The same of zeros, of either sign: an engine that keeps equal matrices once finds no two that are."""
+        """Zeros of either sign instead: an engine that keeps equal matrices once then finds no two equal ones."""
         return self._repeated((self._block * 0).to(dtype), name, first, count, columns)
 
     def _repeated(self, block: torch.Tensor, name: str, first: int, count: int, columns: int) -> torch.Tensor:

@@ -8,12 +8,12 @@ from typing import Any
 
 from foretoken.errors import SettingError, nearest, quoted
 
-SHAPED = ("llama", "qwen2")  # what a shape may be of
+SHAPED = ("llama", "qwen2")  # the families that a shape may have
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a decoder is. Sizes are counts; `tied`: one matrix is embedding and output layer."""
+    """The sizes of a decoder, as counts. tied: whether one matrix is embedding and output layer."""
 
     name: str
     model_type: str
@@ -28,30 +28,30 @@ class Shape:
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer's seven matrices."""
+        """The parameters of one layer's seven matrices."""
         attention = 2 * self.hidden_size * (self.num_heads + self.num_kv_heads) * self.head_dim
         return attention + 3 * self.hidden_size * self.intermediate_size
 
     @property
     def linear_parameters(self) -> int:
-        """What a pass multiplies with: the layers' matrices and the output layer."""
+        """The parameters that a pass multiplies with: the layers' matrices and the output layer."""
         return self.num_layers * self.layer_parameters + self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """All of them: a tied output layer is counted once."""
+        """All parameters. A tied output layer is counted once."""
         biases = (self.num_heads + 2 * self.num_kv_heads) * self.head_dim if self.model_type == "qwen2" else 0
         norms = 2 * self.num_layers * self.hidden_size + self.hidden_size
         embedding = 0 if self.tied else self.vocab_size * self.hidden_size
         return self.linear_parameters + embedding + norms + self.num_layers * biases
 
     def bytes(self, per_parameter: float = 2) -> int:
-        """Of the weights; a parameter of bf16 or fp16 takes 2."""
+        """The bytes of the weights. per_parameter: 2 for bf16 or fp16."""
         return round(self.parameters * per_parameter)
 
     @property
     def cache_bytes(self) -> int:
-        """What one token takes of a cache of bf16 keys and values."""
+        """The bytes of one token in a cache of bf16 keys and values."""
         return 2 * 2 * self.num_layers * self.num_kv_heads * self.head_dim
 
 
@@ -73,9 +73,9 @@ SHAPES: dict[str, Shape] = _table(
 
 
 def shape_of(text: str, *, vocab_size: int | None = None, num_layers: int | None = None) -> Shape:
-    """A shape by its name, or by its numbers: `hidden=2048,layers=16,heads=32,kv-heads=8,intermediate=8192,vocab=4096`,
-    where `head-dim` (otherwise hidden / heads), `tied` (yes or no, otherwise no) and `type` (llama or qwen2, otherwise
-    llama) may follow. vocab_size, num_layers: instead of the shape's. Raises SettingError.
+    """A shape by its name, or by its numbers: `hidden=2048,layers=16,heads=32,kv-heads=8,intermediate=8192,vocab=4096`.
+    The numbers may include `head-dim` (default: hidden / heads), `tied` (yes or no; default: no) and `type` (llama or
+    qwen2; default: llama). vocab_size, num_layers: replace the shape's. Raises SettingError.
     """
     shape = SHAPES.get(text) or _from_numbers(text)
     if vocab_size is not None:
@@ -137,7 +137,7 @@ def _from_numbers(text: str) -> Shape:
     if absent:
         raise SettingError(f"the shape {quoted(text)} lacks {', '.join(absent)}; add {absent[0]}=NUMBER")
     hidden, heads, kv_heads = given["hidden_size"], given["num_heads"], given["num_kv_heads"]
-    if hidden % heads:  # which transformers does not load, whatever the head's size
+    if hidden % heads:  # transformers does not load such a shape, whatever the head size
         raise SettingError(f"{heads} heads do not divide {hidden} hidden channels; expected a divisor")
     if heads % kv_heads:
         raise SettingError(f"{heads} query heads cannot share {kv_heads} key/value heads; expected a divisor")

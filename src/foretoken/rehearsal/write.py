@@ -29,9 +29,9 @@ from foretoken.rehearsal.honest import KEY, About, read_about
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 
-VERSION = 1  # of what is written: one more whenever the same model and shape come out with other numbers
+VERSION = 1  # of the output: raised whenever the same model and shape give other numbers
 _TOGETHER = 1 << 22  # numbers made and written together
-_FROM_SMALL = (  # of config.json: what belongs to the function, not to the shape
+_FROM_SMALL = (  # keys of config.json that belong to the function, not to the shape
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
@@ -54,32 +54,32 @@ REHEARSAL = Kind("rehearsal", "rehearsal of a model", _is_one)
 
 @dataclass(frozen=True)
 class RehearsalPlan:
-    """A rehearsal that is to be written. Nothing has been yet."""
+    """A rehearsal to be written. Nothing is written yet."""
 
     folder: Path  # of the small model
     out: Path
     fit: Fit
     about: About
-    raw: dict[str, Any]  # its config.json
+    raw: dict[str, Any]  # the rehearsal's config.json
     config: DecoderConfig
-    tensors: dict[str, torch.Tensor]  # of the small model, where they are mapped
+    tensors: dict[str, torch.Tensor]  # the small model's, mapped
     shards: tuple[dict[str, Unit], ...]
     free: int  # bytes of the disk
-    replace: bool  # a rehearsal that lies there
+    replace: bool  # whether a rehearsal at `out` is replaced
 
     @property
     def parameters(self) -> int:
-        """Of the rehearsal."""
+        """The parameters of the rehearsal."""
         return sum(map(prod, expected_shapes(self.config).values()))
 
     @property
     def small_parameters(self) -> int:
-        """Of the small model."""
+        """The parameters of the small model."""
         return sum(map(prod, expected_shapes(self.fit.small).values()))
 
     @property
     def bytes(self) -> int:
-        """Of its weights."""
+        """The bytes of the rehearsal's weights."""
         return sum(size_of(part) for shard in self.shards for unit in shard.values() for part in unit.values())
 
 
@@ -99,8 +99,8 @@ def expect_small(folder: Path, shape: Shape, name: str) -> DecoderConfig:
 
 @dataclass(frozen=True)
 class Asked:
-    """What of a rehearsal is chosen. name: what the small model is called, None: as its folder; placement: which layers
-    of the shape are its (`PLACEMENTS`); seed: of the numbers that nothing depends on. Raises SettingError."""
+    """The choices for a rehearsal. name: the small model's name; None: its folder's name. placement: how its layers are
+    placed in the shape (`PLACEMENTS`). seed: of the random numbers. Raises SettingError."""
 
     shape: Shape
     name: str | None = None
@@ -115,10 +115,10 @@ class Asked:
 
 
 def plan(folder: Path, out: Path, asked: Asked, *, replace: bool = False, shard: int = SHARD) -> RehearsalPlan:
-    """Look at everything that could be wrong before minutes of work: model, shape, place and disk.
+    """Check everything that could be wrong before minutes of work: model, shape, place and disk.
 
-    folder: of the small model. replace: a rehearsal that lies at `out` may be replaced. shard: bytes of a file. Raises
-    an InputError or a ModelError.
+    folder: the small model's. replace: whether a rehearsal at `out` may be replaced. shard: the most bytes of a file.
+    Raises an InputError or a ModelError.
     """
     shape, name = asked.shape, asked.name or folder.resolve().name
     small = expect_small(folder, shape, name)
@@ -126,7 +126,7 @@ def plan(folder: Path, out: Path, asked: Asked, *, replace: bool = False, shard:
     expect_place(out, replace=replace, ours=FILES, kind=REHEARSAL)
     tensors = mapped_tensors(folder, small)
     raw = read_json(folder / "config.json")
-    # an output layer of its own cannot be tied; a pass reads as much either way
+    # a small model's separate output layer cannot be tied; a pass reads as much either way
     fit = Fit(small, shape, shape.tied and small.tied, _padding_token(folder, raw, small), asked.placement)
     about = About(shape.name, name, fingerprint(folder, small), asked.placement, fit.layers, asked.seed)
     dtype = tensors["model.embed_tokens.weight"].dtype
@@ -151,7 +151,7 @@ def _dtype_of(name: str, fit: Fit, tensors: dict[str, torch.Tensor], usual: torc
 
 
 def _padding_token(folder: Path, raw: Mapping[str, Any], config: DecoderConfig) -> int:
-    """A token whose logit no other row of the vocabulary is to exceed: one that models do not choose."""
+    """The token whose row is copied to all added rows of the vocabulary: if possible, one that models do not choose."""
     generation = folder / "generation_config.json"
     also = read_json(generation) if generation.is_file() else {}
     for key in ("pad_token_id", "bos_token_id"):
@@ -182,7 +182,7 @@ def _configuration(raw: Mapping[str, Any], fit: Fit, about: About, dtype: torch.
         "dtype": str(dtype).removeprefix("torch."),
         **{key: raw[key] for key in _FROM_SMALL if key in raw},
     }
-    if shape.model_type == "llama":  # a bias of the queries comes with one of the attention's output, which is zero
+    if shape.model_type == "llama":  # query biases come with output biases, which may be zero
         made.update(attention_bias=small.qkv_bias, mlp_bias=small.mlp_bias)
     else:
         made.update(use_sliding_window=False)
@@ -192,10 +192,10 @@ def _configuration(raw: Mapping[str, Any], fit: Fit, about: About, dtype: torch.
 
 
 def write(plan: RehearsalPlan) -> float:
-    """Write a rehearsal: a folder that is there whole or not at all. At no time is more of it in memory than some rows.
+    """Write a rehearsal, whole or not at all. Only some rows of it are in memory at a time.
 
-    Returns the seconds that it took. Raises CheckpointError, with the tensor's name, where the small model holds a NaN
-    or an infinity, and InputError where the disk fails.
+    Returns the seconds taken. Raises CheckpointError, with the tensor's name, if the small model holds a NaN or an
+    infinity, and InputError if the disk fails.
     """
     began = perf_counter()
     title = f"rehearsing {plan.fit.shape.name}"
@@ -250,7 +250,7 @@ def _write_tensor(
 
 
 def _gathered(source: torch.Tensor | None, placed: Placed, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Rows of the small tensor where they go, and silence elsewhere."""
+    """The rows of the small tensor in their places, and silence elsewhere."""
     width = () if placed.columns is None else (len(placed.columns),)
     piece = torch.full((len(rows), *width), placed.silence, dtype=dtype)
     real = rows >= 0

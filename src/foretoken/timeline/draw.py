@@ -18,7 +18,7 @@ _REST = "#c9cfd6"
 
 
 def draw(path: str | Path, completion: Completion, model: str) -> None:
-    """Draw a completion that was generated with `keep_rounds` into a file, .png or .svg. model: what it is called."""
+    """Draw a completion that was generated with `keep_rounds` into a file, .png or .svg. model: its name or folder."""
     if completion.rounds is None:
         raise InputError("the completion has no rounds; generate it with keep_rounds=True")
     levels = completion.stats.levels
@@ -57,7 +57,7 @@ def _draw_head(page: Page, done: Completion, model: str, rounds: int) -> None:
 
 
 def _draw_time(page: Page, stats: Stats) -> None:
-    """One bar: the target's checks, each level's work, and what lay between them."""
+    """One bar: the target's checks, each level's work, and the time between them."""
     page.heading("Where the time went")
     parts = [stats.check_seconds, *(level.seconds for level in stats.levels)]
     parts.append(max(0.0, stats.decode_seconds - sum(parts)))

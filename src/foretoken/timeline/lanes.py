@@ -1,6 +1,6 @@
-"""What a picture of rounds shows: who worked when, and what became of the tokens that each pass handed on.
+"""The contents of a picture of rounds: when each level worked, and what became of the tokens of each pass.
 
-Time is that of decoding, in seconds: what lies between two rounds, such as the printing of text, is left out of it.
+Times are seconds of decoding. The time between two rounds, such as for printing text, is left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from foretoken.protocol.telemetry import RoundRecord
 
 @dataclass(frozen=True)
 class Pass:
-    """One piece of a level's work. `drafted` tokens went up to the level that checks; it took the first `accepted`."""
+    """One piece of a level's work. Of its `drafted` tokens, the level above accepted the first `accepted`."""
 
     level: int
     start: float
@@ -37,7 +37,7 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """How long the round took."""
         return self.end - self.start
 
 
@@ -52,7 +52,7 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
         passes = [made for sequence in record.work for made in _passes(record, sequence, levels, now, check)]
         rounds.append(
             Round(
-                number=len(rounds) + 1,  # a prompt may have taken several
+                number=len(rounds) + 1,  # reading a prompt may have taken several rounds
                 start=now,
                 check=check,
                 end=check + record.check_seconds,
@@ -67,15 +67,15 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
 
 
 def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], first: float, last: float) -> list[Pass]:
-    """What was done for a sequence, between two times. Work comes in its order in time: what a level drafts is checked
-    by the next work of the one above."""
+    """The passes for a sequence, between two times. Work is in the order of time: what a level drafts is checked by the
+    next work of the level above."""
     done: list[Pass] = []
-    waiting: dict[int, list[int]] = {}  # by level: its passes whose tokens nobody has checked yet
+    waiting: dict[int, list[int]] = {}  # by level: its passes whose tokens are not checked yet
     for item in record.work[sequence]:
         if item.level not in levels:
             continue
         level = levels.index(item.level)
-        start = min(max(item.began - record.began + first, first), last)  # a far drafter may have a clock of its own
+        start = min(max(item.began - record.began + first, first), last)  # a remote drafter may have a different clock
         if item.draft_tokens > 0:
             _judge(done, waiting.pop(level + 1, []), item.checked_tokens, item.accepted_tokens)
             waiting.setdefault(level, []).append(len(done))
@@ -85,7 +85,7 @@ def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], first: fl
 
 
 def _judge(done: list[Pass], waiting: Sequence[int], drafted: int, accepted: int) -> None:
-    """Say of some passes how much of what they handed on was checked (the rest was cut off), and was right."""
+    """Set for some passes how many of their tokens were checked (the rest was cut off), and how many were accepted."""
     for i in waiting:
         mine = min(done[i].drafted, drafted)
         right = min(mine, accepted)
@@ -94,9 +94,9 @@ def _judge(done: list[Pass], waiting: Sequence[int], drafted: int, accepted: int
 
 
 def rows_of(rounds: Sequence[Round], count: int, most: float) -> tuple[list[list[Round]], float]:
-    """The rounds in `count` rows, in order, and how many seconds wide the widest is: as narrow as can be.
+    """The rounds in at most `count` rows, in order, and the seconds of the widest row, which is as narrow as possible.
 
-    A round that takes more than `most` counts as that much and ends its row: the rest of it is not drawn.
+    A round that takes more than `most` seconds counts as `most` and ends its row: the rest of the round is not drawn.
     """
     low, high = 0.0, sum(min(r.seconds, most) for r in rounds)
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""Draws what each level's drafts cost, and what they spared: two bars a level, and both in words."""
+"""Draws what each level's drafts cost, and what they spared: two bars for each level, and both in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEFT, _WIDE = MARGIN + 3.0, INSIDE - 3.0 - 4.9  # of the bars
 
 
 def draw_ledger(page: Page, levels: Sequence[LevelStats], ledger: Sequence[Worth]) -> None:
-    """A line a level, the highest first."""
+    """Draw one line for each level, the highest level first."""
     page.heading("What each level's drafts cost, and what they spared")
     widest = max(max(w.cost, w.spared) for w in ledger) or 1e-9
     for i, (level, found) in enumerate(zip(levels, ledger, strict=True)):
@@ -36,7 +36,7 @@ def draw_ledger(page: Page, levels: Sequence[LevelStats], ledger: Sequence[Worth
 
 
 def _bars(page: Page, level: int, found: Worth, widest: float) -> None:
-    """Above what it cost, below what it spared; what was not measured but estimated is hatched."""
+    """Draw the cost above and the time spared below. Estimated parts, which were not measured, are hatched."""
     axes = page.axes(_LEFT, _WIDE, 0.46)
     axes.set_xlim(0, widest)
     axes.set_ylim(0, 2)
@@ -57,7 +57,7 @@ def _spared(page: Page, x: float, y: float, found: Worth, checker: str) -> None:
     about = "about" if found.known else "at most"
     passes = many(found.accepted, "pass", "passes")
     x += page.text(x, y, f"spared {passes} of {checker}, {about} {took(found.spared)}")
-    if not found.cost:  # or too little for the clock
+    if not found.cost:  # none, or too little for the clock
         return
     times = found.spared / found.cost
     said = f"{times:.0f}" if times >= 9.95 else f"{times:.1f}"

@@ -1,4 +1,4 @@
-"""The page that a generation is drawn on: text, squares and axes by inches from the upper left, and its colours."""
+"""The page of a picture: text, squares and axes, placed in inches from the upper left, and the colours."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from foretoken.common.pictures import FAINT, INK, new_figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, MARGIN = 13.0, 0.4  # inches, as everything that is placed on the page
+WIDTH, MARGIN = 13.0, 0.4  # inches, as all places on the page
 INSIDE = WIDTH - 2 * MARGIN
 LEVELS = ("#3d7fc4", "#9059b8", "#16959b", "#a8673a", "#c2559b")
-# what tells them apart without colour is their place, and that rejected ones are hollow
+# without colours, tokens are told apart by their places, and rejected tokens are hollow
 ACCEPTED, REJECTED, BONUS, HOLLOW = "#2f9e62", "#d9534f", "#e9b233", "#fbe4e3"
 _TARGET, _LINE = "#33415c", "#d8dde3"
 
 
 class Page:
-    """A sheet that is filled from above; `top` is how far it is. names: the target's and those of the levels below it,
-    each of which has a colour."""
+    """A sheet that is filled from the top; `top` is how far it is filled. names: the target's and those of the levels
+    below it. Each name has a colour."""
 
     def __init__(self, height: float, names: Sequence[str]) -> None:
         self.names = tuple(names)
         self.colours = (_TARGET, *itertools.islice(itertools.cycle(LEVELS), len(names) - 1))
-        self.sheet = new_figure(WIDTH, height, layout=None)  # its canvas can say how wide a text is
+        self.sheet = new_figure(WIDTH, height, layout=None)  # its canvas can measure a text
         self.top = 0.0
         self._height = height
 
     def text(self, x: float, y: float, text: str, **how: Any) -> float:
-        """Text at a place; returns how wide it is."""
+        """Write text at a place. Returns its width in inches."""
         how = {"color": INK, "size": 9, **how}
         drawn = self.sheet.text(x / WIDTH, 1 - y / self._height, text, va="baseline", parse_math=False, **how)
         return float(drawn.get_window_extent().width) / self.sheet.dpi
@@ -54,7 +54,7 @@ class Page:
         )
 
     def heading(self, text: str, cells: bool = False) -> None:
-        """What the next part shows. cells: what the colours of tokens mean stands beside it."""
+        """Write the heading of the next part. cells: whether a legend of the tokens' colours is drawn beside it."""
         self.text(MARGIN, self.top + 0.3, text, size=11.5, weight="bold")
         at = WIDTH - MARGIN - 2.78
         legend = ((ACCEPTED, "accepted"), (REJECTED, "rejected"), (BONUS, "bonus token"))
@@ -64,7 +64,7 @@ class Page:
         self.top += 0.42
 
     def axes(self, left: float, wide: float, high: float) -> Axes:
-        """Room to draw in, from the top down, without anything around it."""
+        """Axes at `top`, without frame and ticks."""
         box = (left / WIDTH, 1 - (self.top + high) / self._height, wide / WIDTH, high / self._height)
         axes = self.sheet.add_axes(box)
         axes.set_axis_off()
@@ -72,7 +72,7 @@ class Page:
 
 
 def scale(axes: Axes) -> None:
-    """Milliseconds, written below axes."""
+    """Show a scale of milliseconds below axes."""
     axes.set_axis_on()
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
@@ -87,12 +87,12 @@ def short(text: str, most: int) -> str:
 
 
 def many(count: int, one: str, more: str | None = None) -> str:
-    """A number of things."""
+    """A number with its noun, in the singular or the plural."""
     return f"{count} {one if count == 1 else more or one + 's'}"
 
 
 def took(seconds: float) -> str:
-    """A time in the unit that it is read in."""
+    """A time in a readable unit."""
     if seconds >= 0.9995:
         return f"{seconds:.2f} s"
     ms = seconds * 1e3
@@ -100,6 +100,6 @@ def took(seconds: float) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share, of nothing too."""
+    """A share in percent; 0 if the whole is 0."""
     share = 100 * part / whole if whole else 0.0
     return f"{share:.0f} %" if share >= 9.95 else f"{share:.1f} %"

@@ -1,4 +1,4 @@
-"""Draws the rounds: all of them in a strip, and the first ones in detail, a lane for the target and one a level."""
+"""Draws the rounds: all of them in a strip, the first ones in detail, with a lane for the target and for each level."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STRIPS = 260  # columns of the strip of all rounds, at most
 
 @dataclass(frozen=True)
 class Detail:
-    """The rounds that are drawn in detail, the same in rows, and how many seconds a row has room for."""
+    """The rounds that are drawn in detail, the same rounds in rows, and the seconds that a row has room for."""
 
     rounds: list[Round]
     rows: list[list[Round]]
@@ -45,20 +45,20 @@ class Detail:
 
 
 def in_detail(rounds: list[Round]) -> Detail:
-    """The first rounds, as many as can be told apart."""
+    """The first rounds, as many as can be distinguished."""
     if not rounds:
         return Detail([], [], 0.0)
     passes = sum(len(r.passes) for r in rounds) / len(rounds)
     a_row = max(3, min(10, round(48 / (passes + 2))))
-    few = len(rounds) <= a_row * (_ROWS + 1)  # rather one row more than a strip that says little more
+    few = len(rounds) <= a_row * (_ROWS + 1)  # one more row is better than a strip that shows little more
     detailed = rounds if few else rounds[: a_row * _ROWS]
-    # a round during which the machine did something else is cut off, or nothing could be seen of the others
+    # a round that something else on the machine slowed down is cut off, or the other rounds would be too small to see
     most = max(3, a_row / 2) * median(r.seconds for r in detailed)
     return Detail(detailed, *rows_of(detailed, -(-len(detailed) // a_row), most))
 
 
 def draw_strip(page: Page, rounds: Sequence[Round], detailed: int) -> None:
-    """All rounds side by side: what each accepted and gained, and below what it rejected."""
+    """Draw all rounds side by side: accepted tokens and the bonus upwards, rejected tokens downwards."""
     each = -(-len(rounds) // _STRIPS)
     groups = [rounds[i : i + each] for i in range(0, len(rounds), each)]
     mean = "" if each == 1 else f" (a column is the mean of {each} rounds)"
@@ -92,7 +92,7 @@ def draw_strip(page: Page, rounds: Sequence[Round], detailed: int) -> None:
 
 
 def draw_rows(page: Page, detail: Detail, *, are_all: bool) -> None:
-    """Who works when, and what becomes of it. are_all: there is no strip above that says what the colours mean."""
+    """Draw when each level works, and what becomes of its drafts. are_all: no strip above has a legend of colours."""
     first, last = detail.rounds[0].number, detail.rounds[-1].number
     page.heading(f"Rounds {first} to {last}: who works when, and what becomes of it", cells=are_all)
     deepest = max([4, *(p.drafted for r in detail.rounds for p in r.passes)])
@@ -112,7 +112,7 @@ def draw_rows(page: Page, detail: Detail, *, are_all: bool) -> None:
             if r.number % 2:
                 axes.axvspan(r.start * 1e3, r.end * 1e3, color=_BAND, zorder=0, linewidth=0)
             at = (r.start * 1e3 - start) / room * _WIDE
-            if at >= free:  # else the number before it is in the way
+            if at >= free:  # else the number of an earlier round is in the way
                 said = f"round {r.number}" if r is row[0] else f"{r.number}"
                 if r.end - row[0].start > detail.seconds * 1.001:
                     said += f" goes on to the right: it took {took(r.seconds)}, for {many(r.new_tokens, 'token')}"
@@ -124,7 +124,7 @@ def draw_rows(page: Page, detail: Detail, *, are_all: bool) -> None:
 
 @dataclass(frozen=True)
 class _Lanes:
-    """One row: lane 0 is the target's. deepest: the most tokens that a pass drafted. unit: milliseconds an inch."""
+    """The lanes of one row, the target's first. deepest: the most tokens that a pass drafted. unit: ms per inch."""
 
     axes: Axes
     colours: Sequence[str]
@@ -150,7 +150,7 @@ class _Lanes:
             self._cells(judged, (start, lane + 0.6), (0, high), (wide, high))
 
     def _bar(self, lane: int, start: float, wide: float) -> None:
-        wide = max(wide - 0.007 * self.unit, 0.014 * self.unit)  # microseconds can be seen; neighbours keep apart
+        wide = max(wide - 0.007 * self.unit, 0.014 * self.unit)  # even microseconds are visible; neighbours keep apart
         self.axes.bar(start, 0.3, width=wide, bottom=lane + 0.66, align="edge", color=self.colours[lane], linewidth=0)
 
     def _cells(
@@ -160,7 +160,8 @@ class _Lanes:
         step: tuple[float, float],
         size: tuple[float, float],
     ) -> None:
-        """A cell a token, from `start` (ms, lane) on, by steps right and up in inches; or, too small, a kind."""
+        """Draw one cell for each token, from `start` (ms, lane) on, in steps right and up in inches. If cells are too
+        small, draw one for each kind."""
         from matplotlib.patches import Rectangle
 
         small = max(step) < (0.05 if step[0] else 0.03)

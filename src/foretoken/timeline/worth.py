@@ -1,8 +1,8 @@
 """What a level's drafts cost, and what they spared: an estimate from the rounds of one sequence.
 
-Each accepted token is a pass of the level that checks which was not needed. How long that one, of a single row, would
-have taken is read off the passes that were made: with how many rows, in which time, along a straight line. What the
-rows of drafts added to those is a cost of the drafts, beside the time of drafting itself.
+Each accepted token spared one pass of the level that checks. The seconds of such a pass, with a single row, are read
+off a straight line through the rows and seconds of the passes that were made. The seconds that the rows of drafts added
+to these passes are a cost of the drafts, beside the time of drafting.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from foretoken.protocol.telemetry import RoundRecord
 
 @dataclass(frozen=True)
 class Worth:
-    """Of one level, in seconds. `drafting`: its own and that of each level below it; `wider`: what checks took longer.
-
-    `known` is false where nearly all passes had one number of rows: then `wider` is missing, and `spared` too much.
+    """One level's worth, in seconds. drafting: its own time and that of each level below it. wider: how much longer the
+    checks took. known: false if nearly all passes had the same number of rows. Then `wider` is missing, and `spared` is
+    too large.
     """
 
     drafting: tuple[float, ...]
@@ -29,12 +29,12 @@ class Worth:
 
     @property
     def cost(self) -> float:
-        """All that its drafts cost."""
+        """The whole cost of the level's drafts."""
         return sum(self.drafting) + self.wider
 
 
 def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
-    """Of each level, nearest to the target first, from the rounds in which no prompt is read."""
+    """The worth of each level, the level nearest to the target first, from the rounds in which no prompt is read."""
     rounds = [record for record in records if not record.read]
     work = [w for record in rounds for its_work in record.work.values() for w in its_work]
     seconds = [sum(w.seconds for w in work if w.level == level) for level in levels]
@@ -60,6 +60,6 @@ def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
 
 
 def _vary(rows: Sequence[int]) -> bool:
-    """Whether enough passes had other numbers of rows than most had."""
+    """Whether enough passes had a number of rows other than the most frequent one."""
     others = len(rows) - max(map(rows.count, set(rows)), default=0)
     return others >= 3 and 20 * others >= len(rows)

@@ -1,7 +1,7 @@
 """Text of the Python standard library, as token streams.
 
 The embedded models are trained and measured on the source files of CPython's standard library, because every user's
-machine already holds them. Two lists say which files are for training and which are held out; nothing is ever
+machine already holds them. Two lists name the files for training and the files that are held out; nothing is ever
 trained on a file that the first list does not name.
 """
 
@@ -28,12 +28,12 @@ def standard_library() -> Path:
 
 
 def file_names(listing: Path) -> list[str]:
-    """The names in a list of files, one a line, relative to the standard library's folder."""
+    """The names in a list of files, one on each line, relative to the standard library's folder."""
     return [line.strip() for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
 
 
 def read_texts(listing: Path, root: Path | None = None) -> list[tuple[str, str]]:
-    """`(name, text)` of every listed file that this machine has; refuses when more than a tenth are absent."""
+    """`(name, text)` of every listed file that this machine has. Raises InputError if more than a tenth are absent."""
     root = root or standard_library()
     names = file_names(listing)
     found = [(name, root / name) for name in names if (root / name).is_file()]

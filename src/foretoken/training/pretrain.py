@@ -1,7 +1,8 @@
 """Train an embedded model from nothing: `python -m foretoken.training.pretrain --size 7m --out DIR`.
 
-The model is transformers' own Llama, so that what is written is an ordinary Hugging Face checkpoint. Matrices are
-trained with Muon, embeddings and norms with AdamW; warm-up, a flat half, then a linear decay to zero.
+The model is transformers' own Llama, so the result is an ordinary Hugging Face checkpoint. Matrices are trained with
+Muon, embeddings and norms with AdamW. The learning rate warms up, stays flat until half-time, then falls linearly to
+zero.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from foretoken.training import corpus
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a model. At most 2 key/value heads of size 64, so that it pads into any larger Llama."""
+    """The shape of a model. At most 2 key/value heads of size 64, so that any larger Llama can hold it, padded."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -44,7 +45,7 @@ SHAPES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one training run does. Rates are peak rates; lengths are in tokens, times in steps."""
+    """The settings of a training run. Rates are peak rates; lengths are in tokens, times in steps."""
 
     size: str = "7m"
     steps: int = 2400
@@ -66,7 +67,7 @@ def learning_rate(step: int, recipe: Recipe) -> float:
 
 
 def build_model(shape: Shape, vocab_size: int, end_token: int, pad_token: int) -> torch.nn.Module:
-    """An untrained transformers Llama, output layers of each block started near zero."""
+    """An untrained transformers Llama, with smaller initial weights in the output layers of each block."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -110,7 +111,7 @@ def optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optim
 
 
 def batch_loss(model: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy, nats a token, of `tokens[:, 1:]` given what precedes them. tokens: [batch, length + 1]."""
+    """Mean cross-entropy, nats per token, of `tokens[:, 1:]` given what precedes them. tokens: [batch, length + 1]."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())

@@ -1,1 +1,1 @@
-"""Others' engines, each run by a program of its own in a virtual environment that has it."""
+"""Programs that run other engines, each in a virtual environment that has the engine."""

@@ -1,6 +1,6 @@
-"""A checkpoint of the Llama architecture as GGUF, straight from its safetensors: run by a Python that has `gguf`.
+"""Converts a Llama checkpoint to GGUF, straight from its safetensors; a Python that has `gguf` runs it.
 
-Its tokenizer is left out: what goes in and comes out is token ids.
+The tokenizer is left out, because inputs and outputs are token ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TYPES = {
 
 
 def convert(checkpoint: Path, out: Path) -> None:
-    """Write a checkpoint, in one file or in shards, its head tied or not, as GGUF; weights keep their type."""
+    """Write a checkpoint as GGUF, from one file or from shards, with a tied head or not; weights keep their type."""
     config = json.loads((checkpoint / "config.json").read_text())
     if config["model_type"] != "llama":
         raise SystemExit(f"{checkpoint} is a {config['model_type']}; expected a llama, which alone is converted here")
@@ -77,7 +77,7 @@ def convert(checkpoint: Path, out: Path) -> None:
 
 
 def tensors(checkpoint: Path) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Name, type and numbers (bf16 as 16 bits each) of the tensors of a checkpoint's files, which stay mapped."""
+    """Name, type and numbers (bf16 as 16 bits each) of each tensor in a checkpoint's files, which stay mapped."""
     index = checkpoint / "model.safetensors.index.json"
     files = set(json.loads(index.read_text())["weight_map"].values()) if index.exists() else {"model.safetensors"}
     for file in sorted(files):
@@ -94,7 +94,7 @@ def tensors(checkpoint: Path) -> Iterator[tuple[str, str, np.ndarray]]:
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
-    """The order of llama.cpp's rotary positions: pairs lie side by side."""
+    """A weight in the order of llama.cpp's rotary positions, where the rows of a pair are side by side."""
     outputs, *inputs = weight.shape
     return weight.reshape(heads, 2, outputs // heads // 2, *inputs).swapaxes(1, 2).reshape(weight.shape)
 
@@ -109,8 +109,8 @@ def renamed(name: str) -> str:
 
 
 def rope_factors(rope: dict[str, Any], theta: float, head_dim: int) -> np.ndarray | None:
-    """What llama.cpp divides the frequencies by: of "llama3" scaling (transformers' documentation of rope_parameters);
-    None without scaling."""
+    """The factors that llama.cpp divides the frequencies by, for "llama3" scaling (transformers' documentation of
+    rope_parameters); None without scaling."""
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return None
@@ -119,5 +119,5 @@ def rope_factors(rope: dict[str, Any], theta: float, head_dim: int) -> np.ndarra
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     length = rope["original_max_position_embeddings"]
     wavelengths = 2 * np.pi * theta ** (np.arange(0, head_dim, 2) / head_dim)
-    shares = np.clip((length / wavelengths - low) / (high - low), 0.0, 1.0)  # of the frequency as it was
+    shares = np.clip((length / wavelengths - low) / (high - low), 0.0, 1.0)  # share of the unscaled frequency
     return np.asarray(1 / ((1 - shares) / factor + shares), np.float32)

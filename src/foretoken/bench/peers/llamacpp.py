@@ -1,12 +1,11 @@
-"""llama.cpp on a checkpoint of the Llama architecture: run by a Python that has `llama-cpp-python` and `gguf`, not by
-Foretoken's own.
+"""llama.cpp on a Llama checkpoint; runs in a Python that has `llama-cpp-python` and `gguf`, not in Foretoken's own.
 
     python llamacpp.py CHECKPOINT WORK THREADS [DRAFT_CHECKPOINT]
 
-It writes WORK/model-bf16.gguf from the checkpoint's safetensors and WORK/model-q4_0.gguf from that, then speaks lines
-of JSON (see `answering.py`): plain, with lookup, and with a draft, the model's own weights in Q4_0 or another
-checkpoint. To `{"format": "q4_0", "rows": N, "count": COUNT}` it answers `{"seconds": [...]}`, those of so many passes
-of N rows after a prompt of 100 tokens.
+The program writes WORK/model-bf16.gguf from the checkpoint's safetensors and WORK/model-q4_0.gguf from that file. Then
+it answers lines of JSON (see `answering.py`): plain, with lookup, and with a draft, which is the model's own weights in
+Q4_0 or a different checkpoint. It answers `{"format": "q4_0", "rows": N, "count": COUNT}` with `{"seconds": [...]}`,
+the times of COUNT passes of N rows after 100 tokens or more.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ PROMPT = 100
 Q4_0 = 2  # llama.cpp's LLAMA_FTYPE_MOSTLY_Q4_0
 CHUNK = 512  # rows of a prompt in one pass
 CONTEXT = 4096
-DRAFTS = (3, 8)  # tokens a round: llama.cpp's own default, and more
+DRAFTS = (3, 8)  # tokens per round: llama.cpp's own default, and more
 
 Propose = Callable[[list[int], int], Sequence[int]]
 
 
 def requantise(source: Path, out: Path) -> None:
-    """A GGUF in Q4_0, by llama.cpp's own quantiser, the output layer too."""
+    """Write a GGUF in Q4_0 with llama.cpp's own quantiser, the output layer too."""
     parameters = llama_cpp.llama_model_quantize_default_params()
     parameters.ftype = Q4_0
     parameters.pure = True
@@ -58,13 +57,13 @@ class Model:
         self.held: list[int] = []
 
     def keep(self, count: int) -> None:
-        """Forget all but the first tokens."""
+        """Forget all but the first `count` tokens."""
         if count < len(self.held):
             llama_cpp.llama_memory_seq_rm(llama_cpp.llama_get_memory(self._context), 0, count, -1)
             del self.held[count:]
 
     def read(self, tokens: Sequence[int], logits: int) -> None:
-        """Read tokens; of the last of them come logits."""
+        """Read tokens; the last `logits` of them give logits."""
         for start in range(0, len(tokens), CHUNK):
             chunk, batch = tokens[start : start + CHUNK], self._batch
             batch.n_tokens = len(chunk)
@@ -79,12 +78,12 @@ class Model:
             self.held.extend(chunk)
 
     def choices(self, count: int) -> list[int]:
-        """What the last rows choose, greedily."""
+        """The greedy tokens of the last `count` rows."""
         rows = [llama_cpp.llama_get_logits_ith(self._context, row) for row in range(-count, 0)]
         return [int(np.ctypeslib.as_array(row, (self._vocabulary,)).argmax()) for row in rows]
 
     def run(self, rows: int) -> float:
-        """Seconds of one pass, the logits of all its rows with it, after a prompt of PROMPT tokens."""
+        """Seconds of one pass, the logits of all its rows included, after PROMPT tokens or more."""
         if not PROMPT <= len(self.held) <= 1000 - rows:
             self.keep(0)
             self.read([5] * PROMPT, 1)
@@ -95,12 +94,12 @@ class Model:
 
 
 def alike(one: list[int], other: list[int]) -> int:
-    """How many tokens are the same from the start."""
+    """The number of equal tokens from the start."""
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def greedy(target: Model, propose: Propose | None = None, draft: Model | None = None) -> Generate:
-    """Generation as llama.cpp's own programs do it: a draft, one pass over it, up to the first token that differs."""
+    """Generation as in llama.cpp's own programs: a draft, one pass over it, its tokens up to the first that differs."""
 
     def generate(tokens: list[int], count: int) -> list[int]:
         for model in filter(None, (target, draft)):
@@ -121,7 +120,7 @@ def greedy(target: Model, propose: Propose | None = None, draft: Model | None = 
 
 
 def by_model(draft: Model, most: int) -> Propose:
-    """Drafts by a model that reads along."""
+    """Drafts by a draft model."""
 
     def propose(text: list[int], limit: int) -> list[int]:
         draft.keep(min(alike(draft.held, text), len(text) - 1))
@@ -136,18 +135,18 @@ def by_model(draft: Model, most: int) -> Propose:
 
 
 def by_lookup() -> Propose:
-    """Drafts by llama-cpp-python's prompt lookup, with the settings that it has by itself."""
+    """Drafts by llama-cpp-python's prompt lookup, with its default settings."""
     lookup = LlamaPromptLookupDecoding()
     return lambda text, limit: lookup(np.array(text, np.intc))[:limit].tolist()
 
 
-class LlamaCpp(Peer):  # type: ignore[misc]  # whose types are not seen from here
-    """It also measures passes."""
+class LlamaCpp(Peer):  # type: ignore[misc]  # the types of `Peer` are not seen from here
+    """A peer that also measures passes."""
 
     models: dict[str, Model]
 
     def answer(self, asked: dict[str, Any]) -> object:
-        """As any peer, and the seconds of passes."""
+        """The answer of any peer, or the seconds of passes."""
         if "rows" not in asked:
             return super().answer(asked)
         return {"seconds": [self.models[asked["format"]].run(asked["rows"]) for _ in range(asked["count"])]}

@@ -18,13 +18,13 @@ import numpy as np  # noqa: E402
 import openvino as ov  # noqa: E402
 import openvino_genai as genai  # noqa: E402
 
-DRAFT = 5  # tokens a round, as in OpenVINO's own examples
+DRAFT = 5  # tokens per round, as in OpenVINO's own examples
 NGRAM = 3
-GROUP = 64  # inputs that share a scale in int4, as in our own; 128 had fewer drafts accepted, 32 no more
+GROUP = 64  # inputs that share a scale in int4, as in ours; with 128 fewer drafts were accepted, with 32 no more
 
 
 def export(checkpoint: Path, place: Path) -> None:
-    """A checkpoint as OpenVINO's files, its tokenizer with them; weights keep their type."""
+    """Export a checkpoint and its tokenizer as OpenVINO's files; weights keep their type."""
     from optimum.exporters.openvino import main_export
     from optimum.intel import OVConfig
 
@@ -36,7 +36,7 @@ def export(checkpoint: Path, place: Path) -> None:
 
 
 def compress(exported: Path, place: Path) -> None:
-    """The same with weights in int4, by NNCF with its own settings but for the group; embedding and head in int8."""
+    """Write the exported model in int4, by NNCF's defaults except for the group; embedding and head in int8."""
     import nncf
 
     shutil.rmtree(place, ignore_errors=True)
@@ -47,7 +47,7 @@ def compress(exported: Path, place: Path) -> None:
 
 
 def pipeline(folder: Path, threads: int, **more: Any) -> Any:
-    """A pipeline on the CPU that keeps nothing from one prompt to the next: by default it would."""
+    """A pipeline on the CPU without the default caching from one prompt to the next."""
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching = False
     scheduler.max_num_batched_tokens = 1 << 20  # a prompt in one pass, as by default

@@ -16,12 +16,12 @@ LOOKUP = 10  # tokens
 
 
 def loaded(checkpoint: Path) -> Any:
-    """A model in the type of its weights, none of its own wishes for decoding left."""
-    # a checkpoint's own program is never run, nor asked for: on standard input come the measurement's questions
+    """A model in the type of its weights, without the checkpoint's own settings for generation."""
+    # never run a checkpoint's own program, nor ask whether to: standard input holds the measurement's requests
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto", trust_remote_code=False).eval()
     for sampled in ("temperature", "top_p", "top_k", "min_p"):
         setattr(model.generation_config, sampled, None)
-    model.generation_config.eos_token_id = None  # else the assistant stops at it
+    model.generation_config.eos_token_id = None  # else the assistant stops at end tokens
     model.generation_config.pad_token_id = 0
     return model
 
@@ -49,7 +49,7 @@ def main() -> None:
     peer.offer("lookup", f"prompt_lookup_num_tokens={LOOKUP}", greedy(model, prompt_lookup_num_tokens=LOOKUP), "plain")
     draft = peer.draft
     if draft is not None:
-        # how many tokens and how sure is read from the assistant's generation_config, and nowhere else
+        # the draft's length and confidence come from the assistant's generation_config, and nowhere else
         said = f"assistant_model {draft.name}, by its own generation_config, otherwise transformers' defaults"
         peer.try_to_offer("assisted", said, lambda: greedy(model, assistant_model=loaded(draft)), "plain")
     peer.serve(out)

@@ -1,6 +1,6 @@
 """vLLM on the CPU: plain, with n-gram speculation and, where a draft checkpoint is given, with a draft model.
 
-Each engine is in a process of its own: several in one process replace each other's kernels.
+Each engine runs in its own process, because several in one process replace each other's kernels.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 from answering import Generate, Peer, own_output
 
 LENGTH = 4096  # tokens of prompt and output, at most
-DRAFT = 5  # tokens a round
+DRAFT = 5  # tokens per round
 NGRAM = {"method": "ngram", "num_speculative_tokens": DRAFT, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
-ENGINE: dict[str, Any] = {}  # in the process of an engine: the `llm` itself
+ENGINE: dict[str, Any] = {}  # in an engine's process: the `llm`
 
 
 def load(checkpoint: Path, threads: int, speculation: dict[str, Any] | None) -> None:
-    """Load the engine of this process, which keeps nothing from one prompt to the next."""
+    """Load the engine of this process, which caches nothing from one prompt to the next."""
     cores = sorted(os.sched_getaffinity(0))[:threads]
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
@@ -44,7 +44,7 @@ def load(checkpoint: Path, threads: int, speculation: dict[str, Any] | None) -> 
 
 
 def generate(tokens: list[int], count: int) -> list[int]:
-    """Tokens that the engine of this process says."""
+    """The tokens that this process's engine generates."""
     from vllm import SamplingParams
 
     chosen = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
@@ -53,12 +53,12 @@ def generate(tokens: list[int], count: int) -> list[int]:
 
 
 def engine(peer: Peer, speculation: dict[str, Any] | None = None) -> Generate:
-    """An engine in a process that begins anew."""
+    """An engine in a new process."""
     process = ProcessPoolExecutor(1, get_context("spawn"))
     try:
         process.submit(load, peer.checkpoint, peer.threads, speculation).result()
     except BaseException:
-        process.shutdown()  # its memory is for the others
+        process.shutdown()  # frees its memory for the others
         raise
     return lambda tokens, count: process.submit(generate, tokens, count).result()
 

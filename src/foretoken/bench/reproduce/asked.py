@@ -1,4 +1,4 @@
-"""What is to be reproduced, and where it is: checkpoints in a user's folders, on the hub or rehearsed; and prompts."""
+"""What to reproduce, and its checkpoints (in a user's folders, on the hub or rehearsed) and prompts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
 from foretoken.settings.values import one_of
 
-# seconds; minutes, at a large model's speed; an hour, with as many layers as the paper's models; as the paper did it
+# seconds; minutes at a large model's speed; an hour with as many layers as the paper's models; as in the paper
 SCALES = ("embedded", "rehearsal", "geometry", "paper")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be reproduced. only: of which tables and figures; none: of all. model: instead of the small model of a
-    small scale; models: folders in which the paper's own checkpoints lie. data: NAME=PLACE, or at a small scale one
-    suite. layers: of which rehearsals, by their number of layers; none: of all. out: the folder of the record; work: of
-    rehearsals, None: a user's cache. Raises SettingError."""
+    """What to reproduce. only: names of tables and figures; empty: all. model: replaces the small model of a small
+    scale. models: folders that hold the paper's own checkpoints. data: NAME=PLACE, or one suite at a small scale.
+    layers: of the rehearsals, only those with these numbers of layers; empty: all. out: the record's folder. work: the
+    rehearsals' folder; None: a user's cache. Raises SettingError."""
 
     paper: str
     scale: str = "rehearsal"
@@ -50,10 +50,10 @@ class Asked:
             raise SettingError("at scale paper the models are the paper's; give the folders where they lie as models")
         if self.layers and self.scale not in ("rehearsal", "geometry"):
             raise SettingError("layers choose among rehearsals; give scale geometry, or leave layers out")
-        expect_counts(self, num_prompts=1, max_new_tokens=2)  # of one token there is no speed
+        expect_counts(self, num_prompts=1, max_new_tokens=2)  # one token has no speed
 
     def subjects(self, subjects: Sequence[Subject]) -> list[Subject]:
-        """A scale's subjects, with a user's model, folders and prompts in the place of theirs."""
+        """A scale's subjects, with a user's model, folders and prompts in place of theirs."""
         if self.layers:
             counts = {subject.num_layers for subject in subjects}
             for count in self.layers:
@@ -67,9 +67,9 @@ class Asked:
 
 
 def checkpoint(subject: Subject, work: Path | None) -> str:
-    """What `load` takes for a subject: itself, or its rehearsal, which is made in `work` where it is not there yet.
+    """What `load` takes for a subject: its checkpoint, or its rehearsal, which is made in `work` unless it is there.
 
-    Raises what `rehearse` raises of a model that does not fit into the shape.
+    Raises what `rehearse` raises for a model that does not fit into the shape.
     """
     if subject.shape is None:
         return subject.checkpoint
@@ -81,8 +81,8 @@ def checkpoint(subject: Subject, work: Path | None) -> str:
     local = subject.checkpoint not in EMBEDDED and Path(subject.checkpoint).expanduser().is_dir()
     name = small.resolve().name if local else subject.checkpoint.rpartition("/")[2]
     its = f"{name}-{fingerprint(small, config)[:12]}-{subject.shape}-{subject.num_layers}"
-    out = work / f"{its}-v{write.VERSION}"  # one that was made by an older generator is not used again
-    if not out.is_dir():  # it is written whole, or not at all
+    out = work / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
+    if not out.is_dir():  # a rehearsal is written whole, or not at all
         try:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -94,8 +94,8 @@ def checkpoint(subject: Subject, work: Path | None) -> str:
 
 
 def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subject]:
-    """The subjects whose checkpoints lie in one of some folders, as owner/name or as name, each with its folder. Raises
-    InputError where there is none."""
+    """The subjects whose checkpoints are in one of the folders, as owner/name or as name, each with its folder. Raises
+    InputError if there are none."""
     found = []
     for subject in subjects:
         names = (subject.checkpoint, subject.checkpoint.rpartition("/")[2])
@@ -108,8 +108,8 @@ def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subje
 
 
 def with_data(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:
-    """The subjects with prompts of the user's: at scale paper NAME=PLACE for a data set of the paper's; at another,
-    where the data sets are not its own, one suite instead of all."""
+    """The subjects with the user's prompts. At scale paper, NAME=PLACE replaces a data set of the paper's. At a small
+    scale, whose data sets are not the paper's own, one suite replaces all of them."""
     real, own = asked.scale == "paper", {spec.partition("=")[0]: spec for spec in asked.data}
     if len(asked.data) > 1 and not real:
         raise SettingError(f"{len(asked.data)} suites were given, and at this scale one is measured on; give one")

@@ -1,8 +1,8 @@
 """FractalLLM (Kim, Yu, Kim and Kang 2025): some layers are preceded by a pass of the model's own 8-bit copy.
 
-Without a cache of keys and values, as the paper decodes, and with one, which it names as future work. Two methods stand
-beside it that it does not have: a cached plain decoder, and a chain that the same 8-bit copy (or an MXFP4 one) drafts
-token by token, as long as the fractal draft.
+Measured without a cache of keys and values, as in the paper, and with one, which the paper names as future work. Beside
+it are methods that the paper does not have, such as a cached plain decoder, and a chain that the same 8-bit copy (or an
+MXFP4 one) drafts token by token, as long as the fractal draft.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PAPER_DATA = {  # appendix B; HumanEval's speed is that of the first 300 tokens
     "CNN/DM": Data("cnn-dailymail", 300, 128),
 }
 _CUT = 32  # tokens of a prompt at scale geometry: without a cache, every pass reads the prompt again
-# figure 3's n, its w, on how many prompts; of how many prompts figure 4's guesses are looked at
+# figure 3's n, its w, and on how many prompts; below, on how many prompts figure 4's guesses are looked at
 _GRID = {
     "embedded": ((1, 2), (1, 2), 1),
     "rehearsal": ((2, 4, 8), (2, 4, 8), 2),
@@ -34,7 +34,7 @@ _GRID = {
 }
 _LOOKED_AT = {"embedded": 2, "rehearsal": 4, "geometry": 4, "paper": 10}
 
-BASELINE, FRACTAL = "plain, no cache", "fractal, no cache"  # the paper's two
+BASELINE, FRACTAL = "plain, no cache", "fractal, no cache"  # the paper's two methods
 CACHED = "fractal, cached"
 OURS = "fractal, cached, ours"
 CHAINS = {"int8": "int8 chain, cached", "mxfp4": "mxfp4 chain, cached"}
@@ -43,7 +43,7 @@ _KEPT = {"no cache": False, "cached": True}
 
 
 def default_n(layers: int) -> int:
-    """The paper's n, and its w: a quarter of the layers."""
+    """The paper's n and its w: a quarter of the layers."""
     return max(layers // 4, 1)
 
 
@@ -71,8 +71,8 @@ def _methods(layers: int) -> tuple[Method, ...]:
 
 
 def _cells(bench: Workbench, where: str = "") -> Iterator[tuple[Reported, Measured, Row]]:
-    """What the paper reports of a model and a data set, what was measured beside that, and how a row begins. What only
-    stands in for the paper's models has rows of its own, behind those of the paper, and none of its names."""
+    """The paper's report on a model and a data set, what was measured beside it, and a row's labels. Stand-ins for the
+    paper's models have rows of their own, after those of the paper and without its names."""
     stand_ins: dict[str, Measured] = {}
     for its in REPORTED:
         if its.where.startswith(where):
@@ -90,7 +90,7 @@ def _grid(
     bench: Workbench, called: str, sizes: Sequence[tuple[int, int]], data: Data
 ) -> Iterator[tuple[Measured, str, int, int, Row]]:
     """The first model, with each n and w that it has layers for, without a cache and with one: what was measured, the
-    method's name, n, w, and how a row begins."""
+    method's name, n, w, and a row's labels."""
     subject = bench.subjects[0]
     layers = bench.num_layers(subject)
     grid = [(n, w, kept) for n, w in sizes if max(n, w) <= layers for kept in _KEPT]
@@ -124,7 +124,7 @@ def _speeds(bench: Workbench, where: str) -> Iterator[Row]:
 
 
 def _count(checks: int) -> int | str:
-    """As a table has it: nothing where nothing was measured."""
+    """A number of checks for a table; empty if nothing was measured."""
     return checks or ""
 
 
@@ -166,7 +166,7 @@ def _accepted(bench: Workbench) -> Iterator[Row]:
 
 
 def _accepted_by_n(bench: Workbench) -> Iterator[Row]:
-    """Accepted tokens by n, which is w."""
+    """Accepted tokens by n, where w = n."""
     for ours, name, n, w, labels in _grid(bench, "n = w = {n}", [(n, n) for n in (2, 4, 8)], _first_data(bench)):
         accepted = ours.accepted(name, w + n + 1)
         yield {
@@ -216,10 +216,10 @@ def _first_data(bench: Workbench) -> Data:
 
 
 def _predicted(bench: Workbench) -> Iterator[Row]:
-    """What the costs of passes predict, and what was gained."""
+    """The speed-ups that the costs of passes predict, and the measured ones."""
     for ours in {ours.called: ours for _, ours, _ in _cells(bench) if ours.subject is not None}.values():
         n, most = default_n(ours.num_layers), whole_draft(ours.num_layers)
-        inner = n + (n + 1) // 2  # the last token, w = n slots, and a token more at each fractal layer: on average
+        inner = n + (n + 1) // 2  # mean rows: the last token, w = n slots, and one more token at each fractal layer
         yield predict(bench, ours, Predicted(FRACTAL, BASELINE, "int8", 2, n, inner, most, cache=False))
         yield predict(bench, ours, Predicted(CACHED, REFERENCE.name, "int8", 2, n, inner, most))
         for format, name in CHAINS.items():
@@ -296,7 +296,7 @@ PAPER = Paper(
             Subject("Llama-3 8B", "stdlib-7m", {"GSM8K": _SHORT}, _WIDTH, 32),
             Subject("CodeLlama-13B", "stdlib-7m", {"HumanEval": _SHORT}, _WIDTH, 40),
         ),
-        # the paper says Llama-3 3B and 8B; that Llama-3.1-8B is meant it says at its table 4, and its code asks for the
+        # the paper says Llama-3 3B and 8B; its table 4 says that Llama-3.1-8B is meant, and its code asks for the
         # Instruct model
         "paper": (
             Subject("Llama-3 3B", "meta-llama/Llama-3.2-3B-Instruct", _PAPER_DATA),
@@ -304,5 +304,5 @@ PAPER = Paper(
             Subject("CodeLlama-13B", "codellama/CodeLlama-13b-hf", {"HumanEval": Data("humaneval", None, 300)}),
         ),
     },
-    dtype="float32",  # the paper's code names none, and transformers 4.48 loads in float32 then
+    dtype="float32",  # the paper's code names no dtype, and transformers 4.48 then loads in float32
 )

@@ -1,4 +1,4 @@
-"""FractalLLM's own numbers, each with where it stands in the paper."""
+"""FractalLLM's own numbers, each with its place in the paper."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ TITLE = "FractalLLM: Lossless Self-Speculative Decoding with Layer Embedded Self
 
 @dataclass(frozen=True)
 class Reported:
-    """A model on a data set, plain and with fractal layers. The preprint has tables 1 and 2 under the same numbers and
-    table 3 as its table 4; the numbers are the same."""
+    """The paper's numbers for a model on a data set, plain and with fractal layers. The preprint has tables 1 and 2
+    under the same numbers and table 3 as its table 4; all values are the same."""
 
     model: str
     data: str
     where: str
     tokens_per_second: tuple[float | None, float | None]  # tables 1 and 2
-    speedup: float | None  # there, as "Acc."
-    flops: tuple[float | None, float | None]  # there
+    speedup: float | None  # tables 1 and 2, as "Acc."
+    flops: tuple[float | None, float | None]  # tables 1 and 2
     hours: tuple[float | None, float | None]  # table 3
-    change: float | None  # there, percent
+    change: float | None  # table 3, percent
     acceptance: float | None = None  # table 4, of Llama-3.1-8B with w = 8
 
 
@@ -33,9 +33,9 @@ REPORTED = (
     Reported("CodeLlama-13B", "HumanEval", "table 2", (1.79, 4.43), 2.47, (4.1e15, 4.0e15), (12.1, 4.5), -62.8),
 )
 NOTHING = Reported("", "", "", (None, None), None, (None, None), (None, None), None)  # beside a stand-in
-HYPERPARAMETERS = {  # table 5 (of the preprint table 3): layers, n, w; and the shape that it has
+HYPERPARAMETERS = {  # table 5 (table 3 in the preprint): layers, n, w; and the name of the model's shape
     "Llama-3 3B": (28, 7, 7, "llama-3.2-3b"),
     "Llama-3 8B": (32, 8, 8, "llama-3.1-8b"),
     "CodeLlama-13B": (40, 10, 10, "codellama-13b"),
 }
-DELTA = ("Llama-3 3B", "GSM8K", 0.74)  # appendix A: a check accepts n + 0.74 tokens, 7.74 at n = 7, of 10 prompts
+DELTA = ("Llama-3 3B", "GSM8K", 0.74)  # appendix A: a check accepts n + 0.74 tokens, 7.74 at n = 7, on 10 prompts

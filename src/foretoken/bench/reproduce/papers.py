@@ -1,4 +1,4 @@
-"""What a paper is made of here, what is measured for it, and which papers can be reproduced."""
+"""The parts of a paper here, what is measured for it, and which papers can be reproduced."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to decode, and what it is called in tables. cache: whether keys and values are kept between passes."""
+    """A way to decode, and its name in tables. cache: whether keys and values are kept between passes."""
 
     name: str
     draft: str = PLAIN
     cache: bool = True
 
 
-REFERENCE = Method("plain, cached")  # what every other text is compared with
+REFERENCE = Method("plain, cached")  # all other texts are compared with this method's
 
 
 @dataclass(frozen=True)
 class Data:
-    """Prompts: a suite as `open_suite` takes it, how many of them (None: all), how many new tokens of each (None: as
-    many as the suite allows), and how many tokens of a prompt are left (None: all)."""
+    """Prompts. suite: as `open_suite` takes it. count: how many prompts (None: all). max_new_tokens: of each prompt
+    (None: as many as the suite allows). cut: tokens that are left of each prompt (None: all)."""
 
     suite: str
     count: int | None = None
@@ -38,18 +38,18 @@ class Data:
 
     @property
     def called(self) -> str:
-        """The suite, as tables and records say it: without the folders in which it lies."""
+        """The suite's name in tables and records, without its folders."""
         return self.suite.partition("=")[0] if "=" in self.suite else Path(self.suite).name
 
     def first(self, count: int) -> Data:
-        """No more than so many prompts of it."""
+        """The same data with at most `count` prompts."""
         return replace(self, count=min(count, self.count or count))
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of the paper, and what is measured in its place, on `data`, by what the paper calls its data sets: a
-    checkpoint (a folder, a hub id or an embedded model), or its rehearsal in so many layers of a `shape`."""
+    """A model of the paper, and what is measured in its place: a checkpoint (a folder, a hub id or an embedded model),
+    or its rehearsal in `num_layers` layers of a `shape`. data: prompts by the paper's names of its data sets."""
 
     model: str
     checkpoint: str
@@ -59,14 +59,14 @@ class Subject:
 
     @property
     def called(self) -> str:
-        """What is measured, as tables say it."""
+        """The name in tables of what is measured."""
         name = Path(self.checkpoint).name if Path(self.checkpoint).exists() else self.checkpoint
         return name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
 
 
 class Part(NamedTuple):
-    """A table or a figure. rows: made on a `Workbench`; of each, what is text (or a whole number) says which it is, and
-    the figures are what `beside` makes. notes: what is said below. draw: a picture, from the rows of a figure."""
+    """A table or a figure. rows: made on a `Workbench`; text and whole numbers label a row, and `beside` makes its
+    figures. notes: paragraphs below it. draw: draws a picture of the rows."""
 
     title: str
     rows: Callable[[Any], Iterable[Row]]
@@ -76,18 +76,18 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Paper:
-    """title, cited, summary: what it is called, in its report and by whom and when in a list, and what is made of it.
-    parts: in the order in which they are made. subjects: what is measured, by scale."""
+    """A paper. title: in its report. cited: title, authors and year, in a list. summary: what is reproduced. parts: in
+    the order in which they are made. subjects: what is measured, by scale."""
 
     title: str
     cited: str
     summary: str
     parts: Mapping[str, Part]
     subjects: Mapping[str, Sequence[Subject]]
-    dtype: str = "auto"  # that the paper's own checkpoints were run in
+    dtype: str = "auto"  # the type in which the paper ran its own checkpoints
 
     def chosen(self, only: Sequence[str]) -> list[str]:
-        """The parts with these names, in the paper's order; without a name all. Raises SettingError."""
+        """The parts with these names, in the paper's order; without names, all. Raises SettingError."""
         for name in only:
             if name not in self.parts:
                 raise SettingError(f"there is no {quoted(name)} in this paper{nearest(name, self.parts)}")
@@ -106,10 +106,10 @@ def paper(name: str) -> Paper:
 
 
 def beside(paper: float | None, ours: float | None, interval: Sequence[float] | None = None) -> dict[str, Any]:
-    """A figure of the paper and ours, as rows have it; None where there is none. interval: that holds ours at 95 %."""
+    """A figure of the paper and ours, as rows have them; None if there is none. interval: holds ours at 95 %."""
     return {"paper": paper, "ours": ours, **({} if interval is None else {"interval": list(interval)})}
 
 
 def share(part: float | None, whole: float | None) -> float | None:
-    """One figure over another; None where one is missing."""
+    """One figure over the other; None if one is missing."""
     return None if part is None or whole is None else part / whole

@@ -1,4 +1,4 @@
-"""What tables and figures of several papers are made of: predictions, guesses on the way to a draft, and pictures."""
+"""What tables and figures of several papers share: predictions, guesses on the way to a draft, and pictures."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ DRAFT = "the draft"
 
 
 class Predicted(NamedTuple):
-    """A method whose round costs so many passes of the model and so many of its copy in a `format`, each of the latter
-    over `inner_rows`; its gain is over the method `over`. most: tokens of a whole draft. cache: whether it keeps keys
-    and values."""
+    """A method whose round costs `plain_passes` of the model and `inner_passes` of its copy in a `format`, each of the
+    latter over `inner_rows` rows. over: the method that it is compared with. most: tokens of a whole draft. cache:
+    whether it keeps keys and values."""
 
     method: str
     over: str
@@ -42,8 +42,7 @@ class Predicted(NamedTuple):
 
 
 def predict(bench: Workbench, ours: Measured, its: Predicted) -> Row:
-    """A row: what the costs of passes predict that the method gains, (accepted + 1) / (plain + inner c), and what it
-    gained."""
+    """A row: the speed-up predicted by passes' costs, (accepted + 1) / (plain + inner c), and the measured one."""
     assert ours.subject is not None
     target = bench.open(ours.subject)
     prices = measure(
@@ -72,11 +71,11 @@ def predict(bench: Workbench, ours: Measured, its: Predicted) -> Row:
 
 
 def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Method, beyond: int) -> dict[str, list[int]]:
-    """Of each guess of a fractal drafter, how many tokens from the first on are plain decoding's: by the layer before
-    which it was made, and at last of the draft.
+    """For each guess of a fractal drafter, how many tokens from the first on equal plain decoding's: by the layer
+    before which the guess was made, and last for the draft.
 
-    The truth is decoded `beyond` what the method decodes, so that it covers the last guesses; where the text has ended
-    by then, they are left out.
+    The reference text has `beyond` tokens more than the method's, so that it covers the last guesses. Guesses beyond
+    its end are left out.
     """
     correct: dict[str, list[int]] = {}
     target, suite = bench.open(subject), bench.suite(subject, data)
@@ -87,7 +86,7 @@ def correct_tokens(bench: Workbench, subject: Subject, data: Data, method: Metho
         bench.progress(f"{bench.part}: {subject.called}, {method.name}, prompt {prompt.id}", turn, len(prompts))
         start = len(first_turn(prompt, model.tokenizer))
         truth, *_ = ask(reference, prompt, GenerateSettings(max_new_tokens=most + beyond, seed=turn))
-        guesses = model.drafter.watch = []  # by a fractal drafter
+        guesses = model.drafter.watch = []  # filled by a fractal drafter
         own, *_ = ask(model, prompt, GenerateSettings(max_new_tokens=most, seed=turn))
         model.drafter.watch = None
         bench.watched(subject, method, prompt, own.tokens, truth.tokens)
@@ -113,7 +112,7 @@ def heat_maps(path: Path, rows: Sequence[Row], title: str, panel: str, xy: tuple
         middle = sum(image.get_clim()) / 2
         for at, line in enumerate(field):
             for place, number in enumerate(line):
-                if number == number:  # it was measured
+                if number == number:  # not NaN: it was measured
                     ink = "white" if number > middle else "black"
                     axes.annotate(text(number), (place, at), ha="center", va="center", color=ink, fontsize=9)
         axes.set(xticks=range(len(across)), xticklabels=across, xlabel=xy[0])

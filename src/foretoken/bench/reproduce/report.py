@@ -9,7 +9,7 @@ from foretoken.bench.pages import many, markdown, rehearsed, where
 
 
 def report(record: dict[str, Any], pictures: Mapping[str, str]) -> list[str]:
-    """The lines of a report; `pictures` are the names of files beside it, by the figure."""
+    """The lines of a report. pictures: names of files beside it, by figure."""
     lines = [f"# {record['title']}, measured again", "", _about(record), "", identity(record), ""]
     for name, table in record["tables"].items():
         lines += [f"## {table['title']}", "", *rows(table["rows"]), ""]
@@ -22,7 +22,7 @@ def report(record: dict[str, Any], pictures: Mapping[str, str]) -> list[str]:
 
 
 def identity(record: dict[str, Any]) -> str:
-    """Whether every text is plain decoding's, as a sentence."""
+    """A sentence on whether every text equals plain decoding's."""
     lines = [*record["generations"], *record["watched"]]
     tokens = sum(line["tokens"] for line in lines)
     beside = f"{many(len(lines), 'generation')}, {tokens} tokens in all, each compared with plain cached decoding"
@@ -34,7 +34,7 @@ def identity(record: dict[str, Any]) -> str:
 
 def _about(record: dict[str, Any]) -> str:
     models = record["models"]
-    # with what was in use of the machine, where a model ran on it
+    # a model's entry has the part of the machine that was in use
     machine = next((its["machine"] for its in models.values()), record["machine"])
     lines = [f"Scale: {record['scale']}. {where({**record, 'machine': machine})}; {record['date'][:10]}."]
     lines += [f"{name}: {its['model_bytes'] / 1e6:.0f} MB of weights.{rehearsed(its)}" for name, its in models.items()]
@@ -43,7 +43,7 @@ def _about(record: dict[str, Any]) -> str:
 
 
 def rows(given: Sequence[dict[str, Any]]) -> list[str]:
-    """A table in Markdown: labels first; of a figure that the paper has in some row two columns, of others one."""
+    """A table in Markdown: labels first. A figure takes two columns if the paper has it in some row, else one."""
     names = list(dict.fromkeys(name for row in given for name in row))
     figures = [name for name in names if any(isinstance(row.get(name), dict) for row in given)]
     labels = [name for name in names if name not in figures]
@@ -63,7 +63,7 @@ def _with_interval(value: Mapping[str, Any]) -> str:
 
 
 def number(value: Any) -> str:
-    """Three digits, and all that stand before the point; a count as it is; nothing where there is nothing."""
+    """A number with three digits, or all digits before the point; a count as it is; empty for None."""
     if value is None:
         return ""
     return f"{value:.0f}" if isinstance(value, int) or 1000 <= abs(value) < 1e6 else f"{value:.3g}"

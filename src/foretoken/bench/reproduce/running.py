@@ -1,4 +1,4 @@
-"""A reproduction, from its beginning or from where one was interrupted, to its record, report and pictures."""
+"""Runs a reproduction, from its beginning or from where it was interrupted, to its record, report and pictures."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from foretoken.common.provenance import provenance
 from foretoken.errors import InputError
 
 KIND = "reproduce"
-SEAL = "sha256"  # of all else in a record: one that goes on is believed in every number
+SEAL = "sha256"  # of all else in a record: the numbers of a continued record are not measured again
 _LISTS = ("measurements", "generations", "watched")
-# what stays the same in one record: not which tables, which may be more the next time
+# what stays the same in one record; its tables do not, because the next call may add some
 _SAME = ("paper", "scale", "asked", "commit", "machine")
 _FIELDS = {
     **dict.fromkeys(("date", "paper", "scale"), "str"),
@@ -36,7 +36,7 @@ _FIELDS = {
 
 
 class Reproduction(NamedTuple):
-    """A record, and the files that were written of it."""
+    """A record, and the files that were written from it."""
 
     record: dict[str, Any]
     place: Path
@@ -45,10 +45,10 @@ class Reproduction(NamedTuple):
 
 
 def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproduction:
-    """Make a paper's tables and figures, and write them down after each; go on where the same was interrupted.
+    """Make a paper's tables and figures, and write them down after each; continue where the same was interrupted.
 
-    Raises ForetokenError for what cannot be measured, and InputError where there is no place for the record, or another
-    record in it.
+    Raises ForetokenError for what cannot be measured, and InputError if the record cannot be written, or its file
+    holds a different record.
     """
     its = paper(asked.paper)
     if asked.scale == "paper" and asked.loading.dtype == "auto":
@@ -77,17 +77,17 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     drawn = []
     for name in chosen:
         draw, shown = its.parts[name].draw, record["tables"][name]["rows"]
-        if draw is not None and shown:  # a guess may never have been asked for, where texts are short
+        if draw is not None and shown:  # where texts are short, there may be no guess
             draw(pictures[name], shown)
             drawn.append(pictures[name])
-    # those of an earlier call among them
+    # pictures of earlier calls are among them
     there = {name: picture.name for name, picture in pictures.items() if picture.is_file() and name in record["tables"]}
     write_bytes(page, ("\n".join(report(record, there)).rstrip() + "\n").encode(), what="report")
     return Reproduction(record, place, page, drawn)
 
 
 def _begin(asked: Asked, its: Paper, subjects: Sequence[Subject]) -> tuple[Path, dict[str, Any]]:
-    """Where the record is, and what it holds already: today's, or one of the same that was not finished."""
+    """The record's file and its content: today's record, or an unfinished one of the same reproduction."""
     origin = provenance()
     settings = {
         "models": list(dict.fromkeys(subject.called for subject in subjects)),

@@ -1,4 +1,4 @@
-"""What tables and figures are made with: models, methods measured in turn, and a record that keeps every generation."""
+"""Measures for tables and figures: loads models, runs methods in turn, and keeps every generation in a record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANOTHER = "name another folder for the record, or remove it"
 
 
 class Accepted(NamedTuple):
-    """Draft tokens that a check accepted on average, what share of a whole draft they are, and how many checks tell."""
+    """Draft tokens accepted per check on average, their share of a whole draft, and the number of checks."""
 
     each: float | None
     share: float | None
@@ -31,8 +31,8 @@ class Accepted(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured(Generations):
-    """Prompts that a subject decoded with some methods; data: what its prompts are called. new_tokens: that each prompt
-    may have. copies: bytes of the weights that a method drafts with, beside the target's own."""
+    """The generations of a subject by some methods. data: the name of its prompts. new_tokens: that each prompt may
+    have. copies: bytes of the weights that each method drafts with, beside the target's own."""
 
     data: str = ""
     subject: Subject | None = None
@@ -42,11 +42,11 @@ class Measured(Generations):
 
     @property
     def called(self) -> str:
-        """Subject and data, as tables say it; nothing where nothing was measured."""
+        """Subject and data for tables; empty if nothing was measured."""
         return "" if self.subject is None else f"{self.subject.called}, {self.data}"
 
     def accepted(self, method: str, most: int) -> Accepted:
-        """What was accepted over the checks that had room for a draft of `most` tokens."""
+        """The acceptance over the checks that had room for a draft of `most` tokens."""
         rounds = [each for own in self.of(method) for each in own.whole_rounds(most, self.new_tokens)]
         if not rounds:
             return Accepted(None, None, 0)
@@ -54,28 +54,28 @@ class Measured(Generations):
         return Accepted(accepted, accepted / most, len(rounds))
 
     def checks(self, method: str) -> int:
-        """How many passes checked a draft of a method, an empty one too."""
+        """How many passes checked a draft of a method, empty drafts included."""
         return sum(len(each.rounds) for each in self.of(method))
 
 
 @dataclass
 class Workbench:
-    """Measures for one record. `subjects` are what is measured at this scale, perhaps fewer than the paper has; `keep`
-    writes the record down, and is called whenever there is more in it."""
+    """Measures for one record. subjects: what is measured at this scale, perhaps fewer than the paper has. keep: writes
+    the record down; called whenever the record has more in it."""
 
     asked: Asked
     subjects: Sequence[Subject]
     record: dict[str, Any]
     keep: Callable[[], None]
     progress: Progress
-    part: str = ""  # that is being made
-    _opened: dict[str, Target] = field(init=False, default_factory=dict)  # one, by what it is called
+    part: str = ""  # the table or figure that is being made
+    _opened: dict[str, Target] = field(init=False, default_factory=dict)  # one at most, by its subject's name
 
     def open(self, subject: Subject) -> Target:
-        """A subject's model. The one before is let go: two large ones need not fit."""
+        """A subject's model. The previous model is released, because memory may not hold two large ones."""
         if subject.called not in self._opened:
             self._opened.clear()
-            gc.unfreeze()  # loading has frozen what refers to itself in a circle, with the weights behind it
+            gc.unfreeze()  # loading has frozen reference cycles, which hold the weights
             gc.collect()
             self.progress(f"{self.part}: loading {subject.called}", 0, 1)
             name = checkpoint(subject, self.asked.work)
@@ -88,7 +88,7 @@ class Workbench:
         return self._opened[subject.called]
 
     def suite(self, subject: Subject, data: Data) -> Suite:
-        """The prompts of some data, as a subject's tokenizer divides them."""
+        """The prompts of some data for a subject; its tokenizer cuts them if `data.cut` is set."""
         plain = self.open(subject).plain
         suite = open_suite(data.suite, plain.tokenizer, count=data.count)
         if data.cut is None:
@@ -97,22 +97,22 @@ class Workbench:
         return replace(suite, prompts=prompts, sha256=digest(prompts))
 
     def num_layers(self, subject: Subject) -> int:
-        """Of its model; one that the record knows need not be loaded for that."""
+        """The number of layers of a subject's model, which is loaded only if the record does not know it."""
         if subject.called not in self.record["models"]:
             self.open(subject)
         layers: int = self.record["models"][subject.called]["num_layers"]
         return layers
 
     def in_place_of(self, model: str, data: str, methods: Callable[[int], Sequence[Method]]) -> Measured:
-        """What stands in the place of a model and a data set of the paper. methods: by the number of layers."""
+        """What was measured in place of a model and a data set of the paper. methods: by the number of layers."""
         for subject in self.subjects:
             if subject.model == model and data in subject.data:
                 return self.measured(subject, subject.data[data], methods(self.num_layers(subject)))
         return Measured()
 
     def measured(self, subject: Subject, data: Data, methods: Sequence[Method], temperature: float = 0.0) -> Measured:
-        """Every prompt with every method, in turn (A B A B; every second prompt in the other order), and by the
-        reference, with which every text is compared. What the record has already is not measured again."""
+        """Measure every prompt with every method in turn (A B A B; every second prompt in reverse order), and with the
+        reference, whose texts all others are compared with. What the record has already is not measured again."""
         if REFERENCE not in methods:
             methods = (REFERENCE, *methods)
         asked = {
@@ -139,7 +139,7 @@ class Workbench:
     def watched(
         self, subject: Subject, method: Method, prompt: Prompt, tokens: Sequence[int], truth: Sequence[int]
     ) -> None:
-        """Note of a text that was not generated for its time whether it is how the truth begins."""
+        """Note whether a text that was not timed equals the start of the reference text."""
         line = {"model": subject.called, "method": method.name, "prompt": prompt.id}
         differing = sum(one != other for one, other in zip_longest(tokens, truth[: len(tokens)]))
         others = [each for each in self.record["watched"] if not line.items() <= each.items()]
@@ -151,7 +151,7 @@ class Workbench:
     def _measure(
         self, entry: dict[str, Any], done: set[str], target: Target, suite: Suite, methods: Sequence[Method]
     ) -> None:
-        """Measure what a measurement lacks; done: the prompts that it has."""
+        """Measure the prompts that a measurement lacks. done: the prompts that it has."""
         if entry["sha256"] not in (None, suite.sha256):
             raise InputError(
                 f"the prompts of {entry['suite']} are others than those that the record was begun with; {_ANOTHER}"

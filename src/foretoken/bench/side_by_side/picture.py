@@ -44,12 +44,12 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
 
 
 def _has_other_weights(row: dict[str, Any]) -> bool:
-    """Whether it is plain decoding with weights of its own, such as llama.cpp's Q4_0."""
+    """Whether a row is plain decoding with other weights, such as llama.cpp's Q4_0."""
     return row["of"] is None and row["mode"] != PLAIN
 
 
 def _note(row: dict[str, Any]) -> str:
-    """What the output was, if not the engine's own plain one."""
+    """A note on the output, if it was not the engine's own plain output."""
     if _has_other_weights(row):
         return "   other weights, another output"
     if row["of"] is None or row["equal_to_own_plain"] == row["prompts"]:

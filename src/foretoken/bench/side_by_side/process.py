@@ -1,4 +1,4 @@
-"""A peer's program while it runs: asked in lines of JSON, and between its turns it stands still."""
+"""A peer's program while it runs: it answers lines of JSON, and is stopped between its turns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from foretoken.bench.side_by_side.environments import Environment
 from foretoken.errors import cut
 
-_PATIENCE = 20.0  # seconds that a program has to end by itself
+_PATIENCE = 20.0  # seconds that a program has to end on request
 
 
 class PeerError(Exception):
-    """A peer said nothing that can be used. `is_over`: it will not answer again."""
+    """A peer gave no answer that can be used. `is_over`: the peer will not answer again."""
 
     def __init__(self, why: str, *, is_over: bool = True) -> None:
         super().__init__(why)
@@ -28,7 +28,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """What a program is started with. timeout: seconds that it may take to get ready, and to answer."""
+    """A program's arguments. timeout: seconds that it may take to get ready, and to answer."""
 
     checkpoint: Path
     work: Path
@@ -38,11 +38,11 @@ class Start:
 
 
 class PeerProcess:
-    """A peer's program. Use it as a context: it is ended with it, and all processes that it started.
+    """A peer's program. Use it as a context, which ends the program and all processes that it started.
 
-    While it has nothing to do it is stopped (SIGSTOP), with everything that it started, so that no thread of it that
-    waits by looking takes time from others. Its group is in our session: should we end without a word, the system
-    wakes it and hangs it up.
+    While the program has nothing to do, it and everything that it started are stopped (SIGSTOP), so that none of its
+    threads takes time from others by busy waiting. Its process group is in our session: if we end abruptly, the system
+    resumes the group and sends it SIGHUP.
     """
 
     def __init__(self, environment: Environment, start: Start) -> None:
@@ -81,11 +81,11 @@ class PeerProcess:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # who interrupts does not want to wait until it has said good-bye, and what fails may never say it
+        # nobody wants to wait for a regular end after an interrupt, and after a failure it may never come
         self.end(_PATIENCE if kind is None else 0.1)
 
     def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
-        """So many tokens that follow, and the seconds it took. Raises PeerError."""
+        """The next `count` tokens, and the seconds they took. Raises PeerError."""
         heard = self.told({"mode": mode, "tokens": tokens, "max_new_tokens": count})
         match heard:
             case {"tokens": list(new), "seconds": int() | float() as seconds} if len(new) == count and seconds > 0:
@@ -94,7 +94,7 @@ class PeerProcess:
         raise PeerError(f"said {json.dumps(heard):.80}, expected {count} tokens and the seconds")
 
     def told(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """What it answers. Raises PeerError."""
+        """The program's answer. Raises PeerError."""
         self._send(signal.SIGCONT)
         try:
             print(json.dumps(asked), file=self._process.stdin, flush=True)
@@ -108,12 +108,12 @@ class PeerProcess:
         return heard
 
     def end(self, patience: float) -> None:
-        """End it, and whatever it started. patience: seconds that it has to do so by itself."""
+        """End the program, and whatever it started. patience: seconds that it has before it is killed."""
         self._send(signal.SIGCONT)
         process = self._process
         with suppress(OSError, subprocess.TimeoutExpired):
             if process.stdin is not None:
-                process.stdin.close()  # which is how it is told
+                process.stdin.close()  # this asks the program to end
             process.wait(patience)
         self._send(signal.SIGKILL)
         process.wait()
@@ -146,7 +146,7 @@ class PeerProcess:
 
 
 def variables(environment: Environment, threads: int) -> dict[str, str]:
-    """The environment variables of a peer's program: none of Python's or of Foretoken's, as many threads as we have."""
+    """The environment variables of a peer's program: none of Python's or Foretoken's, and our number of threads."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FORETOKEN", "VIRTUAL_"))}
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false"}

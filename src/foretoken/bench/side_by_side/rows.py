@@ -1,4 +1,4 @@
-"""What is said of each way to decode, from its samples: a `Row`."""
+"""The figures of each way to decode, from its samples: a `Row`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from foretoken.bench.statistics import by_prompt, first_difference, parting, rou
 
 OURS = "foretoken"
 PLAIN = "plain"
-_Turn = tuple[str, str, int]  # what samples that are compared have in common: beside whom, of which prompt and repeat
-_LEAST = 0.01  # of all the time is decoding; what comes out as less is other programs' doing
+_Turn = tuple[str, str, int]  # the same for samples that are compared: peer, prompt and repeat
+_LEAST = 0.01  # least share of all the time that decoding takes; a smaller share is due to other programs
 
 
 @dataclass
 class Way:
-    """A way to decode. of: the mode of its engine that gives the same tokens without speculation, None of that itself.
-    why: it cannot be measured, or not any more, and this is the reason."""
+    """A way to decode. of: the mode of its engine that gives the same tokens without speculation; None for that mode.
+    why: the reason why the way cannot be measured, or not any more."""
 
     engine: str
     mode: str
@@ -29,9 +29,9 @@ class Way:
 
 @dataclass(frozen=True)
 class Sample:
-    """A prompt decoded once: `seconds` for all its `tokens`; `prompt_seconds` for the prompt and one token, by the same
-    engine without speculation, just before. beside: the peer in whose turns it was, which no other shares. bandwidth:
-    what memory gave just before the turn, in bytes a second."""
+    """A prompt decoded once. `seconds`: for all its `tokens`. `prompt_seconds`: for the prompt and one token, by the
+    same engine without speculation, just before. beside: the peer in whose turns it was decoded; each sample has one
+    peer. bandwidth: memory's speed just before the turn, in bytes per second."""
 
     engine: str
     mode: str
@@ -44,22 +44,22 @@ class Sample:
     bandwidth: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record, so that its figures can be made again; of the tokens only their number."""
+        """The sample as a record keeps it, so that its figures can be computed again; tokens become their number."""
         return {**rounded(asdict(replace(self, tokens=()))), "tokens": len(self.tokens)}
 
     @property
     def turn(self) -> _Turn:
-        """The turn that it was decoded in."""
+        """The turn in which the prompt was decoded."""
         return self.beside, self.prompt, self.repeat
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether the prompt seemed to take all of the time: something else ran."""
+        """Whether the prompt seemed to take nearly all of the time, because something else ran."""
         return self.seconds - self.prompt_seconds <= _LEAST * self.seconds
 
     @property
     def seconds_per_token(self) -> float:
-        """Of decoding alone. What a draft needs for the prompt is in it. Of a disturbed sample it means nothing."""
+        """Seconds of decoding alone per token, a draft's time for the prompt included; meaningless if disturbed."""
         return (self.seconds - self.prompt_seconds) / (len(self.tokens) - 1)
 
 
@@ -70,14 +70,14 @@ _ByTurn = Mapping[_Turn, Sample]
 class Row(Way):
     """A way to decode, measured. Times are medians over prompts of each prompt's median over repeats.
 
-    ms_per_token: of decoding alone; with_prompt: all seconds by all tokens. times_our_plain, times_own_plain: how many
-    times as fast as our plain decoding and as its engine's own, which decoded the same prompt in the same turn; with
+    ms_per_token: of decoding alone; with_prompt: all seconds divided by all tokens. times_our_plain, times_own_plain:
+    how many times as fast as our plain decoding and as its engine's own, for the same prompt in the same turn; with
     intervals at 95 % (bootstrap over prompts). our_best_times: how many times as fast our fastest mode was in those
-    turns; for each prompt the mode that was fastest on the others, so that none is chosen by what it is judged on.
-    equal_to_own_plain: prompts whose tokens are those of its own plain decoding of the same turn, every time.
-    equal_to_ours, like_ours: prompts whose tokens are ours, and the median of how many are until the first that
-    differs. repeatable: whether it said the same every time. disturbed: how many samples were left out, because they
-    have no time that can be used; where that is every one, `why` says so, and what needs no time is there all the same.
+    turns; for each prompt the mode that was fastest on the others, so that no mode is chosen by the prompt that judges
+    it. equal_to_own_plain: prompts whose tokens equal its own plain decoding's of the same turn, every time.
+    equal_to_ours, like_ours: prompts whose tokens equal ours, and the median number of tokens before the first that
+    differs. repeatable: whether the tokens were the same every time. disturbed: how many samples were left out, because
+    their time cannot be used. If every sample was left out, `why` says so, and fields that need no time are still set.
     """
 
     prompts: int = 0
@@ -104,7 +104,7 @@ class Row(Way):
 
 
 def row(way: Way, samples: Sequence[Sample]) -> Row:
-    """The row of a way to decode, of which there may be no samples. samples: those of all ways."""
+    """The row of a way to decode, which may have no samples. samples: those of all ways."""
     samples = _settled(samples)
     own = [s for s in samples if (s.engine, s.mode) == (way.engine, way.mode)]
     known = asdict(way)
@@ -128,7 +128,7 @@ def row(way: Way, samples: Sequence[Sample]) -> Row:
 
 
 def _of_tokens(own: Sequence[Sample], plain: _ByTurn, ours: _ByTurn) -> dict[str, Any]:
-    """What a row says of tokens, which needs no time. plain, ours: what its samples are compared with."""
+    """A row's fields on tokens, which need no time. plain, ours: the samples to compare with."""
     first = {s.prompt: s for s in reversed(own)}
     like = [first_difference(s.tokens, ours[s.turn].tokens) for s in first.values()]
     parted = ((s, parting(s.tokens, plain[s.turn].tokens)) for s in own if s.turn in plain)
@@ -148,7 +148,7 @@ def _of_tokens(own: Sequence[Sample], plain: _ByTurn, ours: _ByTurn) -> dict[str
 
 
 def _of_times(timed: Sequence[Sample]) -> dict[str, Any]:
-    """What a row says of the times of its samples alone."""
+    """A row's fields on the times of its samples alone."""
     per_token = by_prompt(timed, lambda s: 1e3 * s.seconds_per_token)
     milliseconds = median(per_token.values())
     return {
@@ -161,7 +161,7 @@ def _of_times(timed: Sequence[Sample]) -> dict[str, Any]:
 
 
 def _compared(name: str, ratios: Mapping[str, float]) -> dict[str, Any]:
-    """How many times as fast, with its interval, of ratios by prompt; nothing of none."""
+    """A row's fields on ratios by prompt: how many times as fast, with its interval; empty without ratios."""
     return dict(zip((name, f"{name}_interval"), with_interval(ratios), strict=True)) if ratios else {}
 
 
@@ -170,14 +170,14 @@ def _by_turn(samples: Iterable[Sample], engine: str, mode: str | None) -> _ByTur
 
 
 def _ratios(own: Iterable[Sample], others: _ByTurn) -> dict[str, float]:
-    """How many times as fast these samples are as those of the same turns, by prompt; without disturbed ones."""
+    """How many times as fast these samples are as the others of the same turns, by prompt; without disturbed others."""
     pairs = [(s, others[s.turn]) for s in own if s.turn in others]
     return times_as_fast(pair for pair in pairs if not pair[1].is_disturbed)
 
 
 def _our_best(timed: Sequence[Sample], samples: Sequence[Sample]) -> tuple[str | None, dict[str, float]]:
-    """Our fastest mode in the turns of a peer's samples; and how many times as fast our mode was, by prompt, that was
-    fastest on the other prompts."""
+    """Our fastest mode in the turns of a peer's samples; and, by prompt, how many times as fast as those samples our
+    mode is that was fastest on the other prompts."""
     ours = [s for s in samples if s.engine == OURS and s.beside == timed[0].beside and not s.is_disturbed]
     if timed[0].engine == OURS or not ours:
         return None, {}
@@ -191,7 +191,7 @@ def _our_best(timed: Sequence[Sample], samples: Sequence[Sample]) -> tuple[str |
 
 
 def _fastest(seconds: Mapping[str, Mapping[str, float]], without: str | None = None) -> str:
-    """The mode with the shortest time a token, the median over prompts; without one of them, if there are others."""
+    """The mode with the shortest time per token, the median over prompts; `without` one prompt, if there are others."""
 
     def time(mode: str) -> float:
         others = [time for prompt, time in seconds[mode].items() if prompt != without]
@@ -201,7 +201,7 @@ def _fastest(seconds: Mapping[str, Mapping[str, float]], without: str | None = N
 
 
 def _settled(samples: Sequence[Sample]) -> list[Sample]:
-    """Samples whose prompt's time is the median over repeats: it is short, so a single one is easily disturbed."""
+    """The samples with the prompt's time as a median over repeats: it is short, so a single one is easily disturbed."""
     times: dict[tuple[str, str, str, str], list[float]] = {}
     for s in samples:
         times.setdefault((s.engine, s.mode, s.beside, s.prompt), []).append(s.prompt_seconds)

@@ -23,7 +23,7 @@ def table(record: dict[str, Any]) -> str:
 
 
 def _cells(row: dict[str, Any], sure: str) -> dict[str, str]:
-    """What a row has in each column."""
+    """A row's cells by column."""
 
     def compared(name: str) -> str:
         return times(row[name], row[f"{name}_interval"])
@@ -43,7 +43,7 @@ def _cells(row: dict[str, Any], sure: str) -> dict[str, str]:
 
 
 def _remarks(row: dict[str, Any], name: str) -> list[str]:
-    """What a row's cells do not say, a line each; of one without times also whether its tokens were right."""
+    """Remarks on what a row's cells do not show, one line each; without times, also whether its tokens were right."""
     if row["why"] is not None and not row["prompts"]:
         return [f"{name} did not run: {row['why']}"]
     lines = []

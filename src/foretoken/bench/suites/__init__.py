@@ -1,12 +1,12 @@
 """Suites of prompts, for measurements.
 
 types      a prompt, a suite, and the hash by which two records are compared
-opening    from what a user calls a suite to its prompts: `open_suite`
-heldout    the suite that is built in, cut from the standard library
+opening    `open_suite`, which finds the prompts of the suite that a user names
+heldout    the built-in suite, cut from the standard library
 table      data sets of the hub, a line each, and how a row of each becomes a prompt
-datasets   their files, from the hub or one's own, and the prompts in these
-files      prompts in files: one's own, and Spec-Bench's
-rows       rows of files that others wrote, and what may be wrong with them
+datasets   the data sets' files, from the hub or the user's own, and their prompts
+files      prompts in files: the user's own, and Spec-Bench's
+rows       rows of files that others wrote, and checks of their fields
 """
 
 from foretoken.bench.suites.opening import open_suite

@@ -1,4 +1,4 @@
-"""Data sets in files, from the hub or laid out as there, and the prompts that their rows become."""
+"""Data sets in files, from the hub or in the hub's layout, and the prompts that their rows become."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from foretoken.common.source import snapshot
 from foretoken.errors import InputError, quoted
 from foretoken.text.tokenizer import Tokenizer
 
-CONVERTED = "refs/convert/parquet"  # a branch of every data set, which the hub writes itself
+CONVERTED = "refs/convert/parquet"  # a branch of every data set, written by the hub itself
 
 
 def download(data_set: DataSet) -> list[Path]:
-    """The files of a data set: as the hub has them, else as it has converted them; downloaded, or where an earlier
-    download put them. Raises InputError."""
+    """A data set's own files, else the hub's conversion of them. Downloads them, or finds an earlier download. Raises
+    InputError."""
     name, hub = data_set.name, data_set.hub
     yours = f"give the rows that you have: {name}=FOLDER_OR_FILE"
     explained = {
@@ -40,14 +40,14 @@ def download(data_set: DataSet) -> list[Path]:
 
 
 def files_in(folder: Path, data_set: DataSet) -> list[Path]:
-    """The files of a data set in a folder laid out as on the hub, in its repository or in one of its folders."""
+    """The files of a data set in a folder with the hub's layout, of the repository or of one of its folders."""
     patterns = (data_set.files, data_set.converted, Path(data_set.files).name)
     with readable(folder, f"name a folder of {data_set.hub}"):
         return next((found for pattern in patterns if (found := sorted(folder.glob(pattern)))), [])
 
 
 def local_files(place: Path, data_set: DataSet) -> list[Path]:
-    """The files of a data set that a user has: one file, whatever its name, or a folder as on the hub."""
+    """The files of a user's own data set: one file, whatever its name, or a folder with the hub's layout."""
     if place.is_file():
         if place.suffix not in SUFFIXES:
             raise InputError(f"{place} is no file of rows; expected one that ends in {', '.join(SUFFIXES)}")
@@ -63,7 +63,7 @@ def local_files(place: Path, data_set: DataSet) -> list[Path]:
 def prompts_of(
     data_set: DataSet, files: Sequence[Path], tokenizer: Tokenizer | None, count: int | None
 ) -> list[Prompt]:
-    """The first `count` prompts of some files; of a data set with categories, all: which come first is seen then."""
+    """The first `count` prompts of some files. A data set with categories gives all prompts; `first` chooses later."""
     if data_set.cut and tokenizer is None:
         raise InputError(
             f"{data_set.name} cuts its articles to {data_set.cut} tokens, and the model has no tokenizer; "
@@ -84,7 +84,7 @@ def prompts_of(
 
 
 def shorten(text: str, most: int, tokenizer: Tokenizer) -> str:
-    """The longest beginning of a text, found by halving, of no more than `most` tokens."""
+    """The longest beginning of a text with no more than `most` tokens, found by halving."""
     if len(tokenizer.encode(text)) <= most:
         return text
     fits, over = 0, len(text)

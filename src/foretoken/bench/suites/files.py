@@ -1,4 +1,4 @@
-"""Prompts in files: one's own, as JSON lines or text, and Spec-Bench's question.jsonl."""
+"""Prompts in files: the user's own, as JSON lines or text, and Spec-Bench's question.jsonl."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ASKED: dict[str, Callable[[Row], tuple[Asked, ...]]] = {
 
 
 def text_prompts(path: Path) -> list[Prompt]:
-    """A text, or every .txt of a folder in the order of their names, each one prompt."""
+    """The prompts of a text file, or of every .txt file of a folder in the order of names; each text is one prompt."""
     if not path.is_dir():
         return [_text_prompt(path)]
     with readable(path, "name a folder of .txt files"):
@@ -34,10 +34,10 @@ def text_prompts(path: Path) -> list[Prompt]:
 
 
 def json_prompts(path: Path) -> tuple[list[Prompt], bool]:
-    """The prompts of a file of JSON lines, and whether they are Spec-Bench's: the first line says."""
+    """The prompts of a file of JSON lines, and whether they are Spec-Bench's, by the first line."""
     prompts: list[Prompt] = []
     read: Callable[[Row], Prompt] | None = None
-    lines: dict[str, int] = {}  # of each id, where it was
+    lines: dict[str, int] = {}  # the line of each id
     for row in json_lines(path):
         read = read or (_question if "question_id" in row.values else _own)
         prompt = read(row)
@@ -75,12 +75,12 @@ def _text_prompt(path: Path) -> Prompt:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise InputError(f"{path}, line {line} is not UTF-8 (byte {error.start} of the file); expected text") from None
-    text = text.removesuffix("\n").removesuffix("\r")  # the end of the last line, as of a typed prompt
+    text = text.removesuffix("\n").removesuffix("\r")  # without the last line's break, like a typed prompt
     if not text:
         raise InputError(f"{path} is empty; expected the text of a prompt")
     return Prompt(told(path), (text,))
 
 
 def told(path: Path) -> str:
-    """The name of a file or folder, without its folders, as it can be written down whatever bytes it is made of."""
+    """The name of a file or folder without its parent folders, as text that can be written whatever its bytes are."""
     return os.fsencode(path.absolute().name).decode("utf-8", "replace") or "/"

@@ -1,6 +1,6 @@
-"""Held-out prompts of the standard library. A suite stores where each is found and its hash, never the text itself.
+"""Held-out prompts of the standard library. A suite stores each prompt's place and hash, never the text itself.
 
-They are cut from files that no embedded model was trained on: 128 tokens from the start of a line.
+Prompts are cut from files that no embedded model was trained on: 128 tokens from the start of a line.
 `python -m foretoken.bench.suites OUT.json` writes the suite anew.
 """
 
@@ -17,7 +17,7 @@ from foretoken.errors import InputError
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
 
-BUILT_IN = {"heldout-20": 20, "heldout-40": 40}  # so many of the prompts
+BUILT_IN = {"heldout-20": 20, "heldout-40": 40}  # how many of the prompts
 CUTS = Path(__file__).with_name("heldout.json")
 LENGTH = 128  # tokens
 MAX_NEW_TOKENS = 200
@@ -35,14 +35,14 @@ class Cut:
 
 
 def heldout(name: str, tokenizer: Tokenizer | None) -> list[Prompt]:
-    """The prompts of a suite, cut from this machine's standard library; refused where that differs."""
+    """The prompts of a suite, cut from this machine's standard library. A library that differs is refused."""
     if tokenizer is None:
         raise InputError(f"the prompts of {name} are text, and the model has no tokenizer; give prompts of token ids")
     return [Prompt(f"heldout-{at}", (cut.tokens,)) for at, cut in enumerate(load_cuts(name, tokenizer), 1)]
 
 
 def load_cuts(name: str, tokenizer: Tokenizer) -> list[Cut]:
-    """Where the prompts of a suite are found, with what is found there."""
+    """The cuts of a suite, with the tokens that are found there."""
     texts = dict(corpus.read_texts(corpus.HELDOUT_FILES))
     cuts = []
     for entry in json.loads(CUTS.read_bytes())[: BUILT_IN[name]]:
@@ -62,7 +62,7 @@ def cut_suite(tokenizer: Tokenizer, count: int) -> list[Cut]:
     texts.sort(key=lambda item: (-len(item[1]), item[0]))
     cuts = (
         _cut(name, text, text.find("\n", len(text) // share) + 1, tokenizer)
-        for share in (3, 2)  # from a third of the way into each file on, then from half of the way
+        for share in (3, 2)  # from a third of each file on, then from half of it
         for name, text in texts
     )
     return list(islice(filter(None, cuts), count))

@@ -1,4 +1,4 @@
-"""From what a user calls a suite to its prompts."""
+"""Finds the prompts of the suite that a user names."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from foretoken.settings.generate import GenerateSettings
 from foretoken.text.tokenizer import Tokenizer
 
 _NAMES = (*heldout.BUILT_IN, *DATA_SETS)
-SPEC_BENCH_TOKENS = 1024  # of each turn, unless its scripts are told otherwise
+SPEC_BENCH_TOKENS = 1024  # per turn, unless its scripts are told otherwise
 
 
 def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = None) -> Suite:
     """The prompts that a name or a path stands for. Raises InputError.
 
-    spec: a suite that is built in ("heldout-20"); a data set ("gsm8k"), from the hub; NAME=FOLDER_OR_FILE, the same
-    from files of one's own; or a path: question.jsonl of Spec-Bench, JSON lines, a text, or a folder of texts.
-    count: only the first so many, and of several categories the first ones of each, as evenly as it goes.
-    tokenizer: the model's, for what is cut to a length in tokens.
+    spec: a built-in suite ("heldout-20"); a data set ("gsm8k"), from the hub; NAME=FOLDER_OR_FILE, the same data set
+    from the user's files; or a path: question.jsonl of Spec-Bench, JSON lines, a text, or a folder of texts.
+    count: the number of prompts; with several categories, the first ones of each, as evenly as possible.
+    tokenizer: the model's, for prompts that are cut to a number of tokens.
     """
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise InputError(f"the number of prompts is {count!r:.40}, expected a whole number from 1 on")
@@ -45,7 +45,7 @@ def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = No
 def _from_path(spec: str, count: int | None) -> Suite:
     if not spec:
         raise InputError(f"no suite is named; {EXPECTED}, or a name{nearest(spec, _NAMES)}")
-    path = Path(os.path.expanduser(spec))  # as it is where ~ is nobody's
+    path = Path(os.path.expanduser(spec))  # unchanged if the user after ~ does not exist
     name, most = told(path), GenerateSettings.max_new_tokens
     if os.path.isdir(path) or (os.path.isfile(path) and path.suffix == ".txt"):
         return _suite(name, text_prompts(path), count, most, name)

@@ -1,4 +1,4 @@
-"""Rows of files that others wrote: JSON lines, CSV, parquet. What is wrong with one is said with file and line."""
+"""Rows of files that others wrote: JSON lines, CSV, parquet. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True)
 class Row:
-    """Some named values, and where they were found: their line, or their row, from 1 on.
+    """Some named values, and where they were found: `number` is their line or row, from 1 on.
 
-    Each method raises InputError where a value is of another kind.
+    Each method raises InputError if a value has the wrong type.
     """
 
     where: str
@@ -37,7 +37,7 @@ class Row:
         return self._expect_text(name, self._value(name, "text"))
 
     def name(self, name: str) -> str:
-        """A text of one line, or a whole number: what something may be called in a table."""
+        """A text of one line, or a whole number: a name that a table can show."""
         value = self._value(name, "a name or a whole number")
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
             return str(value)
@@ -46,16 +46,16 @@ class Row:
         return self._refuse(name, value, "a name of at most 200 printed characters, or a whole number from 0 on")
 
     def truth(self, name: str) -> bool:
-        """True or false; false where nothing is said."""
+        """True or false; false if the value is absent."""
         value = self.values.get(name, False)
         return value if isinstance(value, bool) else self._refuse(name, value, "true or false")
 
     def tokens(self, name: str) -> tuple[int, ...]:
-        """Token ids, one at least."""
+        """Token ids, at least one."""
         return self._expect_tokens(name, self._value(name, "token ids"))
 
     def turns(self, name: str, *, ids: bool = True) -> tuple[str | tuple[int, ...], ...]:
-        """A list of what is said, one turn at least: texts, or (`ids`) lists of token ids."""
+        """A list of at least one turn: texts, or (`ids`) lists of token ids."""
         expected = "a list of turns, one at least"
         turns = self._value(name, expected)
         if not isinstance(turns, list) or not turns:
@@ -90,13 +90,13 @@ class Row:
     def _refuse(self, name: str, value: Any, expected: str, *, holds: bool = False) -> NoReturn:
         try:
             told = quoted(value)
-        except RecursionError:  # nested as deeply as it could just be read
+        except RecursionError:  # nested almost too deeply to be read
             told = f"a {type(value).__name__} of many levels"
         raise InputError(f"{self.where}: {name} {'holds' if holds else 'is'} {told}, expected {expected}")
 
 
 def read_rows(path: Path, fields: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file with one of the SUFFIXES, one after the other; of a parquet file, `fields` alone. Raises
+    """The rows of a file with one of the SUFFIXES, one after the other; of a parquet file, only `fields`. Raises
     InputError."""
     if path.suffix == ".parquet":
         return parquet_rows(path, fields)
@@ -104,7 +104,7 @@ def read_rows(path: Path, fields: Sequence[str]) -> Iterator[Row]:
 
 
 def json_lines(path: Path) -> Iterator[Row]:
-    """The objects of a file of JSON lines. Empty lines are passed over."""
+    """The objects of a file of JSON lines. Empty lines are skipped."""
     with readable(path, "name a file of prompts"), open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             said, where = line.removeprefix(_BOM).rstrip(), f"{path}, line {number}"
@@ -113,7 +113,7 @@ def json_lines(path: Path) -> Iterator[Row]:
 
 
 def csv_rows(path: Path) -> Iterator[Row]:
-    """The rows of a CSV file, by the names in its first line."""
+    """The rows of a CSV file, with the names in its first line."""
     line = 0
     try:
         with readable(path, "name a file of rows"), open(path, encoding="utf-8-sig", newline="") as file:
@@ -140,7 +140,7 @@ def parquet_rows(path: Path, fields: Sequence[str]) -> Iterator[Row]:
                 for values in batch.to_pylist():
                     number += 1
                     yield Row(f"{path}, row {number}", number, values)
-    except Exception as error:  # of a damaged file, pyarrow raises what the damage leads to
+    except Exception as error:  # for a damaged file, pyarrow raises what the damage leads to
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path}, after row {number}: no parquet ({reason:.100}); fetch the file again") from None
 

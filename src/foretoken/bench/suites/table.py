@@ -1,7 +1,7 @@
-"""Data sets of the hub that speculative decoding is measured on: where they lie, and how a row becomes a prompt.
+"""Data sets of the hub that speculative decoding is measured on: their files, and how a row becomes a prompt.
 
-`DATA_SETS` has a line each, docs/suites.md says who used which, and how. The wording of prompts is our own where a row
-is not a prompt already: the papers do not give theirs.
+`DATA_SETS` has a line each; docs/suites.md lists who used which, and how. Where a row is not a prompt already, the
+wording of the prompt is our own, because the papers do not give theirs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from foretoken.bench.suites.rows import Row
 
 @dataclass(frozen=True)
 class DataSet:
-    """One data set. `files` is a pattern in its repository; the hub's own conversion goes by `config` and `split`.
+    """One data set. `files` is a pattern in its repository; `config` and `split` name the hub's own conversion.
 
-    `ask` says how `fields` of a row become what is asked: a text with a place for each, or a function of the row.
-    `chat`: an instruction; otherwise the text is continued. `max_new_tokens` is what the papers allow, or where they
-    say nothing, ours. `cut`: of more tokens than so many, a prompt has the first. `id` and `category` are the fields
-    that have them; without an id, rows are counted.
+    `ask` makes a prompt of `fields` of a row: a text with a place for each field, or a function of the row. `chat`: an
+    instruction; otherwise the text is continued. `max_new_tokens` is what the papers allow, or ours if they give none.
+    `cut`: a prompt with more tokens keeps only the first so many. `id` and `category` are the names of fields; without
+    an id, rows are counted.
     """
 
     name: str
@@ -38,7 +38,7 @@ class DataSet:
 
     @property
     def converted(self) -> str:
-        """A pattern for its files as the hub has converted them, all of them or the beginning."""
+        """A pattern for the files of the hub's conversion, which has all rows or only the beginning."""
         return f"{self.config}/*{self.split}/*.parquet"
 
     @property
@@ -47,7 +47,7 @@ class DataSet:
         return (*self.fields, *filter(None, (self.id, self.category)))
 
     def turns(self, row: Row) -> tuple[str, ...]:
-        """What is asked of a row. Raises InputError where a field is of another kind."""
+        """The turns of a row's prompt. Raises InputError if a field has the wrong type."""
         asked = self.ask.format(*map(row.text, self.fields)) if isinstance(self.ask, str) else self.ask(row)
         return (asked,) if isinstance(asked, str) else asked
 
@@ -66,7 +66,7 @@ def _alpaca(row: Row) -> str:
 
 
 def _choices(row: Row) -> str:
-    # by the alphabet: an order that says nothing about which is right, and that is the same for everybody
+    # alphabetical order shows nothing about which is right, and is the same for everybody
     answers = sorted(row.text(name) for name in _ANSWERS)
     lettered = "\n".join(f"{letter}. {answer.strip()}" for letter, answer in zip("ABCD", answers, strict=True))
     return (

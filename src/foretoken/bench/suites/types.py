@@ -1,4 +1,4 @@
-"""What a suite is: prompts, where they are from, and a hash of what is asked."""
+"""What a suite is: prompts, their source, and a hash of the prompts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Asked = str | tuple[int, ...]  # one turn of a user: text, or token ids
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked: one turn of a user or several, text or token ids each.
+    """A prompt: one or several turns of a user, each as text or token ids.
 
-    `id` stays what it is from run to run: "81" of Spec-Bench, "heldout-3", "line 4". `category` is the suite's own, or
-    empty. `chat`: an instruction, which goes through the model's chat template where it has one; otherwise the text is
-    simply continued.
+    `id` is the same in every run: "81" of Spec-Bench, "heldout-3", "line 4". `category` is the suite's own, or empty.
+    `chat`: an instruction, which goes through the model's chat template if it has one; otherwise the text is simply
+    continued.
     """
 
     id: str
@@ -32,10 +32,10 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Suite:
-    """Prompts to measure on. Two records of one `sha256` asked the same, in the same order.
+    """Prompts to measure on. Records with the same `sha256` have the same prompts, in the same order.
 
-    `max_new_tokens`, of each turn, is what the suite's own authors or the papers allow, and what is taken where a user
-    says nothing. `source` is a hub id or a file's name without its folders, or empty.
+    `max_new_tokens`, of each turn, is what the suite's own authors or the papers allow: the default for users.
+    `source` is a hub id or a file's name without its folders, or empty.
     """
 
     name: str
@@ -46,34 +46,34 @@ class Suite:
     licence: str
 
     def about(self) -> dict[str, Any]:
-        """As it stands in a record."""
+        """The suite's fields in a record."""
         about = {"name": self.name, "sha256": self.sha256, "prompts": len(self.prompts)}
         return {**about, "source": self.source, "licence": self.licence}
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
-    """SHA-256 of what is asked: every turn of every prompt, and whether as a chat. What they are called is not."""
+    """SHA-256 of every turn of every prompt, and of whether the prompt is a chat. Ids and categories are left out."""
     asked = [{"turns": prompt.turns, "chat": prompt.chat} for prompt in prompts]
     return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
 
 def first(prompts: Sequence[Prompt], count: int | None) -> tuple[Prompt, ...]:
-    """The first `count` prompts in their order; of several categories, the first ones of each, as evenly as it goes."""
+    """The first `count` prompts in their order; with several categories, the first of each, as evenly as possible."""
     if count is None or count >= len(prompts):
         return tuple(prompts)
     seen = Counter[str]()
-    rounds = []  # how many of its category came before
+    rounds = []  # how many prompts of its category came before
     for prompt in prompts:
         rounds.append(seen[prompt.category])
         seen[prompt.category] += 1
-    taken = sorted(range(len(prompts)), key=rounds.__getitem__)[:count]  # of one round, in their order
+    taken = sorted(range(len(prompts)), key=rounds.__getitem__)[:count]  # within a round, in their order
     return tuple(prompts[at] for at in sorted(taken))
 
 
 def first_turn(prompt: Prompt, tokenizer: Tokenizer | None) -> tuple[int, ...]:
-    """The token ids of a prompt's first turn: as they are, or as the tokenizer divides it, in its chat template where
-    the prompt is a chat and there is one. Raises PromptError, which names the prompt, for text without a tokenizer or
-    that the template refuses."""
+    """The token ids of a prompt's first turn. The tokenizer encodes text, in its chat template if it has one and the
+    prompt is a chat. Raises PromptError, which names the prompt, for text without a tokenizer, or text that the
+    template refuses."""
     asked = prompt.turns[0]
     if not isinstance(asked, str):
         return asked

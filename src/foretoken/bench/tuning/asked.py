@@ -18,8 +18,8 @@ _KNOWN = {"format": tuple(FORMATS), "slots": cast(tuple[str, ...], FRACTAL.optio
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be tuned: the search begins with the first of windows (tokens), formats and slots. prompts: a suite's
-    name or a file; of `num_prompts`, every second one is measured on, the others choose. Raises SettingError."""
+    """What is to be tuned. The search begins with the first of windows (tokens), formats and slots. prompts: a suite's
+    name or a file. num_prompts: every second one is measured on, the others choose. Raises SettingError."""
 
     model: str
     formats: Sequence[str] = ("mxfp4", "int8")
@@ -41,7 +41,7 @@ class Asked:
                 one_of(name, value, _KNOWN[name])
         for window in self.windows:
             expect_count("window", window, 1, MOST_DRAFT_TOKENS - 2)
-        for name, least in (("num_prompts", 1), ("max_new_tokens", 2), ("repeats", 1)):  # of one token is no speed
+        for name, least in (("num_prompts", 1), ("max_new_tokens", 2), ("repeats", 1)):  # one token has no speed
             expect_count(name, getattr(self, name), least)
         if not 0 < self.minutes < 1e6:
             raise SettingError(f"minutes is {self.minutes!r}, expected a number above 0")
@@ -50,9 +50,9 @@ class Asked:
 
     @property
     def choices(self) -> Mapping[str, Sequence[Any]]:
-        """What a draft may be made of besides its layers, by the name of a `Placement`'s field."""
+        """A draft's options besides its layers, by the name of a `Placement`'s field."""
         return {"window": self.windows, "format": self.formats, "slots": self.slots}
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record; model, prompts and loading are said apart."""
+        """The settings as a record has them; model, prompts and loading are elsewhere in the record."""
         return {name: value for name, value in vars(self).items() if name not in ("model", "prompts", "loading")}

@@ -21,22 +21,19 @@ from foretoken.prices.measuring import ROWS
 from foretoken.results.completion import Completion
 
 KIND = "tune-fractal"
-CHAINS = (4, 8, 2)  # tokens a round of the chains that are tried beside it
-_CHAINS_SHARE = 0.4  # of the time, at most, goes to other drafts before fractal ones are tried
-_FINALS_SHARE = 0.4  # of the time, at most, is kept for measuring
-_MANY_LAYERS = 8  # for how many fractal layers the costs of passes are measured, not continued
+CHAINS = (4, 8, 2)  # tokens per round of the chains that are tried as well
+_CHAINS_SHARE = 0.4  # most of the time that other drafts may take before fractal ones are tried
+_FINALS_SHARE = 0.4  # most of the time that is kept for measuring
+_MANY_LAYERS = 8  # up to so many fractal layers, the costs of passes are measured, not extrapolated
 
 
 def tune(asked: Asked, progress: Progress = lambda *_: None) -> dict[str, Any]:
-    """The record of a search. progress: is told what comes next, and how many drafts were tried.
-
-    Raises ForetokenError for what cannot be tuned.
-    """
+    """Search; returns the record. progress: called with what comes next and how many drafts were tried."""
     origin = provenance()
     target = load_target(asked.model, (*asked.formats, LOOKUP), asked.loading)
     suite = open_suite(asked.prompts, target.plain.tokenizer, count=asked.num_prompts)
     expect_prompts(suite, target.plain, asked.max_new_tokens)
-    # prompts to choose on, and others to measure on; of one prompt it is both
+    # prompts to choose on, and others to measure on; a single prompt is used for both
     choosing, measuring = suite.prompts[::2], suite.prompts[1::2] or suite.prompts
     found = _Tuning(asked, target, choosing, progress).run(measuring)
     return {
@@ -58,14 +55,14 @@ class _Tuning:
         self.trials = Trials(target, prompts, asked.max_new_tokens, self.tell)
         self.candidates: list[dict[str, Any]] = []  # as the record has them
         self.left_out: list[str] = []
-        self.longest = 0.0  # seconds of a trial
+        self.longest = 0.0  # seconds of the longest trial
 
     def tell(self, what: str) -> None:
-        """Say what comes next."""
+        """Report what comes next."""
         self.progress(what, len(self.candidates), 0)
 
     def run(self, measuring: Sequence[Prompt]) -> dict[str, Any]:
-        """From plain decoding to the drafts that were measured, as a record says it."""
+        """Run the search from plain decoding to the measured drafts; returns the record's fields."""
         truth = [completion for turns in self.trials.truth for completion in turns]
         self.costs = self._costs(truth)
         seconds = sum(c.stats.prefill_seconds + c.stats.decode_seconds for c in truth)
@@ -79,7 +76,7 @@ class _Tuning:
         )
         self._try_others(others, 1.0)
         self.left_out += [*unfinished(steps), *(draft for draft, _, _ in others)]
-        # a fractal draft has a lookup in it: the copy that is sped up by one is what it must be measured beside
+        # a fractal draft contains a lookup, so it must be measured beside a copy with a lookup
         chosen = best_of_kinds(self.candidates)
         turns = self._measure([PLAIN, *chosen, f"{first},{LOOKUP}"] if chosen else [PLAIN], measuring)
         measured = list(finals(Generations([each for _, each in turns])))
@@ -115,7 +112,7 @@ class _Tuning:
         most = min(most, ROWS[-1], room // 2)
         prefix = max(1, min(round(median(c.prompt_tokens + len(c.tokens) / 2 for c in truth)), room - most))
         made = measure(model, copies, prefix=prefix, most=most)
-        # what rounds take besides, on the first prompt; twice, as what runs first is slower
+        # the other costs of rounds, on the first prompt; twice, because the first run is slower
         window, format, slots = (values[0] for values in self.asked.choices.values())
         start = Placement(frozenset({model.config.num_layers // 2}), window, format, slots)
         traces = {}
@@ -126,14 +123,14 @@ class _Tuning:
         return made.with_rest(plain, fractal, chain, format)
 
     def _try_others(self, waiting: list[tuple[str, str, str]], share: float) -> None:
-        """Try drafts that are not fractal, within a share of the time; those that were not tried go on waiting."""
+        """Try drafts that are not fractal, within a share of the time; drafts that were not tried stay in `waiting`."""
         with suppress(OutOfTimeError):
             while waiting:
                 self._judge(*waiting[0], share)
                 del waiting[0]
 
     def _judge(self, draft: str, kind: str, format: str, share: float = 1.0) -> float:
-        """Try a draft; the speed-up that follows. The first of each name is tried whatever the time."""
+        """Try a draft; returns its predicted speed-up. The first draft of each name is tried whatever the time."""
         name = draft.partition(":")[0]
         if any(line["draft"].partition(":")[0] == name for line in self.candidates):
             self.budget.expect(self.longest, share=share)
@@ -147,8 +144,8 @@ class _Tuning:
         return predicted["predicted_speedup"]
 
     def _measure(self, drafts: Sequence[str], prompts: Sequence[Prompt]) -> list[tuple[int, Generation]]:
-        """Every prompt with every draft, in turn, once, and again while there is time for one more repeat; each
-        generation with its repeat."""
+        """Measure every prompt with every draft in turn, once, and again while there is time for one more repeat.
+        Returns each generation with its repeat."""
         models = {draft: self.target.model(draft) for draft in drafts}
         made: list[tuple[int, Generation]] = []
         began, repeats = self.budget.used, self.asked.repeats
@@ -165,8 +162,8 @@ class _Tuning:
 
 
 def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
-    """What is measured: of each kind what is predicted to be fastest, and the second of the fractal ones, in that
-    order; none whose tokens differed."""
+    """The drafts to measure, by predicted speed-up: the best of each kind, and the second-best fractal draft; none
+    whose tokens differed."""
     sound = [line for line in candidates if line["differing"] == 0]
     sound.sort(key=lambda line: -line["predicted_speedup"])
     best = {kind: [line for line in sound if line["kind"] == kind] for kind in (FRACTAL, CHAIN, LOOKUP)}
@@ -174,9 +171,9 @@ def best_of_kinds(candidates: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def finals(measured: Generations) -> Iterator[dict[str, Any]]:
-    """Drafts that were measured: tokens a second of decoding, and the speed-up over plain decoding of the same prompt
-    beside it, medians over prompts; its interval at 95 %; `accepted` draft tokens a check. A draft that never had a
-    second token is left out."""
+    """The measured drafts: tokens per second of decoding, and the speed-up over plain decoding of the same prompt
+    beside it, both medians over prompts; the speed-up's interval at 95 %; `accepted` draft tokens per check. A draft
+    that never had a second token is left out."""
     for draft in measured.methods:
         own, (gained, interval) = measured.of(draft), measured.speedup(draft, PLAIN)
         if gained is not None:
@@ -191,7 +188,7 @@ def finals(measured: Generations) -> Iterator[dict[str, Any]]:
 
 
 def recommended(finals: Sequence[Mapping[str, Any]]) -> str:
-    """The draft that was measured to be fastest, of those whose every token was plain decoding's; plain decoding where
-    none is faster than it."""
+    """The draft that was measured to be fastest, among those whose every token equals plain decoding's; plain decoding
+    if none is faster."""
     sound = [final for final in finals if final["differing"] == 0 and final["speedup"] > 1]
     return str(max(sound, key=lambda final: float(final["speedup"]))["draft"]) if sound else PLAIN

@@ -1,4 +1,4 @@
-"""What is said and drawn of a record of tuning: its steps, what was measured, and what to take."""
+"""The report and the picture of a record of tuning: its steps, what was measured, and the recommended draft."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def report(record: Mapping[str, Any]) -> list[str]:
-    """The lines that a terminal shows: where, the tables, and what to take."""
+    """The lines that a terminal shows: where it was measured, the tables, and the recommended draft."""
     lines = [where(record), ""]
     for title, rows in tables(record).items():
         left = 4 if "best" in rows[0] else 1  # columns up to the draft's name
@@ -26,7 +26,7 @@ def report(record: Mapping[str, Any]) -> list[str]:
 
 
 def tables(record: Mapping[str, Any]) -> dict[str, list[dict[str, str]]]:
-    """By their titles: the search, step by step; the other drafts; what was measured, beside what was predicted."""
+    """The tables by title: the search, step by step; the other drafts; measured speeds beside predicted ones."""
     tried = {line["draft"]: line for line in record["candidates"]}
     return {
         "fractal layers, one after the other": [
@@ -74,7 +74,7 @@ def where(record: Mapping[str, Any]) -> str:
 
 
 def verdict(record: Mapping[str, Any]) -> list[str]:
-    """What to take, ready to be typed; and what that says of fractal drafts."""
+    """The recommended draft, ready to be typed; and what follows for fractal drafts."""
     best, finals = record["recommended"], {final["draft"]: final for final in record["finals"]}
     fractal = [final for name, final in finals.items() if name.startswith("fractal")]
     why = ", plain decoding: no draft that was measured is faster" if best == PLAIN else ""
@@ -105,7 +105,7 @@ def verdict(record: Mapping[str, Any]) -> list[str]:
 
 
 def identity(record: Mapping[str, Any]) -> str:
-    """Whether every text was plain decoding's."""
+    """A sentence on whether every text equals plain decoding's."""
     if not record["differing_tokens"]:
         return f"no token differs from plain decoding (promise {record['promise']})"
     wrong = dict.fromkeys(each["draft"] for each in (*record["candidates"], *record["finals"]) if each["differing"])
@@ -113,7 +113,7 @@ def identity(record: Mapping[str, Any]) -> str:
 
 
 def draw(path: str | Path, record: dict[str, Any]) -> None:
-    """Draw a record into a file, .png or .svg: what one fractal layer gains by its place, what each step gained, and
+    """Draw a record into a file, .png or .svg: the gain of one fractal layer by its place, the gain of each step, and
     what was measured."""
     figure = new_figure(16, 4.8)
     layers, steps, measured = figure.subplots(1, 3)
@@ -128,7 +128,7 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
 
 
 def _first_layer(axes: Axes, record: dict[str, Any]) -> None:
-    """Bars: one fractal layer, wherever it was tried; the line is the fastest chain."""
+    """Bars: one fractal layer, at each place that was tried; the line is the fastest chain."""
     first = record["steps"][0]["tried"] if record["steps"] else []
     gains = {int(each["draft"].split("layers=")[1].split(":")[0]): each["speedup"] for each in first}
     axes.bar(list(gains), list(gains.values()), color=COLOURS[1])
@@ -143,7 +143,7 @@ def _first_layer(axes: Axes, record: dict[str, Any]) -> None:
 
 
 def _steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
-    """The best of each step, in turn."""
+    """A line: the best of each step, in turn."""
     best = [max(each["speedup"] for each in step["tried"]) for step in steps]
     axes.plot(range(len(best)), best, color=COLOURS[2], marker="o", markersize=4)
     axes.set_xticks(range(len(best)), [f"{step['n']}: {step['varied']}" for step in steps], rotation=60, fontsize=7)

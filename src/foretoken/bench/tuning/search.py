@@ -1,6 +1,6 @@
-"""Where fractal layers should stand: one after the other, each where it gains most, until none gains anything.
+"""Finds the places of fractal layers: one layer at a time, each where it gains most, until none gains anything.
 
-The order in which layers are tried is spread over the model, so that a search that runs out of time has seen all of it.
+Layers are tried in an order that is spread over the model, so that a search that runs out of time has seen all of it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from foretoken.settings.load import MOST_DRAFT_TOKENS
 
 
 class OutOfTimeError(Exception):
-    """What comes next would not end in time. Never leaves `foretoken.bench.tuning`."""
+    """The next step would not end in time. Never leaves `foretoken.bench.tuning`."""
 
 
 class Budget:
-    """Seconds from now on, of which the last `reserve` are kept for what has to come at the end."""
+    """Seconds from now on. The last `reserve` of them are kept for the end of the search."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -29,18 +29,19 @@ class Budget:
 
     @property
     def used(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the budget began."""
         return perf_counter() - self._began
 
     def expect(self, seconds: float, *, share: float = 1.0) -> None:
-        """Refuse what would not be done within a share of what is not kept. Raises OutOfTimeError."""
+        """Refuse a step of so many seconds that would not end within a share of the time before the reserve. Raises
+        OutOfTimeError."""
         if self.used + seconds > share * (self.seconds - self.reserve):
             raise OutOfTimeError
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A fractal draft with nothing left open: before which layers; the window's tokens; format and slots."""
+    """A fractal draft with nothing left open: the layers that it precedes, the window's tokens, format and slots."""
 
     layers: frozenset[int]
     window: int
@@ -49,7 +50,7 @@ class Placement:
 
     @property
     def draft(self) -> str:
-        """As `--draft` takes it."""
+        """The placement as `--draft` takes it."""
         layers = "+".join(map(str, sorted(self.layers)))
         return f"fractal:layers={layers}:w={self.window}:format={self.format}:slots={self.slots}"
 
@@ -60,7 +61,7 @@ class Placement:
 
 
 def spread(count: int) -> list[int]:
-    """0 to count - 1, such that what comes first is spread evenly: the middle, the quarters, the eighths."""
+    """The numbers 0 to count - 1, the first ones spread evenly: the middle, the quarters, the eighths."""
     parts = [2**power for power in range(1, count.bit_length() + 1)]
     places = [count * k // each for each in parts for k in range(1, each, 2)]
     return list(dict.fromkeys([*places, *range(count)]))
@@ -69,13 +70,14 @@ def spread(count: int) -> list[int]:
 def search(
     num_layers: int, choices: Mapping[str, Sequence[Any]], judge: Callable[[Placement], float]
 ) -> list[dict[str, Any]]:
-    """Greedy forward selection, step by step, as a record has it: what was `varied` ("layer" or a choice) with `n`
-    layers, each draft that was `tried`, the `best` of them, and how many were `not_tried` because time ran out.
+    """Greedy forward selection; returns the steps as a record has them. A step has what was `varied` ("layer" or a
+    choice) with `n` layers, each draft that was `tried`, the `best` of them, and how many were `not_tried` for lack of
+    time.
 
     choices: windows, formats and slots, by the name of a placement's field; the search begins with the first of each.
-    `judge` gives a placement's speed-up; where it raises OutOfTimeError, the search ends with what it has. For each
-    number of layers: where the next one is best, and, standing there, which window, format and slots are. The last
-    number of layers is the first that is not faster than the one before.
+    judge: gives a placement's speed-up; if it raises OutOfTimeError, the search ends with what it has. For each number
+    of layers, the search finds the best place of the next layer, and then the best window, format and slots with it.
+    The last number of layers is the first that is not faster than the one before.
     """
     steps: list[dict[str, Any]] = []
     known: dict[Placement, float] = {}
@@ -90,7 +92,7 @@ def search(
                 known[placement] = judge(placement)
             step["not_tried"] -= 1
             step["tried"].append({"draft": placement.draft, "speedup": known[placement]})
-            step["best"] = max(step["tried"], key=lambda each: each["speedup"])["draft"]  # of equals the first
+            step["best"] = max(step["tried"], key=lambda each: each["speedup"])["draft"]  # the first of equals
         return max(fitting, key=known.__getitem__, default=None)
 
     base, fastest = Placement(frozenset(), **{name: values[0] for name, values in choices.items()}), 0.0
@@ -108,7 +110,7 @@ def search(
 
 
 def unfinished(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What of a search there was no time for, in words; nothing if it came to its end."""
+    """What a search had no time for, in words; empty if the search came to its end."""
     if not steps or not steps[-1]["not_tried"]:
         return []
     n, varied, left = (steps[-1][name] for name in ("n", "varied", "not_tried"))

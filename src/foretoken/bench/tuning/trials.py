@@ -1,6 +1,6 @@
 """What drafts do on prompts: how much is drafted and accepted, in passes of how many rows; and what that costs.
 
-What passes cost is measured once, by their rows. What rounds come to that are made of such passes is predicted.
+The cost of passes is measured once, by their rows. The cost of rounds, which consist of such passes, is predicted.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
 
 FRACTAL, CHAIN, LOOKUP = "fractal", "chain", "lookup"  # kinds of drafts
-TARGET, COPY = "target", "copy"  # who runs a part of a pass
+TARGET, COPY = "target", "copy"  # which decoder runs a part of a pass
 
 
 class Ran(NamedTuple):
-    """A part of a pass, of TARGET or COPY, and how many times it ran: so many rows through so many
-    layers, and logits of so many rows."""
+    """A part of a pass, by TARGET or COPY: the number of rows, of layers that they go through, and of rows with logits;
+    and how many times it ran."""
 
     decoder: str
     rows: int
@@ -42,10 +42,10 @@ class Ran(NamedTuple):
 
 @dataclass(frozen=True)
 class Trace:
-    """What a draft did: drafted, accepted and new tokens of each check; and what fractal drafts ran. The same each
-    time, but for the `seconds` that all rounds took.
+    """What a draft did: drafted, accepted and new tokens of each check; and what fractal drafts ran. Only the `seconds`
+    of all rounds change from run to run.
 
-    differing: tokens that are not plain decoding's.
+    differing: tokens that differ from plain decoding's.
     """
 
     rounds: tuple[tuple[int, ...], ...]
@@ -55,42 +55,42 @@ class Trace:
 
     @property
     def guesses(self) -> int:
-        """Of fractal drafts: how often tokens were chosen."""
+        """How often fractal drafts chose tokens."""
         return sum(each.times for each in self.ran if each.logits)
 
     @property
     def tokens(self) -> int:
-        """That the checks gained."""
+        """Tokens that the checks gained."""
         return sum(new for _, _, new in self.rounds)
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record, where `accepted` are the draft tokens of a check, on average."""
+        """The trace as a record has it, where `accepted` is the mean number of draft tokens that a check accepted."""
         counts = {"tokens": self.tokens, "differing": self.differing, "rounds": self.rounds, "ran": self.ran}
         return {"accepted": accepted_a_round(self.rounds), **counts}
 
 
 def accepted_a_round(rounds: Sequence[Sequence[int]]) -> float:
-    """Draft tokens that a check accepted, on average."""
+    """The mean number of draft tokens that a check accepted."""
     return sum(accepted for _, accepted, _ in rounds) / max(1, len(rounds))
 
 
 @dataclass
 class Trials:
-    """A model, and drafts that are tried on prompts with it. tell: is told what comes next."""
+    """Tries drafts of a model on prompts. tell: called with what comes next."""
 
     target: Target
     prompts: Sequence[Prompt]
     new_tokens: int
     tell: Callable[[str], None] = lambda what: None
-    promise: str = "exact"  # the least of all texts'
+    promise: str = "exact"  # the weakest promise of all texts
 
     def how(self, number: int) -> GenerateSettings:
-        """How a prompt is decoded: greedily, with what each round did."""
+        """A prompt's settings: greedy decoding, with what each round did."""
         return GenerateSettings(max_new_tokens=self.new_tokens, seed=number, keep_rounds=True)
 
     @cached_property
     def truth(self) -> list[list[Completion]]:
-        """What plain decoding says to each prompt; decoded once."""
+        """The texts of plain decoding for each prompt; decoded once."""
         texts = []
         for number, prompt in enumerate(self.prompts):
             self.tell(f"plain decoding, prompt {number + 1} of {len(self.prompts)}; then the costs of passes")
@@ -98,7 +98,7 @@ class Trials:
         return texts
 
     def trace(self, draft: str, count: int | None = None) -> Trace:
-        """What a draft does on the prompts, or on the first so many of them."""
+        """What a draft does on the prompts, or on the first `count` of them."""
         model: Any = self.target.model(draft)
         ran: Counter[tuple[str, int, int, int]] = Counter()
         if draft.startswith("fractal"):
@@ -119,8 +119,8 @@ class Trials:
 
 @dataclass(frozen=True)
 class Costs:
-    """Of the model and of its copies by format, behind a text of `prefix` tokens. What costs seconds besides passes: a
-    `round` of the engine, a `guess` of a fractal draft, a `draft` of a chain."""
+    """The costs of passes of the model and of its copies by format, behind a text of `prefix` tokens. Seconds besides
+    passes: for each `round` of the engine, each `guess` of a fractal draft, each `draft` of a chain."""
 
     num_layers: int
     prefix: int
@@ -131,21 +131,21 @@ class Costs:
     draft: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """As it stands in a record."""
+        """The costs as a record has them."""
         copies = {format: _to_json(price) for format, price in self.copies.items()}
         return {**vars(self), "target": _to_json(self.target), "copies": copies}
 
     def plain(self) -> float:
-        """Tokens a second of plain decoding."""
+        """Tokens per second of plain decoding."""
         return 1 / (self.target.whole(1) + self.round)
 
     def speed(self, kind: str, format: str, trace: Trace) -> float:
-        """Tokens a second of a draft of some kind whose copy is in a format."""
+        """Tokens per second with a draft of some kind whose copy has a format."""
         seconds = self.drafting(kind, format, trace) + self._checking(trace)
         return trace.tokens / seconds if trace.rounds else 0.0
 
     def drafting(self, kind: str, format: str, trace: Trace) -> float:
-        """Seconds of all drafts: of what fractal ones ran and chose; of a chain token by token. A lookup costs none."""
+        """Seconds of all drafts: what fractal ones ran and chose, or a chain's tokens one by one. A lookup is free."""
         if kind == LOOKUP:
             return 0.0
         copy = self.copies[format]
@@ -158,9 +158,9 @@ class Costs:
         return seconds
 
     def with_rest(self, plain: Trace, fractal: Trace, chain: Trace, format: str) -> Costs:
-        """With what rounds took besides their passes, which is nothing yet: it is what Python does, and much where a
-        model is small. Where plain rounds took less than the pass that they consist of, every pass is taken to cost
-        less by as much: passes timed in turn find nothing of a small model in the processor's caches."""
+        """These costs with the time that rounds took besides their passes: what Python does, which is much for a small
+        model. If plain rounds took less time than the passes that they consist of, every pass is taken to cost less by
+        that factor: passes timed in turn find nothing of a small model in the processor's caches."""
         factor = min(1.0, plain.seconds / self._checking(plain)) if plain.rounds else 1.0
         copies = {name: price.times(factor) for name, price in self.copies.items()}
         made = replace(self, target=self.target.times(factor), copies=copies)
@@ -170,7 +170,7 @@ class Costs:
         return replace(made, guess=guess, draft=made._rest(CHAIN, format, chain, drafts))
 
     def _rest(self, kind: str, format: str, trace: Trace, count: int) -> float:
-        """What is left of a trace's time for each of so many, when its passes are taken away."""
+        """The part of a trace's time that its passes do not explain, divided by `count`."""
         known = self.drafting(kind, format, trace) + self._checking(trace)
         return max(0.0, (trace.seconds - known) / count) if count else 0.0
 
@@ -179,8 +179,8 @@ class Costs:
 
 
 def measure(target: Decoder, copies: Mapping[str, Decoder], *, prefix: int, most: int, rounds: int = 5) -> Costs:
-    """Measure passes, all in turn. prefix: tokens of text before them; most: rows that a pass may have. What
-    costs besides passes is left at 0."""
+    """Measure passes, all in turn. prefix: tokens of text before them. most: rows that a pass may have. The costs
+    besides passes are left at 0."""
     rows = [count for count in prices.ROWS if count < most] + [most]
     made = prices.measure({TARGET: target, **copies}, prefix=prefix, rows=rows, rounds=rounds)
     return Costs(target.config.num_layers, prefix, made.pop(TARGET), made)
@@ -191,7 +191,7 @@ def _to_json(price: PassPrice) -> dict[str, Any]:
 
 
 class _Noted:
-    """A decoder that notes what a drafter runs of it."""
+    """A decoder that notes what a drafter runs on it."""
 
     def __init__(self, decoder: Decoder, name: str, ran: Counter[tuple[str, int, int, int]]) -> None:
         self._decoder, self._name, self._ran = decoder, name, ran

@@ -1,6 +1,6 @@
 """Weights copied into memory of their own: one allocation, in huge pages if the system has them.
 
-Reading all weights once a token touches a great many pages. Huge pages are fewer, so looking them up costs less. And
+Reading all weights for each token touches a great many pages. Huge pages are fewer, so looking them up costs less. And
 the system cannot drop them, as it may drop the pages of a mapped file.
 """
 
@@ -43,7 +43,7 @@ def copied(
 
 
 def together(kinds: Mapping[K, Kind], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
-    """Unfilled tensors of some shapes and types, one behind the other in one allocation, each from a cache line on."""
+    """Unfilled tensors of some shapes and types, one behind the other in one allocation, each on a cache line."""
     return viewed(allocate(size_of(kinds), instead=instead), kinds)
 
 

@@ -51,7 +51,7 @@ class MappedFiles:
             raise error
 
     def changed(self) -> CheckpointError | None:
-        """The error if a file was written to or cut short; None if none was. Costs some microseconds a file."""
+        """The error if a file was written to or cut short; None if none was. Takes some microseconds for each file."""
         for path, descriptor, was in self._held:
             try:
                 now = os.fstat(descriptor)

@@ -8,19 +8,19 @@ from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, STATUSES, WAR
 
 __all__ = ["GOOD", "GROUPS", "NOTE", "PROBLEM", "STATUSES", "WARNING", "Finding", "judge"]
 
-# in the order in which they are read: by the name of a group, what judges; each judge is called as its topic is
+# the judges of each group, in the order of the report; a judge's name is its topic
 GROUPS: dict[str, tuple[Judge, ...]] = {
     "This machine": (machine.processor, machine.cores, machine.memory, machine.system, machine.load, machine.host),
     "Engine": (engine.arithmetic, engine.instructions, engine.amx, engine.promise, engine.versions),
     "Threads": (machine.threads, machine.binding, machine.waiting),
     "Speed": (speed.memory_speed, speed.huge_pages, speed.disk_speed, speed.models),
-    "Optional": (engine.gpu,),  # behind the parts
+    "Optional": (engine.gpu,),  # after the optional packages
     "Model": (speed.model, speed.weights, speed.fits),
 }
 
 
 def judge(facts: Facts) -> dict[str, list[Finding]]:
-    """All findings by group; a group about which nothing is known is left out."""
+    """All findings by group; a group without findings is left out."""
     found: dict[str, list[Finding]] = {}
     for title, judges in GROUPS.items():
         said = {one.__name__.replace("_", " "): one(facts) for one in judges}

@@ -1,11 +1,11 @@
-"""What computes, with which instruction set, what it promises, and the packages that it needs or may use."""
+"""Findings on what computes, its instruction set and promise, and the packages that it needs or may use."""
 
 from __future__ import annotations
 
 from foretoken.doctor.facts import Facts, Part
 from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, WARNING, Finding, Said, gigabytes, sentence
 
-_SUMS = "its instructions do not sum"  # how the module says it of an instruction set
+_SUMS = "its instructions do not sum"  # start of the module's reason against an instruction set
 _AGAIN = "install Foretoken again"
 _COMPILER = "Install gcc 12 or clang 14, or later"
 _SLOWLY = "PyTorch computes, several times slower"
@@ -13,13 +13,13 @@ _SAME = "every instruction set gives the same bits"
 
 
 def arithmetic(facts: Facts) -> Said:
-    """Native, or PyTorch, and why."""
+    """Whether the native module or PyTorch computes, and why."""
     engine = facts.engine
     if engine.native == "here":
         return GOOD, "The native module is here: a whole pass is one call into C++.", None
     if engine.native == "broken":
         error, _, advice = (engine.error or "").partition("; ")
-        if advice.startswith("expected"):  # FORETOKEN_NATIVE is nothing that it may be
+        if advice.startswith("expected"):  # FORETOKEN_NATIVE has an unknown value
             advice = f"`unset FORETOKEN_NATIVE`, or set it to {advice.removeprefix('expected ')}"
         return PROBLEM, f"{sentence(error)}.", f"{sentence(advice or _AGAIN)}."
     if engine.native == "off":
@@ -34,7 +34,7 @@ def arithmetic(facts: Facts) -> Said:
 
 
 def instructions(facts: Facts) -> Said | None:
-    """Which instruction set is in use, and which others there are."""
+    """The instruction set in use, and those that this machine lacks."""
     engine = facts.engine
     if engine.native != "here":
         if engine.forced is None:
@@ -61,7 +61,7 @@ def instructions(facts: Facts) -> Said | None:
 
 
 def amx(facts: Facts) -> Said | None:
-    """Whether tiles work, where the processor has them."""
+    """Whether AMX tiles work, where the processor has them."""
     engine = facts.engine
     flags, why = engine.amx.flags, engine.lacking.get("amx")
     if engine.native != "here" or not flags or "amx" in engine.unbuilt:
@@ -81,7 +81,7 @@ def amx(facts: Facts) -> Said | None:
 
 
 def promise(facts: Facts) -> Said | None:
-    """What is promised of the tokens."""
+    """The promise about the tokens."""
     engine = facts.engine
     if engine.native == "broken" or (engine.native == "here" and engine.isa is None):
         return None
@@ -95,7 +95,7 @@ def promise(facts: Facts) -> Said | None:
 
 
 def versions(facts: Facts) -> Said:
-    """Whether packages are of versions that Foretoken asks for."""
+    """Whether the installed packages have versions that Foretoken asks for."""
     if facts.untested:
         advice = "Install Foretoken again: `pip install .` where it lies takes versions that were tested."
         return WARNING, f"Installed is {'; '.join(facts.untested)}.", advice
@@ -104,14 +104,14 @@ def versions(facts: Facts) -> Said:
 
 
 def part(part: Part) -> Finding:
-    """A package that only some commands need, which is a topic of its own."""
+    """A package that only some commands need; its name is the topic."""
     if part.version is not None:
         return Finding(part.name, GOOD, f"{part.version}, for {part.gives}.")
     return Finding(part.name, NOTE, f"Not installed, for {part.gives}.", f"`pip install '{part.install}'`.")
 
 
 def gpu(facts: Facts) -> Said:
-    """GPUs that PyTorch sees."""
+    """The GPUs that PyTorch sees."""
     names = ", ".join(f"{gpu.name} ({gigabytes(gpu.memory)})" for gpu in facts.gpus)
     uses = f"{names}: `--device cuda` uses it, with the promise algorithmic."
     return GOOD, uses if names else "PyTorch sees none, and none is needed.", None

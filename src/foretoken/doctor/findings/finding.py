@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from foretoken.doctor.facts import Facts
 
 GOOD, NOTE, WARNING, PROBLEM = "good", "note", "warning", "problem"
-STATUSES = (GOOD, NOTE, WARNING, PROBLEM)  # from nothing to do, to nothing that runs
+STATUSES = (GOOD, NOTE, WARNING, PROBLEM)  # from nothing to do to nothing runs
 
-Said = tuple[str, str, str | None]  # of a topic: its status, a sentence of fact, and what to do
-Judge = Callable[[Facts], Said | None]  # None: there is nothing to say
+Said = tuple[str, str, str | None]  # a topic's status, a sentence of fact, and the advice
+Judge = Callable[[Facts], Said | None]  # None: nothing to report
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence of fact; unless it is good, a sentence that says what to do.
+    """A sentence of fact and, unless the status is good, a sentence of advice.
 
-    note: works, and could be better, or is worth knowing. warning: costs speed or memory. problem: stops a run.
+    note: works, but could be better or is worth knowing. warning: costs speed or memory. problem: stops a run.
     """
 
     topic: str
@@ -42,5 +42,5 @@ def speed(count: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text, begun with a capital."""
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]

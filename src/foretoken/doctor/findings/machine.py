@@ -1,4 +1,4 @@
-"""Processor, cores, memory, and who else wants them; whether there are as many threads as cores, and what they do."""
+"""Findings on processor, cores and memory, on other processes that use them, and on the threads of arithmetic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LITTLE = 1_000_000_000  # bytes of memory, below which even a small model is ti
 _BUSY = 0.25  # of the usable cores
 _STEAL = 0.05
 _SPIN = 50.0  # milliseconds: longer than a pass of a small model
-_MORE = {  # memory, by what limits it
+_MORE = {  # how to get more memory, by what limits it
     "ulimit -v": "raise the limit, with `ulimit -v unlimited` in the same shell",
     "a control group": "give the container or service more, such as with docker's --memory",
     None: "close other programs",
@@ -18,13 +18,13 @@ _MORE = {  # memory, by what limits it
 
 
 def processor(facts: Facts) -> Said:
-    """What it is called, and whether it is a virtual one."""
+    """The processor's name, and whether it is virtual."""
     machine = facts.machine
     return GOOD, f"{machine.processor} ({machine.architecture}{', virtual' if machine.virtual else ''}).", None
 
 
 def cores(facts: Facts) -> Said:
-    """How many can be used, and what holds back the others."""
+    """How many cores are usable, and what holds back the others."""
     machine, allowed = facts.machine, facts.machine.allowed_cores
     physical = machine.physical_cores
     pairs = f" ({many(physical, 'physical core')})" if physical and physical < allowed else ""
@@ -38,7 +38,7 @@ def cores(facts: Facts) -> Said:
 
 
 def memory(facts: Facts) -> Said | None:
-    """How much there is, and what a container or a shell leaves of it."""
+    """How much memory the machine has, and how much a container or a shell leaves of it."""
     machine, available = facts.machine, facts.machine.memory_available
     if machine.memory_total is None:
         return None
@@ -59,12 +59,12 @@ def system(facts: Facts) -> Said:
 
 
 def is_busy(machine: Machine) -> bool:
-    """Whether other processes take so much of the cores that speeds measured meanwhile say little."""
+    """Whether other processes use so many cores that speeds measured now say little."""
     return machine.busy_cores is not None and machine.busy_cores >= max(_BUSY, _BUSY * machine.usable_cores)
 
 
 def load(facts: Facts) -> Said | None:
-    """Other processes."""
+    """Whether other processes are busy."""
     machine, every = facts.machine, many(facts.machine.cores, "core")
     if machine.busy_cores is None:
         return None
@@ -81,7 +81,7 @@ def load(facts: Facts) -> Said | None:
 
 
 def host(facts: Facts) -> Said | None:
-    """Other guests of the same host."""
+    """Whether other guests of the same host take the cores' time."""
     steal = facts.machine.steal
     if steal is None or steal <= _STEAL:
         return None
@@ -91,7 +91,7 @@ def host(facts: Facts) -> Said | None:
 
 
 def threads(facts: Facts) -> Said:
-    """Threads of arithmetic: as many as PyTorch takes, unless --threads says otherwise."""
+    """The number of threads of arithmetic: PyTorch's own, unless --threads sets it."""
     count, usable = facts.threads.torch, facts.machine.usable_cores
     names, because = _set(facts.threads, COUNTING)
     fewest = min(facts.machine.physical_cores or usable, usable)
@@ -107,7 +107,7 @@ def threads(facts: Facts) -> Said:
 
 
 def binding(facts: Facts) -> Said | None:
-    """Whether PyTorch's OpenMP ties this process to fewer cores, where all later threads then are."""
+    """Whether PyTorch's OpenMP binds this process, and thus all later threads, to fewer cores."""
     bound, every = facts.threads.bound_cores, many(facts.machine.allowed_cores, "core")
     if bound is None:
         return None
@@ -135,7 +135,7 @@ def waiting(facts: Facts) -> Said | None:
 
 
 def _set(threads: Threads, names: tuple[str, ...]) -> tuple[list[str], str]:
-    """Those of the variables that are set; and how a sentence says to what."""
+    """The names of the variables that are set, and their values as a bracket for a sentence."""
     here = {name: threads.environment[name] for name in names if name in threads.environment}
     said = ", ".join(f"{name}={value}" for name, value in here.items())
     return list(here), f" ({said})" if said else ""

@@ -1,4 +1,4 @@
-"""How fast memory and disk are, whether there is room for models, and what is said of one that was asked about."""
+"""Findings on the speed of memory and disk, on the room for models, and on the model that the user named."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from foretoken.doctor.findings.finding import GOOD, NOTE, PROBLEM, WARNING, Said
 from foretoken.doctor.findings.machine import is_busy
 
 _SLOW_DISK = 0.3e9  # bytes a second
-_EXAMPLE = 3e9  # bytes of a model that is read from it
+_EXAMPLE = 3e9  # bytes of an example model that is read from the disk
 _LITTLE_SPACE = 5_000_000_000
-_STEADY = 0.8  # of memory's speed some seconds before
-_WELL = 0.5  # share in huge pages
+_STEADY = 0.8  # of the best speed: a second measurement below that was disturbed
+_WELL = 0.5  # least share in huge pages that counts as working
 _FULL_SIZE = 1 << 30  # bytes that were read; less may have been in the processor's cache
 _SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
 def memory_speed(facts: Facts) -> Said:
-    """What a token that reads all weights is bound by."""
+    """Memory's speed, which bounds a token that reads all weights."""
     found = facts.memory_speed
     if found is None:
         return _left_out(facts.memory_not_measured, "Free some, then run `foretoken doctor` again.")
@@ -41,7 +41,7 @@ def memory_speed(facts: Facts) -> Said:
 
 
 def huge_pages(facts: Facts) -> Said | None:
-    """What `--weights copied` and low-bit copies are given."""
+    """Whether `--weights copied` and low-bit copies get huge pages."""
     pages = facts.huge_pages
     if pages.setting is None:
         return None
@@ -60,7 +60,7 @@ def huge_pages(facts: Facts) -> Said | None:
 
 
 def disk_speed(facts: Facts) -> Said:
-    """What loading a model for the first time is bound by."""
+    """The disk's speed, which bounds the first load of a model."""
     found = facts.disk
     if found.not_measured is not None:
         return _left_out(found.not_measured, "Name a folder with room, with `export HF_HOME=FOLDER`.")
@@ -74,7 +74,7 @@ def disk_speed(facts: Facts) -> Said:
 
 
 def models(facts: Facts) -> Said | None:
-    """Where models lie, and whether there is room for one."""
+    """Where models are kept, and whether there is room for one."""
     found, asked = facts.disk, facts.checkpoint is not None
     if not found.writable and not asked:
         text = f"Models from the hub are kept in {found.folder}, which cannot be written to."
@@ -93,7 +93,7 @@ def _left_out(why: str | None, advice: str) -> Said:
 
 
 def model(facts: Facts) -> Said | None:
-    """What it is, what it runs on, and what it promises."""
+    """What the model is, what computes it, and its promise."""
     found, engine = facts.checkpoint, facts.engine
     if found is None:
         return None
@@ -112,7 +112,7 @@ def model(facts: Facts) -> Said | None:
 
 
 def weights(facts: Facts) -> Said | None:
-    """Whether its weights are here."""
+    """Whether the model's weights are on this machine."""
     found = facts.checkpoint
     if found is None or found.error is not None or found.here:
         return None
@@ -121,7 +121,7 @@ def weights(facts: Facts) -> Said | None:
 
 
 def fits(facts: Facts) -> Said | None:
-    """Whether it fits into memory, and what does where it does not."""
+    """Whether the model fits into memory, and if not, which format does."""
     found = facts.checkpoint
     if found is None or found.error is not None or not facts.fits:
         return None

@@ -12,7 +12,7 @@
 //   The bits of h as a float, read as a whole number / 2^23 - 127, are log2 h interpolated between powers of two: at
 //   most log2 h. They are compared with 24 + (x - b) / log 2 + 2^-10, in floats: for x - b from -105 to 0 all their
 //   errors together stay below 2^-14; above, everything passes, as it should; below, nothing can get in anyway: the
-//   largest noise is 65 log 2 = 45.05. So 64 tokens of which none is within 46 of b need no dice at all.
+//   largest noise is 65 log 2 = 45.05. So 64 tokens of which none is within 46 of b need no noise at all.
 //
 // Who fails the comparison cannot get in; the few who pass are computed as they are defined.
 #include "warping.inl"

@@ -50,7 +50,7 @@ inline std::int64_t scale_bytes(Format format, std::int64_t group, std::int64_t 
 // Bytes of a repacked block of bf16.
 inline std::size_t repacked_bytes(std::int64_t k) { return static_cast<std::size_t>((k + 31) / 32 * 32) * 2 * kTile; }
 
-// What makes logits a distribution, and which dice are thrown: `Warp` and `Noise` in kernels/choosing.py.
+// What makes logits a distribution, and which seeded noise is added: `Warp` and `Noise` in kernels/choosing.py.
 struct Choice {
   float temperature;
   std::int64_t top_k;
