@@ -15,7 +15,7 @@ LAYERS: list[set[str]] = [
     {"trees", "acceptance", "kernels", "text", "results"},
     {"decoder", "sampling"},
     {"copies", "prices"},
-    {"verification", "drafters", "rehearsal", "timeline"},
+    {"verification", "drafters", "pace", "rehearsal", "timeline"},
     {"loop", "training"},
     {"api"},
     {"transcript"},

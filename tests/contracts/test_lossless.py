@@ -23,6 +23,7 @@ from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage
 from tests.fakes import FarVerifier, Ladder
+from tests.paces import Wild
 from tests.world import LONGEST, Plain, Run, make_world
 
 SEED = 20261122
@@ -45,6 +46,7 @@ FACTORS: dict[str, list[Any]] = {
     "prefill_chunk": [256, 9],
     "ends_by": ["token", "text"],  # an end token, or a stop string that ends with it
     "target": [None, "mxfp4", "int3"],  # its low-bit format
+    "pace": ["fixed", "wild"],  # wild: every round draws the lengths of all levels anew
 }
 SAMPLING = {
     "greedy": SamplingParams(),
@@ -84,11 +86,12 @@ def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
         for s, plain in enumerate(plains)
     ]
     wrap, ahead = VERIFIERS[case["verifier"]]
+    budgets = TABLE[name].budgets(case["num_speculative_tokens"])
     run = Run(
         world.target,
         drafter,
         requests,
-        budgets=TABLE[name].budgets(case["num_speculative_tokens"]),
+        budgets=budgets if case["pace"] == "fixed" else Wild(budgets, seed=case["max_new_tokens"]),
         caches=caches,
         wrap=wrap,
         ahead=ahead,

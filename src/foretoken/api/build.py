@@ -15,6 +15,7 @@ from typing import Any
 from foretoken.api.checkpoint import Checkpoint, decoder_of, expect_device, find_end_tokens, read_checkpoint
 from foretoken.api.levels import Loaded, load_level, loaded_as, memory_of_copies, warn_if_inflated
 from foretoken.api.model import Model
+from foretoken.api.pacing import pace_of
 from foretoken.common.files import FilesAsRead
 from foretoken.common.source import DEFAULT_MODEL, resolve
 from foretoken.decoder.caches import Caches
@@ -24,6 +25,7 @@ from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import find_levels, make_ladder, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.kernels import forked
+from foretoken.protocol.types import TARGET
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.text.stream import watch_for_stops
@@ -120,6 +122,7 @@ def _drafting(
         verifier,
         drafter,
         budgets={level.called: level.budget for level in levels},
+        pace=pace_of(levels, drafter, {TARGET: target, **decoders}, settings),
         decoders=decoders,
         settings=settings,
     )

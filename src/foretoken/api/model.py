@@ -21,8 +21,9 @@ from foretoken.loop.engine import Engine
 from foretoken.loop.generating import Ended, Event, Prepare, generating
 from foretoken.loop.output import Cancelled, Generation, Output, Piece, Stream, exhausted
 from foretoken.loop.schedule import Schedule
+from foretoken.pace.fixed import FixedPace
 from foretoken.prices.plain import plain_speed
-from foretoken.protocol.roles import Drafter, Verifier
+from foretoken.protocol.roles import Drafter, Pace, Verifier
 from foretoken.protocol.telemetry import Cost
 from foretoken.protocol.types import TARGET, Budget, Request
 from foretoken.results.completion import Completion
@@ -38,7 +39,8 @@ class Model:
     `name` is the caller's name for the model, `folder` the folder where it was found, and `settings` the settings of
     the load. `files` are the files that decide its output, as they were when they were read; None for a model that was
     not read from files. `levels` are the names of the draft's levels, nearest to the target first. `budgets` says how
-    much each level may draft in a round. `decoders` holds the decoders of the levels by these names, and the `target`.
+    much each level may draft in a round, and `pace` chooses how much it does. `decoders` holds the decoders of the
+    levels by these names, and the `target`.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Model:
         drafter: Drafter,
         *,
         budgets: Mapping[str, Budget],
+        pace: Pace | None = None,
         decoders: Mapping[str, Decoder] | None = None,
         settings: LoadSettings,
     ) -> None:
@@ -59,6 +62,7 @@ class Model:
         self.folder = checkpoint.folder
         self.files = checkpoint.files
         self.budgets = dict(budgets)
+        self.pace = pace or FixedPace(tuple(budgets.values()))
         self.promise = self.target.promise
         self.draft = settings.draft
         self.settings = settings
@@ -237,13 +241,13 @@ class Model:
         """A loop of this call's own. left: if the loop is closed, the prompts under way are added to it."""
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
-        shared = None if s.rule == "rejection" else s.shared_rows
+        shared = None if s.rule == "rejection" or s.pace == "auto" else s.shared_rows
         schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared)
         events = generating(
             lambda recorder: Engine(
                 self._verifier,
                 self.drafter,
-                budgets=tuple(self.budgets.values()),
+                budgets=self.pace,
                 schedule=schedule,
                 recorder=recorder,
             ),

@@ -55,6 +55,12 @@ LOAD: dict[str, Any] = {
         "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: other tokens "
         "with each draft, from the same distribution.",
     ),
+    "pace": _option(
+        str,
+        _LOADING,
+        "How many tokens are drafted in a round. fixed: always as many. auto: as many as pay, which is learned while "
+        "generating. The output is the same.",
+    ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
     "promise": _option(str, _LOADING, "exact (CPU only), algorithmic, or auto: exact where it can be kept."),

@@ -14,6 +14,8 @@ from foretoken.errors import DraftSpecError
 class ChainRecipe(DecoderRecipe):
     """A chain, which another draft may speed up."""
 
+    paced = True
+
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for these options. Raises DraftSpecError for a confidence that no token can have."""
         confidence = options.get("confidence", 0.0)

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from foretoken.acceptance.walk import agreeing
 from foretoken.errors import ContractError
 from foretoken.loop.schedule import Live, Schedule
-from foretoken.protocol.roles import Drafter, Verifier
+from foretoken.pace.fixed import FixedPace
+from foretoken.protocol.roles import Drafter, Pace, Verifier
 from foretoken.protocol.telemetry import Cost, RoundRecord, Work, together
-from foretoken.protocol.types import TARGET, Budget, Draft, Needs, Request, Verdict
+from foretoken.protocol.types import TARGET, Budget, Draft, Needs, Request, Turn, Verdict
 from foretoken.trees.tree import for_turns, longest_path, only
 
 
@@ -33,6 +34,7 @@ class _Sent:
     ticket: int
     sequences: frozenset[int]
     drafts: Sequence[Draft]
+    turns: Sequence[Turn]
     dropped: int
     began: float
     proposed: float
@@ -41,8 +43,8 @@ class _Sent:
 class Engine:
     """Runs sequences through a verifier with a drafter.
 
-    budgets: one for each level of the draft, nearest to the target first. schedule: how much a pass may hold. recorder:
-    called with the record of each round.
+    budgets: one for each level of the draft, nearest to the target first; or the pace that chooses them for each round.
+    schedule: how much a pass may hold. recorder: called with the record of each round.
     """
 
     def __init__(
@@ -50,13 +52,13 @@ class Engine:
         verifier: Verifier,
         drafter: Drafter,
         *,
-        budgets: Sequence[Budget],
+        budgets: Sequence[Budget] | Pace,
         schedule: Schedule | None = None,
         recorder: Callable[[RoundRecord], None] = lambda record: None,
     ) -> None:
         self._verifier = verifier
         self._drafter = drafter
-        self._budgets = tuple(budgets)
+        self._pace = FixedPace(budgets) if isinstance(budgets, Sequence) else budgets
         self._schedule = schedule or Schedule()
         self._recorder = recorder
         self._live: dict[int, Live] = {}
@@ -175,7 +177,7 @@ class Engine:
     def _submit(self) -> bool:
         """Start one pass. False if there is nothing to put into it."""
         began = time.perf_counter()
-        turns = self._schedule.turns(self._live.values(), self._budgets, self._verifier.context_length)
+        turns = self._schedule.turns(self._live.values(), self._pace, self._verifier.context_length)
         proposed = self._drafter.propose(turns) if turns else ()
         drafts, dropped = for_turns(turns, proposed, self._verifier.vocab_size)
         chunks = self._schedule.chunks(self._live.values(), sum(1 + len(draft) for draft in drafts))
@@ -186,7 +188,7 @@ class Engine:
         drafted = time.perf_counter()
         sequences = frozenset([*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)])
         ticket = self._verifier.submit(drafts, chunks)
-        self._sent.append(_Sent(ticket, sequences, drafts, dropped, began, drafted))
+        self._sent.append(_Sent(ticket, sequences, drafts, turns, dropped, began, drafted))
         for chunk in chunks:
             self._live[chunk.sequence].under_way.append(None)
         for draft, guess in guesses:
@@ -249,21 +251,22 @@ class Engine:
     def _record(self, sent: _Sent, verdicts: Sequence[Verdict], told: Sequence[Work], waited: float) -> None:
         judged = {verdict.sequence: verdict for verdict in verdicts if verdict.error is None}
         late = sum(draft.sequence not in judged for draft in sent.drafts)
-        self._recorder(
-            RoundRecord(
-                round=self._rounds,
-                drafted={draft.sequence: len(draft) for draft in sent.drafts if draft.sequence in judged},
-                accepted={s: len(verdict.accepted) for s, verdict in judged.items() if verdict.tokens},
-                new_tokens={s: len(verdict.tokens) for s, verdict in judged.items() if verdict.tokens},
-                propose_seconds=sent.proposed - sent.began,
-                check_seconds=time.perf_counter() - waited,
-                dropped=sent.dropped + late,
-                work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
-                began=sent.began,
-                read={s: verdict.read for s, verdict in judged.items() if verdict.read},
-                cost=_cost(verdicts, [*told, *(work for draft in sent.drafts for work in draft.work)]),
-            )
+        record = RoundRecord(
+            round=self._rounds,
+            drafted={draft.sequence: len(draft) for draft in sent.drafts if draft.sequence in judged},
+            accepted={s: len(verdict.accepted) for s, verdict in judged.items() if verdict.tokens},
+            new_tokens={s: len(verdict.tokens) for s, verdict in judged.items() if verdict.tokens},
+            propose_seconds=sent.proposed - sent.began,
+            check_seconds=time.perf_counter() - waited,
+            dropped=sent.dropped + late,
+            work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
+            began=sent.began,
+            allowed={turn.sequence: turn.allowed for turn in sent.turns if turn.sequence in judged},
+            read={s: verdict.read for s, verdict in judged.items() if verdict.read},
+            cost=_cost(verdicts, [*told, *(work for draft in sent.drafts for work in draft.work)]),
         )
+        self._pace.heard(record)
+        self._recorder(record)
         self._rounds += 1
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from foretoken.protocol.roles import Pace
 from foretoken.protocol.types import Budget, PromptChunk, Request, Turn
 from foretoken.text.stopping import limit
 
@@ -46,8 +47,8 @@ class Schedule:
     shared_rows: int | None = None
     ahead: int = 0
 
-    def turns(self, live: Iterable[Live], budgets: Sequence[Budget], context_length: int) -> list[Turn]:
-        """A turn for each sequence whose last token is known or guessed. budgets: one for each level of the draft."""
+    def turns(self, live: Iterable[Live], pace: Pace, context_length: int) -> list[Turn]:
+        """A turn for each sequence whose last token is known or guessed. pace: chooses the budgets."""
         live = list(live)
         ready = [s for s in live if not s.left and self._may_go_on(s)]
         # drafts are cut first: prompts must go on, and draft rows beyond what a pass can hold only cost time
@@ -57,13 +58,14 @@ class Schedule:
         if len(ready) > 1 and self.shared_rows is not None:
             rows = min(rows, self.shared_rows)
         most = max(0, rows - len(ready)) // max(1, len(ready))
+        budgets = pace.choose([s.request.sequence for s in ready]) if ready else {}
         turns = []
         for s in ready:
             position = s.position + len(s.guessed)
             left = limit(s.request, context_length) - (position - len(s.request.prompt))
             if left > 0:  # otherwise the guessed tokens end the sequence
                 # the sequence's last token can always be a bonus, so the draft need not reach it
-                own = [_cut(b, most).within(left - 1) for b in budgets]
+                own = [_cut(b, most).within(left - 1) for b in budgets[s.request.sequence]]
                 turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, own))
         return turns
 

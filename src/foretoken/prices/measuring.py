@@ -50,6 +50,17 @@ def measure(
     }
 
 
+def quick(decoder: Decoder, rows: Sequence[int], prefix: int) -> Price:
+    """The price of a decoder's passes: one pass for each number of rows, in ascending order, behind `prefix` tokens,
+    and one before them that is not counted. For a first opinion: another program may have slowed any of them."""
+    cache = read_prompt(decoder, prefix)
+    found = {}
+    for count in (rows[0], *rows):
+        hidden = decoder.embed([_TOKEN] * count)
+        found[count] = clocked(partial(_layers, decoder, cache, count)) + clocked(partial(_head, decoder, hidden))
+    return Price.measured(found)
+
+
 def seconds_of(runs: Mapping[Key, Callable[[], object]], rounds: int = 5) -> dict[Key, float]:
     """The seconds of each run: the median over `rounds` rounds, in turn, after one round that is not counted."""
     seconds: dict[Key, list[float]] = {name: [] for name in runs}

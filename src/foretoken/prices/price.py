@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from statistics import median
 
@@ -49,13 +50,17 @@ class Price:
             return 0.0
         if rows in self.seconds:
             return self.seconds[rows]
-        known = sorted(self.seconds)
+        known = self._known
         if len(known) == 1 or rows < known[0]:
             return self.seconds[known[0]]
         high = min(max(bisect.bisect(known, rows), 1), len(known) - 1)
         one, other = known[high - 1], known[high]
         share = (rows - one) / (other - one)
         return self.seconds[one] + share * (self.seconds[other] - self.seconds[one])
+
+    @cached_property
+    def _known(self) -> list[int]:
+        return sorted(self.seconds)
 
     def times(self, factor: float) -> Price:
         """The price on a machine on which everything takes `factor` times as long."""

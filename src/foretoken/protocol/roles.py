@@ -1,12 +1,12 @@
-"""The two roles in the loop: a drafter proposes tokens, and a verifier owns the target."""
+"""The roles in the loop: a drafter proposes tokens, a verifier owns the target, and a pace says how much to draft."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, Verdict
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.types import Budget, Draft, Needs, PromptChunk, Request, Turn, Verdict
 
 
 class Drafter(Protocol):
@@ -75,4 +75,16 @@ class Verifier(Protocol):
 
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation, if anything is."""
+        ...
+
+
+class Pace(Protocol):
+    """Says how much is drafted in a round. It sees what rounds cost and what came of them, and never a token."""
+
+    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
+        """For each of the sequences that may draft now: a budget for each level, nearest to the target first."""
+        ...
+
+    def heard(self, record: RoundRecord) -> None:
+        """Learn from a round that has ended."""
         ...

@@ -86,6 +86,8 @@ class RoundRecord:
     began: float = 0.0
     # What decoders computed and read in the round for all its sequences, by the name of their level.
     cost: Mapping[str, Cost] = field(default_factory=dict)
+    # How many tokens each level of the draft was allowed, nearest to the target first.
+    allowed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     # How many prompt tokens were read. A round with an entry here belongs to the prompt, also the last one, which gives
     # the first token.
     read: Mapping[int, int] = field(default_factory=dict)

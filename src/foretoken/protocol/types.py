@@ -140,6 +140,11 @@ class Turn:
         own = Budget(self.rows, self.depth, self.width)
         return next((budget for budget in (own, *self.below) if budget.rows), own)
 
+    @property
+    def allowed(self) -> tuple[int, ...]:
+        """How many tokens each level may draft, the level that is asked first."""
+        return tuple(min(budget.rows, budget.depth) for budget in (Budget(self.rows, self.depth), *self.below))
+
     def inner(self, round: int, position: int, depth: int) -> Turn | None:
         """A turn for the level below, with paths of at most `depth`. None if no level below may draft anything."""
         budgets = [budget.within(depth) for budget in self.below]

@@ -25,6 +25,10 @@ class LoadSettings(Settings):
     rule: str = "walk"
     # The most draft tokens in a round. With None, the draft has its own default.
     num_speculative_tokens: int | None = None
+    # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
+    # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
+    # same. A length that you name stays, and trees and fractal drafts keep theirs.
+    pace: str = "fixed"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
     dtype: str = "auto"
@@ -66,6 +70,12 @@ class LoadSettings(Settings):
             )
         one_of("weights", self.weights, ("auto", "mapped", "copied"))
         one_of("rule", self.rule, ("walk", "rejection"))
+        one_of("pace", self.pace, ("fixed", "auto"))
+        if self.pace == "auto" and self.rule == "rejection":
+            raise SettingError(
+                "pace is 'auto', but rule is 'rejection', where the text depends on how much is drafted, and one seed "
+                "would give many texts; use rule 'walk', or pace 'fixed'"
+            )
         if self.promise == "exact" and self.rule == "rejection":
             raise SettingError(
                 "promise is 'exact', but rule is 'rejection', which keeps the distribution of what is sampled, not its "

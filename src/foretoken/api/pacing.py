@@ -1,0 +1,82 @@
+"""Makes the pace of a draft from its levels and from a first measurement of what their passes cost."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.recipe import Level
+from foretoken.pace.auto import AutoPace
+from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, Moment, PassCost
+from foretoken.pace.fixed import FixedPace
+from foretoken.pace.levels import Paced
+from foretoken.prices.measuring import quick
+from foretoken.prices.price import Price
+from foretoken.protocol.roles import Drafter, Pace
+from foretoken.protocol.types import TARGET, Budget
+from foretoken.settings.load import LoadSettings
+
+log = logging.getLogger(__name__)
+_FARTHEST = 32  # tokens that a paced chain may have: beyond the rows that cost little, few drafts go on to pay
+_QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: all of them take about as long as eight passes
+_MATCHES = (2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
+_PREFIX = 16  # tokens before those rows
+_SLOW = 1.0  # seconds of a pass from which on timing passes at the start would take too long
+
+_known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first prices: several drafts of one model ask
+
+
+def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
+    """The pace of a draft. A level whose length the user has named keeps it, and so do trees and fractal drafts."""
+    budgets = [level.budget for level in levels]
+    named = ["tokens" in level.options for level in levels]
+    named[0] |= settings.num_speculative_tokens is not None
+    free = [level.recipe.paced and not its for level, its in zip(levels, named, strict=True)]
+    if settings.pace == "fixed" or not any(free) or not settings.cache:  # without a cache passes have no price by rows
+        return FixedPace(budgets)
+    on_cpu = settings.device == "cpu"  # elsewhere a clock does not see when a pass ends
+    prices = {name: _first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}
+    _warn_of_slow_levels([TARGET, *(level.called for level in levels)], prices)
+    paced, moment = [], Moment()
+    for level, budget, its in zip(levels, budgets, free, strict=True):
+        price = prices.get(level.called)
+        cost = PassCost(price or ASSUMED_OF_COPIES, moment) if level.has_decoder else None
+        most = Budget(_FARTHEST, _FARTHEST) if its else budget
+        paced.append(Paced(level.called, most, its, level.recipe.expected, cost))
+    return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
+
+
+def _kind_of_place(drafter: Drafter) -> Callable[[int], int]:
+    """Tells places in a text apart by how long their end has occurred before, if a lookup in the ladder knows."""
+    while not isinstance(drafter, LookupDrafter):
+        inner = getattr(drafter, "inner", None)
+        if inner is None:
+            return lambda sequence: 0
+        drafter = inner
+    lookup = drafter
+    return lambda sequence: bisect.bisect(_MATCHES, lookup.matched(sequence))
+
+
+def _warn_of_slow_levels(names: Sequence[str], prices: Mapping[str, Price | None]) -> None:
+    """Log a warning for each level whose passes take no less time than those of the level for which it drafts."""
+    for above, name in itertools.pairwise(name for name in names if prices.get(name)):
+        slow, other = prices[name], prices[above]
+        if slow and other and slow.of(1) >= other.of(1):
+            log.warning(
+                "%s cannot speed up %s: a pass takes %.3g ms, one of %s %.3g ms; leave it out of the draft",
+                *(name, above, 1e3 * slow.of(1), above, 1e3 * other.of(1)),
+            )
+
+
+def _first_price(decoder: Decoder) -> Price | None:
+    """A first opinion of what passes cost. None if passes take too long to find out."""
+    if decoder not in _known:
+        rows = [count for count in _QUICK if count + _PREFIX <= decoder.config.context_length]
+        slow = not rows or quick(decoder, rows[:1], _PREFIX).of(1) > _SLOW
+        _known[decoder] = None if slow else quick(decoder, rows, _PREFIX)
+    return _known[decoder]

@@ -1,0 +1,118 @@
+"""How likely draft tokens are to be accepted, learned from the verdicts so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_PRIOR_WEIGHT = 3.0  # how many tokens the opinion is worth that a pace begins with
+_POOLED = 6.0  # drafts that the average over all positions is worth at one position
+_STEPS = (0.03, 0.3)  # how far a tendency moves with a token that was not foreseen at all, in logits
+_FADE = 0.95  # of the likelihood of earlier tokens, with each token
+_CERTAIN = 0.995  # no token is taken to be likelier: a text may change at any time
+
+
+@dataclass
+class Counts:
+    """Drafts by position: how many reached it, and how many were accepted there. Older drafts count less.
+
+    half_life: after so many drafts, a draft counts half.
+    """
+
+    half_life: float
+    reached: list[float] = field(default_factory=list)
+    accepted: list[float] = field(default_factory=list)
+
+    def heard(self, asked: int, accepted: int) -> None:
+        """Note a chain for which `asked` tokens were allowed. A position is reached if all tokens before it were
+        accepted. If the drafter proposed no token there, that counts as one that was refused."""
+        decay = 0.5 ** (1 / self.half_life)
+        more = max(0, asked - len(self.reached))
+        self.reached = [decay * count for count in self.reached] + [0.0] * more
+        self.accepted = [decay * count for count in self.accepted] + [0.0] * more
+        for at in range(min(asked, accepted + 1)):
+            self.reached[at] += 1
+            self.accepted[at] += at < accepted
+
+    def chances(self, most: int, prior: float) -> list[float]:
+        """For each position: the probability that a token there is accepted if those before it are. prior: before
+        anything was heard."""
+        pooled = _share(sum(self.accepted), sum(self.reached), prior, _PRIOR_WEIGHT)
+        seen = list(zip(self.accepted, self.reached, strict=True))[:most]
+        seen += [(0.0, 0.0)] * (most - len(seen))
+        return [_share(accepted, reached, pooled, _POOLED) for accepted, reached in seen]
+
+
+@dataclass
+class Tendency:
+    """How much easier or harder one text is than texts are on average, in logits.
+
+    Two estimates follow the verdicts, one slowly and one at once. The slow one is best while a text is of one kind, the
+    other when its kind changes. Each counts by how well it has foreseen the last tokens.
+    """
+
+    shifts: list[float] = field(default_factory=lambda: [0.0] * len(_STEPS))
+    foreseen: list[float] = field(default_factory=lambda: [0.0] * len(_STEPS))  # recent log likelihood
+
+    def heard(self, chance: float, accepted: bool) -> None:
+        """Note whether a token was accepted that is accepted with this probability on average."""
+        for which, step in enumerate(_STEPS):
+            expected = _shifted(chance, self.shifts[which])
+            self.foreseen[which] *= _FADE
+            self.foreseen[which] += math.log(max(1e-3, expected if accepted else 1 - expected))
+            self.shifts[which] += step * (accepted - expected)
+
+    @property
+    def shift(self) -> float:
+        """The mean of the estimates, by how well they foresaw."""
+        best = max(self.foreseen)
+        weights = [math.exp(each - best) for each in self.foreseen]
+        return sum(w * s for w, s in zip(weights, self.shifts, strict=True)) / sum(weights)
+
+
+class Acceptance:
+    """Learns how likely a token is at its position of a draft, apart for each kind of place in the text.
+
+    expected: the probability of a token before anything was drafted, for each kind. Kinds are numbers from 0 up. What
+    is learned of all sequences together is shifted for each sequence by its own tendency.
+    """
+
+    def __init__(self, expected: tuple[float, ...]) -> None:
+        self._expected = expected
+        self._counts = [Counts(half_life=512) for _ in expected]
+        self._own: dict[int, Tendency] = {}
+
+    def heard(self, sequence: int, asked: int, accepted: int, kind: int = 0) -> None:
+        """Note a draft for which `asked` tokens were allowed, and how many were accepted."""
+        kind, own = min(kind, len(self._counts) - 1), self._own.setdefault(sequence, Tendency())
+        for at, chance in enumerate(self._counts[kind].chances(min(asked, accepted + 1), self._expected[kind])):
+            own.heard(chance, at < accepted)
+        if asked:
+            self._counts[kind].heard(asked, accepted)
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        """Drop what was learned of some sequences by themselves."""
+        for sequence in sequences:
+            self._own.pop(sequence, None)
+
+    def survival(self, sequence: int, most: int, kind: int = 0) -> list[float]:
+        """For each i from 1 to `most`: the probability that the first i tokens of a draft are all accepted."""
+        kind = min(kind, len(self._counts) - 1)
+        shift = self._own[sequence].shift if sequence in self._own else 0.0
+        alive, found = 1.0, []
+        for chance in self._counts[kind].chances(most, self._expected[kind]):
+            alive *= _shifted(chance, shift)
+            found.append(alive)
+        return found
+
+
+def _shifted(chance: float, shift: float) -> float:
+    """A probability whose logit is moved."""
+    if chance <= 0:
+        return 0.0
+    return min(_CERTAIN, 1 / (1 + (1 - min(chance, _CERTAIN)) / min(chance, _CERTAIN) * math.exp(-shift)))
+
+
+def _share(accepted: float, reached: float, prior: float, weight: float) -> float:
+    return (accepted + weight * prior) / (reached + weight)

@@ -1,0 +1,150 @@
+"""The pace that adapts: it learns what is accepted and what passes cost, and chooses the next drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from foretoken.pace.acceptance import Acceptance
+from foretoken.pace.cost import Correction, PassCost
+from foretoken.pace.lengths import Choice, best
+from foretoken.pace.levels import PROBE, Inner, Levels, Paced
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget
+
+_EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
+
+
+@dataclass
+class _Start:
+    """What is known of drafts that begin at one level, with the levels above it left out."""
+
+    accepted: Acceptance
+    drafting: Correction = field(default_factory=Correction)
+    tried: int = 0  # the last round in which it was used
+
+
+class _Plan(NamedTuple):
+    """Drafts that begin at level `start`: the lengths by sequence with what they are worth, and how they are made."""
+
+    start: int
+    choice: Choice
+    inner: Inner
+
+    @property
+    def rate(self) -> float:
+        """Expected tokens a second."""
+        return self.choice.tokens / self.choice.seconds
+
+
+class AutoPace:
+    """Chooses, for each round, at which level drafts begin, how long they are, and how the levels below draft.
+
+    levels: nearest to the target first. If the first level's length is fixed, only the levels below it are paced.
+    check: the cost of the target's passes. kind: the kind of place that a sequence's text has reached, a number from 0
+    up: where the end of the text has occurred before, a lookup is likelier to be right.
+
+    Sources: the expected gain of a chain is that of Leviathan et al. 2023, section 3. Its length is chosen again in
+    each round, as in SpecDec++ and Sequoia, but from measured costs.
+    """
+
+    def __init__(
+        self,
+        levels: Sequence[Paced],
+        check: PassCost,
+        kind: Callable[[int], int] = lambda sequence: 0,
+    ) -> None:
+        self._levels = Levels(levels)
+        self._check = check
+        self._kind = kind
+        self._kinds: dict[int, int] = {}  # of the places where the drafts of this round begin
+        free = [level.free for level in levels]
+        self._starts = {
+            at: _Start(Acceptance(level.expected)) for at, level in enumerate(levels) if not at or all(free[: at + 1])
+        }
+        self._rounds = 0
+        self._seconds = 0.0  # that rounds have taken so far
+        self._explored = 0.0  # seconds that drafts have cost which were made to learn
+
+    def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
+        """The budgets of each sequence that may draft in the next round."""
+        if not sequences:
+            return {}
+        self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
+        plans = [self._plan(start, sequences) for start in self._starts]
+        plan = max(plans, key=lambda each: each.rate)
+        if not any(plan.choice.lengths.values()) or len(plans) > 1:
+            plan = self._probed(plan, plans, sequences)
+        if any(plan.choice.lengths.values()):
+            self._starts[plan.start].tried = self._rounds
+        return {sequence: self._budgets(plan, length) for sequence, length in plan.choice.lengths.items()}
+
+    def heard(self, record: RoundRecord) -> None:
+        """Learn from a round."""
+        self._rounds += 1
+        for each in self._starts.values():
+            each.accepted.forget(record.read)
+        self._levels.forget(tuple(record.read))
+        self._seconds += record.propose_seconds + record.check_seconds
+        if record.read:
+            return  # a pass that reads a prompt, too, is not the price of one that only checks
+        rows = sum(1 + count for count in record.drafted.values())
+        if rows:
+            self._check.heard(rows, record.check_seconds)
+        drafting = {s: allowed for s, allowed in record.allowed.items() if any(allowed) and s in record.accepted}
+        if not drafting:
+            return
+        start = next(at for at, count in enumerate(next(iter(drafting.values()))) if count)
+        if start not in self._starts:
+            return
+        its = self._starts[start]
+        for sequence, allowed in drafting.items():
+            its.accepted.heard(sequence, allowed[start], record.accepted[sequence], self._kinds.get(sequence, 0))
+        steps = max(allowed[start] for allowed in drafting.values())
+        its.drafting.heard(steps * self._levels.inner(start, tuple(drafting)).seconds, record.propose_seconds)
+        self._levels.heard(record.work, record.allowed)
+
+    def _plan(self, start: int, sequences: Sequence[int]) -> _Plan:
+        level, inner = self._levels.levels[start], self._levels.inner(start, sequences)
+        its, most = self._starts[start], min(level.most.rows, level.most.depth)
+        survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
+
+        correction = its.drafting.of(1.0)
+
+        def seconds(rows: int, longest: int) -> float:
+            return self._check.of(rows) + longest * inner.seconds * correction
+
+        if level.free:
+            return _Plan(start, best(survival, seconds), inner)
+        lengths = dict.fromkeys(sequences, most)
+        tokens = sum(1 + sum(each) for each in survival.values())
+        return _Plan(start, Choice(lengths, tokens, seconds(len(lengths) * (1 + most), most)), inner)
+
+    def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
+        """The plan, or now and then one that seems worse: the text may have changed. A probe is taken to gain nothing
+        beyond the tokens of plain decoding."""
+        drafts = any(plan.choice.lengths.values())
+        others = [each for each in plans if each.start != plan.start or not drafts]
+        if not others or not self._check.known:
+            return plan
+        other = min(others, key=lambda each: self._starts[each.start].tried)
+        most = self._levels.levels[other.start].most.rows
+        lengths = dict.fromkeys(sequences, 0)
+        lengths[sequences[0]] = min(PROBE, most)
+        rows = sum(1 + length for length in lengths.values())
+        drafting = self._starts[other.start].drafting.of(lengths[sequences[0]] * other.inner.seconds)
+        seconds = self._check.of(rows) + drafting
+        price = max(0.0, seconds - len(sequences) / plan.rate)
+        if self._explored + price > _EXPLORE * self._seconds:
+            return plan
+        self._explored += price
+        return _Plan(other.start, Choice(lengths, float(len(sequences)), seconds), other.inner)
+
+    def _budgets(self, plan: _Plan, length: int) -> tuple[Budget, ...]:
+        level = self._levels.levels[plan.start]
+        out = tuple(Budget(0, 0) for _ in range(plan.start))
+        if not length:
+            return (*out, Budget(0, 0), *(Budget(0, 0) for _ in plan.inner.below))
+        own = replace(level.most, rows=length, depth=length) if level.free else level.most
+        return (*out, own, *plan.inner.below)

@@ -1,0 +1,97 @@
+"""What passes cost on this machine at the moment, learned from the passes so far."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+from foretoken.prices.price import Price
+
+# of a pass, in passes of one row, before anything is known: rows cost little until the arithmetic takes longer than the
+# reading of the weights
+ASSUMED = Price({1: 1.0, 8: 1.06, 16: 1.15, 24: 1.6, 32: 2.1, 64: 4.2})
+ASSUMED_OF_COPIES = Price({1: 1.0, 4: 1.05, 8: 1.35, 16: 2.2, 32: 4.2, 64: 8.2})  # the same for 4-bit weights
+_LAST = 9  # passes of one number of rows that are remembered
+_MOMENT = 15  # passes that say how fast the machine is at the moment
+_SLOWLY = 0.05  # how far the unit follows each pass
+
+
+class Moment:
+    """How fast the machine is at the moment: the factor by which passes of all decoders take longer than usual.
+
+    Memory that is shared with other programs gets slower and faster by a factor of two within seconds, for all passes
+    alike. So a pass of one decoder says what those of the others cost now.
+    """
+
+    def __init__(self) -> None:
+        self.factor = 1.0  # the median of the last passes
+        self._last: deque[float] = deque(maxlen=_MOMENT)
+
+    def heard(self, factor: float) -> None:
+        """Note how many times as long as usual a pass took."""
+        self._last.append(factor)
+        self.factor = median(self._last)
+
+
+class PassCost:
+    """Seconds of a pass by its rows: a curve, times the machine's speed at the moment.
+
+    shape: the curve, measured or assumed. Its unit is learned, and slowly its form. moment: shared by all decoders.
+    """
+
+    def __init__(self, shape: Price, moment: Moment) -> None:
+        self._shape = shape
+        self._moment = moment
+        self._unit: float | None = None  # usual seconds in a unit of the shape
+        self._bends: dict[int, deque[float]] = {}  # by rows: measured over expected
+        self._usual: dict[
+            int, float
+        ] = {}  # seconds by rows at the machine's usual speed, as far as they were asked for
+
+    @property
+    def known(self) -> bool:
+        """Whether a pass was heard of."""
+        return self._unit is not None
+
+    def heard(self, rows: int, seconds: float) -> None:
+        """Note a pass."""
+        self._usual.clear()
+        expected = self._shape.of(rows) * self._bend(rows)
+        if self._unit is None:
+            self._unit = seconds / expected / self._moment.factor
+            return
+        self._moment.heard(seconds / (self._unit * expected))
+        usual = seconds / self._moment.factor
+        self._bends.setdefault(rows, deque(maxlen=_LAST)).append(usual / (self._unit * self._shape.of(rows)))
+        self._unit *= (usual / (self._unit * expected)) ** _SLOWLY
+
+    def of(self, rows: int) -> float:
+        """Seconds of a pass over so many rows; in units of the shape if no pass was heard of."""
+        if rows not in self._usual:
+            unit = 1.0 if self._unit is None else self._unit
+            self._usual[rows] = unit * self._shape.of(rows) * self._bend(rows)
+        return self._usual[rows] * self._moment.factor
+
+    def _bend(self, rows: int) -> float:
+        """How far the curve is from its shape: at the nearest number of rows that was heard of often enough."""
+        known = [other for other, bends in self._bends.items() if len(bends) >= 3]
+        if not known:
+            return 1.0
+        nearest = min(known, key=lambda other: (abs(other - rows), other))
+        return median(self._bends[nearest])
+
+
+class Correction:
+    """The factor between the seconds that something takes and those that were predicted: a median of the last ones."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_MOMENT)
+
+    def heard(self, predicted: float, seconds: float) -> None:
+        """Note a prediction and what it came to."""
+        if predicted > 0:
+            self._last.append(seconds / predicted)
+
+    def of(self, predicted: float) -> float:
+        """The prediction, corrected."""
+        return predicted * (median(self._last) if self._last else 1.0)

@@ -1,0 +1,113 @@
+"""What is known of one level of a draft: the price of its passes, and how much of the drafts below it accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, groupby
+from typing import NamedTuple
+
+from foretoken.pace.acceptance import Acceptance
+from foretoken.pace.cost import PassCost
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Budget
+
+PROBE = 2  # draft tokens of a draft that is made to learn
+_PROBE_ROUNDS = 64  # a level that drafts nothing for the one above drafts once in so many rounds
+
+
+@dataclass(frozen=True)
+class Paced:
+    """One level of a draft. most: its budget, with the largest length that the pace may choose. free: whether the pace
+    may choose the length. expected: the share of its tokens that is accepted before anything is known, for each kind
+    of place in the text (`AutoPace`). cost: of its passes; None for a level without a decoder, which costs next to
+    nothing."""
+
+    name: str
+    most: Budget
+    free: bool
+    expected: tuple[float, ...]
+    cost: PassCost | None = None
+
+
+class Inner(NamedTuple):
+    """How a level drafts: seconds for each of its tokens, and the budgets of the levels below it."""
+
+    seconds: float
+    below: tuple[Budget, ...]
+
+
+@dataclass
+class Levels:
+    """The levels of a draft, nearest to the target first. Chooses how the levels below each level draft for it."""
+
+    levels: Sequence[Paced]
+    _accepted: list[Acceptance] = field(init=False)  # of the drafts of each level, by the level above it
+    _rounds: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._accepted = [Acceptance(level.expected[:1]) for level in self.levels]
+
+    def inner(self, at: int, sequences: Sequence[int]) -> Inner:
+        """How level `at` drafts fastest for some sequences at once, which share its passes.
+
+        For a level with a decoder, the length of the drafts below it is the one with the fewest seconds for each
+        token: those of a pass with the draft of the level below, divided by the tokens that the pass is expected to
+        give.
+        """
+        level, deeper = self.levels[at], self.levels[at + 1 :]
+        nothing = tuple(Budget(0, 0) for _ in deeper)
+        if level.cost is None:
+            return Inner(0.0, nothing)
+        together = len(sequences)
+        if not deeper:
+            return Inner(level.cost.of(together), ())
+        first = deeper[0]
+        below = self.inner(at + 1, sequences)
+        most = min(first.most.rows, first.most.depth)
+        survivals = [self._accepted[at + 1].survival(sequence, most) for sequence in sequences]
+        gained = [sum(each) / len(each) for each in zip(*survivals, strict=True)]
+        tokens = list(accumulate(gained, initial=1.0))  # of a pass, by the length of the draft that it checks
+        options = range(most + 1) if first.free else (most,)
+        each, count = min(((level.cost.of(together * (1 + n)) + n * below.seconds) / tokens[n], n) for n in options)
+        if not count and first.free and self._rounds % _PROBE_ROUNDS == _PROBE_ROUNDS - 1:
+            count = min(PROBE, most)
+        own = Budget(count, count, first.most.width) if first.free else first.most
+        return Inner(each, (own, *below.below) if count else nothing)
+
+    def heard(self, works: Mapping[int, Sequence[Work]], asked: Mapping[int, Sequence[int]]) -> None:
+        """Learn from the work of a round, by sequence. asked: how many tokens each level was allowed."""
+        self._rounds += 1
+        for at, level in enumerate(self.levels):
+            if level.cost is not None:
+                _hear_passes(level.cost, [work for each in works.values() for work in each if work.level == level.name])
+            if level.cost is None or at + 1 == len(self.levels):
+                continue
+            for sequence, each in works.items():
+                allowed = asked.get(sequence, ())
+                if len(allowed) > at + 1 and allowed[at + 1]:
+                    self._hear_checks(at, sequence, [work for work in each if work.level == level.name], allowed)
+
+    def forget(self, sequences: Sequence[int]) -> None:
+        """Drop what was learned of some sequences by themselves."""
+        for accepted in self._accepted:
+            accepted.forget(sequences)
+
+    def _hear_checks(self, at: int, sequence: int, works: Sequence[Work], allowed: Sequence[int]) -> None:
+        left = allowed[at]
+        for work in works:
+            if work.draft_tokens:  # otherwise the pass only read tokens that the level lacked
+                most = min(allowed[at + 1], left - 1)  # the last token is the level's own
+                self._accepted[at + 1].heard(sequence, max(most, work.checked_tokens), work.accepted_tokens)
+                left -= work.draft_tokens
+
+
+def _hear_passes(cost: PassCost, works: Sequence[Work]) -> None:
+    """Sequences that share passes each report them: works of one beginning are one."""
+    for _, shared in groupby(sorted(works, key=lambda work: work.began), key=lambda work: work.began):
+        same = list(shared)
+        passes = same[0].passes
+        if passes == 1:
+            cost.heard(sum(work.rows for work in same), same[0].seconds)
+        elif passes > 1:
+            cost.heard(len(same), same[0].seconds / passes)

@@ -1,0 +1,125 @@
+"""The pace against worlds in which the best length is known: by trying every fixed one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from foretoken.pace.auto import AutoPace
+from foretoken.pace.cost import ASSUMED, Moment, PassCost
+from foretoken.pace.lengths import best
+from foretoken.pace.levels import Paced
+from foretoken.prices.price import Price
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.types import Budget
+
+MOST = 24
+LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 11, 13, 15, 20, MOST)  # the fixed ones that are tried
+SEEDS = (0, 1)
+CURVE = Price({1: 64.0, 16: 72.0, 17: 100.0, 32: 130.0})  # milliseconds of a check, with a step
+MEASURED = Price({rows: CURVE.of(rows) for rows in (1, 8, 16, 24, 32)})  # as at a start
+World = Callable[[int], float]  # the probability of a draft token, by how many tokens there are
+
+
+def run(rate: World, draft: float, tokens: int, lengths: Callable[[], int], pace: AutoPace | None, seed: int) -> float:
+    """Milliseconds of a text of so many tokens, with a draft that costs `draft` a token."""
+    dice = random.Random(seed)
+    made, spent, rounds = 0, 0.0, 0
+    while made < tokens:
+        count = lengths()
+        accepted = 0
+        while accepted < count and dice.random() < rate(made):
+            accepted += 1
+        speed = 1.0 + 0.6 * (made // 300 % 2)  # another program comes and goes
+        propose, check = count * draft * speed, CURVE.of(1 + count) * speed * dice.uniform(0.97, 1.05)
+        if pace is not None:
+            gained = {0: accepted + 1}
+            work = Work("copy", count, rounds, propose / 1e3, count, passes=count, cost={})
+            record = RoundRecord(
+                rounds,
+                {0: count},
+                {0: accepted},
+                gained,
+                propose / 1e3,
+                check / 1e3,
+                work={0: (work,)} if count else {},
+                allowed={0: (count,)},
+            )
+            pace.heard(record)
+        made += accepted + 1
+        spent += propose + check
+        rounds += 1
+    return spent
+
+
+def fixed(rate: World, draft: float, tokens: int) -> dict[int, float]:
+    return {
+        count: sum(run(rate, draft, tokens, lambda count=count: count, None, seed) for seed in SEEDS)
+        for count in LENGTHS
+    }
+
+
+def paced(rate: World, draft: float, tokens: int) -> float:
+    spent = 0.0
+    for seed in SEEDS:
+        moment = Moment()
+        cost = PassCost(Price({1: 0.3}), moment) if draft else None
+        pace = AutoPace([Paced("copy", Budget(MOST, MOST), True, (0.7,), cost)], PassCost(MEASURED, moment))
+        spent += run(rate, draft, tokens, lambda pace=pace: pace.choose([0])[0][0].rows, pace, seed)
+    return spent
+
+
+@pytest.mark.parametrize("draft", [0.0, 2.0, 20.0])
+@pytest.mark.parametrize("likely", [0.02, 0.3, 0.6, 0.85, 0.97])
+def test_a_text_of_one_kind_is_drafted_nearly_as_well_as_by_the_best_fixed_length(likely: float, draft: float) -> None:
+    trials = fixed(lambda made: likely, draft, 2000)
+    assert paced(lambda made: likely, draft, 2000) < min(trials.values()) / 0.95
+
+
+def test_a_text_whose_kind_changes_is_drafted_better_than_by_any_fixed_length() -> None:
+    def rate(made: int) -> float:
+        return (0.95, 0.2, 0.7, 0.02)[made // 500 % 4]
+
+    assert paced(rate, 15.0, 4000) < min(fixed(rate, 15.0, 4000).values()) / 1.05
+
+
+def test_drafts_that_cannot_help_cost_next_to_nothing() -> None:
+    plain = fixed(lambda made: 0.0, 20.0, 2000)[0]
+    assert paced(lambda made: 0.0, 20.0, 2000) < plain / 0.97
+
+
+def test_several_sequences_share_the_rows_that_cost_little() -> None:
+    steep = Price({1: 64.0, 16: 72.0, 32: 150.0, 64: 300.0})
+
+    def seconds(rows: int, longest: int) -> float:
+        return steep.of(rows)
+
+    shares = [0.9**at for at in range(1, 9)]
+    one = best({0: shares}, seconds)
+    assert one.lengths == {0: 8}
+    many = best(dict.fromkeys(range(8), shares), seconds)
+    assert sum(1 + count for count in many.lengths.values()) == 16
+    assert max(many.lengths.values()) - min(many.lengths.values()) <= 1
+    assert best(dict.fromkeys(range(16), shares), seconds).lengths == dict.fromkeys(range(16), 0)
+
+
+@pytest.mark.parametrize("shares", [[0.5, 0.5, 0.4], [1.0] * 8, [0.1, 0.0]])
+def test_a_step_in_the_costs_does_not_hide_what_lies_behind_it(shares: Sequence[float]) -> None:
+    def seconds(rows: int, longest: int) -> float:
+        assert rows == 1 + longest
+        return {0: 1.0, 1: 2.2, 2: 2.2, 3: 2.3}.get(longest, 2.4)
+
+    found = best({0: shares}, seconds)
+    rates = [(1 + sum(shares[:count])) / seconds(1 + count, count) for count in range(len(shares) + 1)]
+    assert found.tokens / found.seconds == pytest.approx(max(rates))
+
+
+def test_the_curve_is_learned_and_its_scale_follows_the_machine() -> None:
+    cost, dice = PassCost(ASSUMED, Moment()), random.Random(5)
+    for turn in range(400):
+        rows, slow = dice.choice([1, 2, 5, 9, 13, 17, 20]), 2.0 if turn > 300 else 1.0
+        cost.heard(rows, slow * CURVE.of(rows) * dice.uniform(0.97, 1.03))
+    for rows in (1, 5, 13, 17, 20):
+        assert cost.of(rows) == pytest.approx(2 * CURVE.of(rows), rel=0.08)

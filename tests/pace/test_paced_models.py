@@ -1,0 +1,78 @@
+"""`pace="auto"` as a user has it: the text stays, named lengths stay, and lengths adapt."""
+
+from __future__ import annotations
+
+import pytest
+
+import foretoken
+from foretoken.errors import SettingError
+from foretoken.pace.auto import AutoPace
+from foretoken.pace.fixed import FixedPace
+from foretoken.results.completion import Completion
+
+PROMPT = "def add(self, other):\n    return"
+
+
+def lengths(done: Completion) -> list[int]:
+    assert done.rounds is not None
+    return [count for record in done.rounds for count in record.drafted.values()]
+
+
+@pytest.mark.parametrize(
+    ("draft", "temperature"),
+    [
+        ("lookup", 0.0),
+        ("stdlib-1m", 0.8),
+        ("mxfp4", 0.8),
+        ("int4,lookup", 0.0),
+        ("int8,int2,lookup", 0.8),
+        ("int4:own-cache", 0.0),
+    ],
+)
+def test_the_text_is_that_of_plain_decoding(draft: str, temperature: float) -> None:
+    how = {"max_new_tokens": 96, "temperature": temperature, "seed": 4, "keep_rounds": True}
+    plain = foretoken.load("stdlib-7m", draft="none").generate(PROMPT, **how)
+    model = foretoken.load("stdlib-7m", draft=draft, pace="auto")
+    for _ in range(2):  # the second time with what the first has taught
+        done = model.generate(PROMPT, **how)
+        assert done.tokens == plain.tokens
+    if draft == "lookup" and not temperature:  # drafts of the others may not be worth their time with so small a model
+        assert len(set(lengths(done))) > 1, "every round drafted as much as every other"
+
+
+def test_many_prompts_at_once_have_the_texts_of_plain_decoding() -> None:
+    prompts = [PROMPT, "import os\n", "class Stack:\n", "for i in range(", "def main():"]
+    plain = foretoken.load("stdlib-7m", draft="none").generate_many(prompts, max_new_tokens=48)
+    paced = foretoken.load("stdlib-7m", draft="int4,lookup", pace="auto").generate_many(prompts, max_new_tokens=48)
+    assert [done.tokens for done in paced] == [done.tokens for done in plain]
+
+
+@pytest.mark.parametrize(
+    ("draft", "settings", "fixed"),
+    [
+        ("none", {}, True),
+        ("lookup", {}, False),
+        ("lookup:tokens=3", {}, True),
+        ("lookup", {"num_speculative_tokens": 3}, True),
+        ("stdlib-1m:k=2:depth=3", {}, True),
+        ("fractal", {}, True),
+        ("int4:tokens=3,lookup", {}, False),
+    ],
+)
+def test_a_length_that_was_named_stays(draft: str, settings: dict[str, int], fixed: bool) -> None:
+    model = foretoken.load("stdlib-7m", draft=draft, pace="auto", **settings)
+    assert isinstance(model.pace, FixedPace if fixed else AutoPace)
+    done = model.generate(PROMPT, max_new_tokens=48, keep_rounds=True)
+    if "tokens=3" in draft or settings:
+        assert set(lengths(done)[:-3]) <= {0, 1, 2, 3}
+        assert 3 in lengths(done)
+
+
+def test_the_rejection_rule_wants_a_fixed_pace() -> None:
+    with pytest.raises(SettingError, match="one seed would give many texts"):
+        foretoken.load("stdlib-7m", draft="lookup", pace="auto", rule="rejection")
+
+
+def test_a_draft_that_is_slower_than_its_model_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    foretoken.load("stdlib-1m", draft="stdlib-7m", pace="auto")
+    assert "stdlib-7m cannot speed up target: a pass takes" in caplog.text
