@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -48,6 +49,16 @@ def test_the_python_in_the_documents_runs(name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+def test_every_record_names_the_code_that_it_was_measured_with() -> None:
+    records = [path for path in tracked() if path.suffix == ".json" and ROOT / "results" in path.parents]
+    commits = {path.name: json.loads(path.read_text(encoding="utf-8")).get("commit") for path in records}
+    assert commits
+    for name, commit in commits.items():
+        assert re.fullmatch(r"[0-9a-f]{12}(-dirty-[0-9a-f]{8})?", commit or ""), (
+            f"{name} is of commit {commit}: code that was changed needs a hash of the changes; measure it again"
+        )
 
 
 def test_every_setting_of_python_is_in_its_document() -> None:
