@@ -85,6 +85,8 @@ def _left_behind(
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) == after.get(name) or any(name == one or name.startswith(f"{one}/") for one in may_write):
             continue
+        if outcome.code == 0 and any(one.startswith(f"{name}/") for one in may_write):
+            continue  # a command makes the folders that its output lies in
         found.append(
             f"{name!a} was {'changed' if name in before and name in after else 'left' if name in after else 'lost'}"
         )

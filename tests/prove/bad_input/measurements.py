@@ -121,7 +121,7 @@ def suites(dice: random.Random, folder: Path, stage: Path) -> Case:
             value = "-9"  # what it asks for would be done
         words += [f"--{option}", value]
         what = f"--{option} {value[:30]!a}"
-    return Case(f"bench decode, {what[:90]!a}", Command(words), (*MADE, "1", "x"))
+    return Case(f"bench decode, {what[:90]!a}", Command(words), (*MADE, "1", "x", "nofolder/x.png"))
 
 
 def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
@@ -162,7 +162,8 @@ def measured(dice: random.Random, folder: Path, stage: Path) -> Case:
             ("--out", "/dev/full"),
         )
     )
-    return Case(f"bench report, {what}", Command(["bench", "report", path.name, *more]), ("out.md", "out-bench.png"))
+    written_at = tuple(f"{folder}{name}" for folder in ("", "nofolder/") for name in ("out.md", "out-bench.png"))
+    return Case(f"bench report, {what}", Command(["bench", "report", path.name, *more]), written_at)
 
 
 MADE = ("bench.json", "bench.json.part", "lookup-temperature-0.jsonl", "none-temperature-0.jsonl")
@@ -226,4 +227,4 @@ def rehearsals(dice: random.Random, folder: Path, stage: Path) -> Case:
             )
         )
     full = dice.choice((None, None, 20_000, 500_000))
-    return Case(str(words)[:150], Command(words, file_bytes=full), ("out",))
+    return Case(str(words)[:150], Command(words, file_bytes=full), ("out", "nofolder/out"))
