@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from foretoken.pace.auto import AutoPace
@@ -93,10 +94,8 @@ def test_drafts_that_cannot_help_cost_next_to_nothing() -> None:
 def test_several_sequences_share_the_rows_that_cost_little() -> None:
     steep = Price({1: 64.0, 16: 72.0, 32: 150.0, 64: 300.0})
 
-    def seconds(rows: int, longest: int) -> float:
-        return steep.of(rows)
-
-    shares = [0.9**at for at in range(1, 9)]
+    seconds = np.vectorize(lambda rows, longest: steep.of(rows))
+    shares = np.array([0.9**at for at in range(1, 9)])
     one = best({0: shares}, seconds)
     assert one.lengths == {0: 8}
     many = best(dict.fromkeys(range(8), shares), seconds)
@@ -111,7 +110,7 @@ def test_a_step_in_the_costs_does_not_hide_what_lies_behind_it(shares: Sequence[
         assert rows == 1 + longest
         return {0: 1.0, 1: 2.2, 2: 2.2, 3: 2.3}.get(longest, 2.4)
 
-    found = best({0: shares}, seconds)
+    found = best({0: np.array(shares)}, np.vectorize(seconds))
     rates = [(1 + sum(shares[:count])) / seconds(1 + count, count) for count in range(len(shares) + 1)]
     assert found.tokens / found.seconds == pytest.approx(max(rates))
 
@@ -123,3 +122,17 @@ def test_the_curve_is_learned_and_its_scale_follows_the_machine() -> None:
         cost.heard(rows, slow * CURVE.of(rows) * dice.uniform(0.97, 1.03))
     for rows in (1, 5, 13, 17, 20):
         assert cost.of(rows) == pytest.approx(2 * CURVE.of(rows), rel=0.08)
+
+
+def test_where_rounds_are_short_the_pace_computes_in_few_of_them() -> None:
+    pace = AutoPace([Paced("lookup", Budget(MOST, MOST), True, (0.5,))], PassCost(MEASURED, Moment()))
+    taken, short = 0.0, 2e-4
+    for turn in range(4000):
+        count = pace.choose([0])[0][0].rows
+        assert turn < 100 or count > 3, "what was learned is still used"
+        record = RoundRecord(turn, {0: count}, {0: count}, {0: count + 1}, 0.0, short, allowed={0: (count,)})
+        pace.heard(record)
+        taken += short
+        if turn == 32:
+            begun = pace.arithmetic
+    assert 0 < pace.arithmetic - begun < 0.013 * taken

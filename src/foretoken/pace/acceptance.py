@@ -6,42 +6,45 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
 _PRIOR_WEIGHT = 3.0  # how many tokens the opinion is worth that a pace begins with
 _POOLED = 6.0  # drafts that the average over all positions is worth at one position
 _STEPS = (0.03, 0.3)  # how far a tendency moves with a token that was not foreseen at all, in logits
 _FADE = 0.95  # of the likelihood of earlier tokens, with each token
-_CERTAIN = 0.995  # no token is taken to be likelier: a text may change at any time
+_CERTAIN, _NEVER = 0.995, 1e-9  # no token is taken to be likelier or less likely: a text may change at any time
 
 
-@dataclass
 class Counts:
     """Drafts by position: how many reached it, and how many were accepted there. Older drafts count less.
 
     half_life: after so many drafts, a draft counts half.
     """
 
-    half_life: float
-    reached: list[float] = field(default_factory=list)
-    accepted: list[float] = field(default_factory=list)
+    def __init__(self, half_life: float) -> None:
+        self._decay = 0.5 ** (1 / half_life)
+        self._seen = np.zeros((2, 0))  # accepted and reached, by position
 
     def heard(self, asked: int, accepted: int) -> None:
         """Note a chain for which `asked` tokens were allowed. A position is reached if all tokens before it were
         accepted. If the drafter proposed no token there, that counts as one that was refused."""
-        decay = 0.5 ** (1 / self.half_life)
-        more = max(0, asked - len(self.reached))
-        self.reached = [decay * count for count in self.reached] + [0.0] * more
-        self.accepted = [decay * count for count in self.accepted] + [0.0] * more
-        for at in range(min(asked, accepted + 1)):
-            self.reached[at] += 1
-            self.accepted[at] += at < accepted
+        if more := max(0, asked - self._seen.shape[1]):
+            self._seen = np.pad(self._seen, ((0, 0), (0, more)))
+        self._seen *= self._decay
+        self._seen[0, : min(asked, accepted)] += 1
+        self._seen[1, : min(asked, accepted + 1)] += 1
 
-    def chances(self, most: int, prior: float) -> list[float]:
-        """For each position: the probability that a token there is accepted if those before it are. prior: before
-        anything was heard."""
-        pooled = _share(sum(self.accepted), sum(self.reached), prior, _PRIOR_WEIGHT)
-        seen = list(zip(self.accepted, self.reached, strict=True))[:most]
-        seen += [(0.0, 0.0)] * (most - len(seen))
-        return [_share(accepted, reached, pooled, _POOLED) for accepted, reached in seen]
+    def chances(self, most: int, prior: float) -> _Floats:
+        """For each of `most` positions: the probability that a token there is accepted if those before it are. prior:
+        before anything was heard."""
+        accepted, reached = self._seen.sum(axis=1)
+        pooled = float(accepted + _PRIOR_WEIGHT * prior) / float(reached + _PRIOR_WEIGHT)
+        found = np.full(most, pooled)
+        accepted, reached = self._seen[:, :most]
+        found[: len(reached)] = (accepted + _POOLED * pooled) / (reached + _POOLED)
+        return found
 
 
 @dataclass
@@ -86,7 +89,8 @@ class Acceptance:
     def heard(self, sequence: int, asked: int, accepted: int, kind: int = 0) -> None:
         """Note a draft for which `asked` tokens were allowed, and how many were accepted."""
         kind, own = min(kind, len(self._counts) - 1), self._own.setdefault(sequence, Tendency())
-        for at, chance in enumerate(self._counts[kind].chances(min(asked, accepted + 1), self._expected[kind])):
+        chances = self._counts[kind].chances(min(asked, accepted + 1), self._expected[kind])
+        for at, chance in enumerate(chances.tolist()):
             own.heard(chance, at < accepted)
         if asked:
             self._counts[kind].heard(asked, accepted)
@@ -96,23 +100,16 @@ class Acceptance:
         for sequence in sequences:
             self._own.pop(sequence, None)
 
-    def survival(self, sequence: int, most: int, kind: int = 0) -> list[float]:
+    def survival(self, sequence: int, most: int, kind: int = 0) -> _Floats:
         """For each i from 1 to `most`: the probability that the first i tokens of a draft are all accepted."""
         kind = min(kind, len(self._counts) - 1)
         shift = self._own[sequence].shift if sequence in self._own else 0.0
-        alive, found = 1.0, []
-        for chance in self._counts[kind].chances(most, self._expected[kind]):
-            alive *= _shifted(chance, shift)
-            found.append(alive)
-        return found
+        chances = np.clip(self._counts[kind].chances(most, self._expected[kind]), _NEVER, _CERTAIN)
+        shifted = 1 / (1 + (1 / chances - 1) * math.exp(-shift))
+        return np.multiply.accumulate(np.minimum(_CERTAIN, shifted))
 
 
 def _shifted(chance: float, shift: float) -> float:
     """A probability whose logit is moved."""
-    if chance <= 0:
-        return 0.0
-    return min(_CERTAIN, 1 / (1 + (1 - min(chance, _CERTAIN)) / min(chance, _CERTAIN) * math.exp(-shift)))
-
-
-def _share(accepted: float, reached: float, prior: float, weight: float) -> float:
-    return (accepted + weight * prior) / (reached + weight)
+    chance = min(max(chance, _NEVER), _CERTAIN)
+    return min(_CERTAIN, 1 / (1 + (1 / chance - 1) * math.exp(-shift)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from time import thread_time
 from typing import NamedTuple
 
 from foretoken.pace.acceptance import Acceptance
@@ -14,6 +15,9 @@ from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
 
 _EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
+_ARITHMETIC = 0.01  # share of the time that choosing and learning may take
+_ALWAYS = 32  # rounds at the beginning in which it may take more
+_KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
 
 @dataclass
@@ -66,29 +70,57 @@ class AutoPace:
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
+        self.arithmetic = 0.0  # seconds of choosing and learning
+        self._last: dict[
+            tuple[tuple[int, int], ...], dict[int, tuple[Budget, ...]]
+        ] = {}  # choices, by sequences' kinds
 
     def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence that may draft in the next round."""
         if not sequences:
             return {}
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
+        place = tuple(self._kinds.items())
+        if self._in_haste and place in self._last:
+            return self._last[place]
+        began = thread_time()
         plans = [self._plan(start, sequences) for start in self._starts]
-        plan = max(plans, key=lambda each: each.rate)
-        if not any(plan.choice.lengths.values()) or len(plans) > 1:
-            plan = self._probed(plan, plans, sequences)
+        plan = best = max(plans, key=lambda each: each.rate)
+        if not any(best.choice.lengths.values()) or len(plans) > 1:
+            plan = self._probed(best, plans, sequences)
         if any(plan.choice.lengths.values()):
             self._starts[plan.start].tried = self._rounds
-        return {sequence: self._budgets(plan, length) for sequence, length in plan.choice.lengths.items()}
+        chosen = self._budgets(plan)
+        if plan is best:
+            if len(self._last) == _KEPT:
+                self._last.clear()
+            self._last[place] = chosen
+        self.arithmetic += thread_time() - began
+        return chosen
+
+    @property
+    def _in_haste(self) -> bool:
+        """Whether rounds are so short that choosing and learning in each of them would cost more than it may."""
+        return self._rounds > _ALWAYS and self.arithmetic > _ARITHMETIC * self._seconds
 
     def heard(self, record: RoundRecord) -> None:
         """Learn from a round."""
         self._rounds += 1
-        for each in self._starts.values():
-            each.accepted.forget(record.read)
-        self._levels.forget(tuple(record.read))
         self._seconds += record.propose_seconds + record.check_seconds
-        if record.read:
-            return  # a pass that reads a prompt, too, is not the price of one that only checks
+        if record.read:  # its pass reads a prompt, too, and is not the price of one that only checks
+            self._forget(tuple(record.read))
+        elif not self._in_haste:
+            began = thread_time()
+            self._learn(record)
+            self.arithmetic += thread_time() - began
+
+    def _forget(self, sequences: Sequence[int]) -> None:
+        for each in self._starts.values():
+            each.accepted.forget(sequences)
+        self._levels.forget(sequences)
+        self._last.clear()
+
+    def _learn(self, record: RoundRecord) -> None:
         rows = sum(1 + count for count in record.drafted.values())
         if rows:
             self._check.heard(rows, record.check_seconds)
@@ -109,17 +141,13 @@ class AutoPace:
         level, inner = self._levels.levels[start], self._levels.inner(start, sequences)
         its, most = self._starts[start], min(level.most.rows, level.most.depth)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
-
-        correction = its.drafting.of(1.0)
-
-        def seconds(rows: int, longest: int) -> float:
-            return self._check.of(rows) + longest * inner.seconds * correction
-
+        rows = len(sequences) * (1 + most)
+        checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
         if level.free:
-            return _Plan(start, best(survival, seconds), inner)
-        lengths = dict.fromkeys(sequences, most)
-        tokens = sum(1 + sum(each) for each in survival.values())
-        return _Plan(start, Choice(lengths, tokens, seconds(len(lengths) * (1 + most), most)), inner)
+            return _Plan(start, best(survival, lambda rows, longest: checks[rows] + each * longest), inner)
+        tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
+        choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
+        return _Plan(start, choice, inner)
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed. A probe is taken to gain nothing
@@ -141,10 +169,12 @@ class AutoPace:
         self._explored += price
         return _Plan(other.start, Choice(lengths, float(len(sequences)), seconds), other.inner)
 
-    def _budgets(self, plan: _Plan, length: int) -> tuple[Budget, ...]:
+    def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.start]
-        out = tuple(Budget(0, 0) for _ in range(plan.start))
-        if not length:
-            return (*out, Budget(0, 0), *(Budget(0, 0) for _ in plan.inner.below))
-        own = replace(level.most, rows=length, depth=length) if level.free else level.most
-        return (*out, own, *plan.inner.below)
+        above = tuple(Budget(0, 0) for _ in range(plan.start))
+        nothing = (*above, Budget(0, 0), *(Budget(0, 0) for _ in plan.inner.below))
+        found = {}
+        for sequence, length in plan.choice.lengths.items():
+            own = replace(level.most, rows=length, depth=length) if level.free else level.most
+            found[sequence] = (*above, own, *plan.inner.below) if length else nothing
+        return found

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+
 from foretoken.prices.price import Price
 
 # of a pass, in passes of one row, before anything is known: rows cost little until the arithmetic takes longer than the
 # reading of the weights
 ASSUMED = Price({1: 1.0, 8: 1.06, 16: 1.15, 24: 1.6, 32: 2.1, 64: 4.2})
 ASSUMED_OF_COPIES = Price({1: 1.0, 4: 1.05, 8: 1.35, 16: 2.2, 32: 4.2, 64: 8.2})  # the same for 4-bit weights
-_LAST = 9  # passes of one number of rows that are remembered
+_LAST, _OFTEN = 9, 3  # passes of one number of rows that are remembered, and that say something
 _MOMENT = 15  # passes that say how fast the machine is at the moment
 _SLOWLY = 0.05  # how far the unit follows each pass
 
@@ -44,9 +47,9 @@ class PassCost:
         self._moment = moment
         self._unit: float | None = None  # usual seconds in a unit of the shape
         self._bends: dict[int, deque[float]] = {}  # by rows: measured over expected
-        self._usual: dict[
-            int, float
-        ] = {}  # seconds by rows at the machine's usual speed, as far as they were asked for
+        self._known: dict[int, float] = {}  # medians of those that were heard of often enough
+        self._shaped = np.zeros(0)  # the shape, by rows from 0 up
+        self._bent = np.zeros(0)  # the same, bent to what was heard; empty if it must be computed again
 
     @property
     def known(self) -> bool:
@@ -55,30 +58,40 @@ class PassCost:
 
     def heard(self, rows: int, seconds: float) -> None:
         """Note a pass."""
-        self._usual.clear()
-        expected = self._shape.of(rows) * self._bend(rows)
+        expected = float(self._curve(rows)[rows])
         if self._unit is None:
             self._unit = seconds / expected / self._moment.factor
             return
         self._moment.heard(seconds / (self._unit * expected))
         usual = seconds / self._moment.factor
-        self._bends.setdefault(rows, deque(maxlen=_LAST)).append(usual / (self._unit * self._shape.of(rows)))
+        bends = self._bends.setdefault(rows, deque(maxlen=_LAST))
+        bends.append(usual / (self._unit * float(self._shaped[rows])))
+        if len(bends) >= _OFTEN:
+            self._known[rows] = median(bends)
+            self._bent = np.zeros(0)
         self._unit *= (usual / (self._unit * expected)) ** _SLOWLY
 
     def of(self, rows: int) -> float:
         """Seconds of a pass over so many rows; in units of the shape if no pass was heard of."""
-        if rows not in self._usual:
-            unit = 1.0 if self._unit is None else self._unit
-            self._usual[rows] = unit * self._shape.of(rows) * self._bend(rows)
-        return self._usual[rows] * self._moment.factor
+        return float(self.upto(rows)[rows])
 
-    def _bend(self, rows: int) -> float:
-        """How far the curve is from its shape: at the nearest number of rows that was heard of often enough."""
-        known = [other for other, bends in self._bends.items() if len(bends) >= 3]
-        if not known:
-            return 1.0
-        nearest = min(known, key=lambda other: (abs(other - rows), other))
-        return median(self._bends[nearest])
+    def upto(self, most: int) -> NDArray[np.float64]:
+        """Seconds of passes over 0, 1, ... and at least `most` rows."""
+        unit = 1.0 if self._unit is None else self._unit
+        return self._curve(most) * (unit * self._moment.factor)
+
+    def _curve(self, most: int) -> NDArray[np.float64]:
+        """The shape, bent as it is at the nearest number of rows that was heard of often enough."""
+        if len(self._bent) > most:
+            return self._bent
+        if len(self._shaped) <= most:
+            self._shaped = np.array([self._shape.of(rows) for rows in range(2 * most + 1)])
+        self._bent = self._shaped
+        if self._known:
+            rows, bends = np.array(sorted(self._known.items())).T
+            nearest = np.abs(rows[:, None] - np.arange(len(self._shaped))).argmin(axis=0)
+            self._bent = self._shaped * bends[nearest]
+        return self._bent
 
 
 class Correction:

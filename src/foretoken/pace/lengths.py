@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.intp]
 
 
 class Choice(NamedTuple):
@@ -14,26 +20,23 @@ class Choice(NamedTuple):
     seconds: float
 
 
-def best(survival: Mapping[int, Sequence[float]], seconds: Callable[[int, int], float]) -> Choice:
+def best(survival: Mapping[int, _Floats], seconds: Callable[[_Ints, _Ints], _Floats]) -> Choice:
     """The lengths with the most expected tokens a second.
 
     survival: for each sequence, the probabilities that the first 1, 2, ... tokens of its draft are accepted; they never
-    rise. seconds: of a round that checks so many rows, with a longest draft of so many tokens. Tokens are added where
-    they are likeliest, over all sequences. The seconds may rise in steps, so every number of tokens is looked at, not
-    only the first at which the rate falls.
+    rise. seconds: of rounds, given the rows that each checks and its longest draft. Tokens are added where they are
+    likeliest, over all sequences. The seconds may rise in steps, so every number of tokens is looked at, not only the
+    first at which the rate falls.
     """
-    rows, longest, tokens = len(survival), 0, float(len(survival))
-    order = sorted(
-        ((-share, at, sequence) for sequence, shares in survival.items() for at, share in enumerate(shares, 1))
-    )
-    used, most, took = 0, tokens, seconds(rows, 0)
-    for added, (less, at, _) in enumerate(order, 1):
-        longest = max(longest, at)
-        tokens -= less
-        now = seconds(rows + added, longest)
-        if tokens * took > most * now:
-            used, most, took = added, tokens, now
-    lengths = dict.fromkeys(survival, 0)
-    for _, _, sequence in order[:used]:
-        lengths[sequence] += 1
-    return Choice(lengths, most, took)
+    live = len(survival)
+    shares = np.concatenate(list(survival.values()))
+    lengths = np.concatenate([np.arange(1, len(each) + 1) for each in survival.values()])
+    owners = np.repeat(np.arange(live), [len(each) for each in survival.values()])
+    order = np.lexsort((owners, lengths, -shares))
+    tokens = live + np.concatenate(([0.0], shares[order].cumsum()))  # by the number of draft tokens
+    longest = np.concatenate(([0], np.maximum.accumulate(lengths[order])))
+    took = seconds(live + np.arange(len(tokens)), longest)
+    used = int((tokens / took).argmax())
+    counts = np.bincount(owners[order[:used]], minlength=live)
+    chosen = dict(zip(survival, counts.tolist(), strict=True))
+    return Choice(chosen, float(tokens[used]), float(took[used]))

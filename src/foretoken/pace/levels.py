@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import NamedTuple
+
+import numpy as np
 
 from foretoken.pace.acceptance import Acceptance
 from foretoken.pace.cost import PassCost
@@ -66,11 +68,13 @@ class Levels:
         first = deeper[0]
         below = self.inner(at + 1, sequences)
         most = min(first.most.rows, first.most.depth)
-        survivals = [self._accepted[at + 1].survival(sequence, most) for sequence in sequences]
-        gained = [sum(each) / len(each) for each in zip(*survivals, strict=True)]
-        tokens = list(accumulate(gained, initial=1.0))  # of a pass, by the length of the draft that it checks
-        options = range(most + 1) if first.free else (most,)
-        each, count = min(((level.cost.of(together * (1 + n)) + n * below.seconds) / tokens[n], n) for n in options)
+        gained = np.mean([self._accepted[at + 1].survival(sequence, most) for sequence in sequences], axis=0)
+        tokens = 1 + np.concatenate(([0.0], gained.cumsum()))  # of a pass, by the length of the draft that it checks
+        lengths = np.arange(most + 1)
+        passes = level.cost.upto(together * (1 + most))[together * (1 + lengths)]
+        seconds = (passes + lengths * below.seconds) / tokens
+        count = int(seconds.argmin()) if first.free else most
+        each = float(seconds[count])
         if not count and first.free and self._rounds % _PROBE_ROUNDS == _PROBE_ROUNDS - 1:
             count = min(PROBE, most)
         own = Budget(count, count, first.most.width) if first.free else first.most
