@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from foretoken.api.automatic import with_draft_chosen
 from foretoken.api.checkpoint import Checkpoint, decoder_of, expect_device, find_end_tokens, read_checkpoint
 from foretoken.api.levels import Loaded, load_level, loaded_as, memory_of_copies, warn_if_inflated
 from foretoken.api.model import Model
@@ -22,7 +23,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shards import deciding_files
-from foretoken.drafters.ladder import find_levels, make_ladder, name_levels
+from foretoken.drafters.ladder import expect_known, find_levels, make_ladder, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.kernels import forked
 from foretoken.protocol.types import TARGET
@@ -44,10 +45,11 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     Raises SettingError or DraftSpecError for a wrong setting or draft, and ModelError if the checkpoint cannot be used.
     """
     chosen = LoadSettings.of(settings)
-    levels = name_levels(chosen)  # before the model is loaded: a wrong name should not cost a load
+    expect_known(chosen)  # before the model is loaded: a wrong name should not cost a load
     expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=read_config)
-    levels = find_levels(levels, folder)
+    chosen = with_draft_chosen(chosen, folder, str(model))
+    levels = find_levels(name_levels(chosen), folder)
     forked.settle()  # the load may convert weights and make copies
     config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
     files = FilesAsRead.note(deciding_files(folder).values())
@@ -80,6 +82,7 @@ def with_draft(
     """
     cache = model.settings.cache if cache is None else cache
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
+    chosen = with_draft_chosen(chosen, model.folder, model.checkpoint.name)
     levels = find_levels(name_levels(chosen), model.folder)
     checkpoint = replace(model.checkpoint, tokenizer=model.tokenizer, end_tokens=model.end_tokens)
     return _drafting(levels, checkpoint, chosen, samplers, loaded)

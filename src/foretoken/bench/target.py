@@ -22,7 +22,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import PromptError, SettingError
 from foretoken.rehearsal import honest
-from foretoken.settings.load import LoadSettings
+from foretoken.settings.load import AUTO, LoadSettings
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,8 @@ def load_target(model: str, drafts: Sequence[str], loading: LoadSettings) -> Tar
 
 def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
     """Refuse a draft that would make drafting look better than it can be, with DraftSpecError. folder: the target's."""
+    if draft == AUTO:  # lookup or the model's own copy
+        return
     for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
         if level.folder is not None:
             honest.expect_honest_draft(folder, level.folder)

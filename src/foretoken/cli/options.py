@@ -43,7 +43,7 @@ LOAD: dict[str, Any] = {
         _LOADING,
         f"What drafts: {', '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a checkpoint "
         "(folder, hub id, stdlib-1m). Options follow a colon: lookup:min_match=3. Commas make a ladder: in "
-        "mxfp4,lookup, lookup drafts for the copy.",
+        "mxfp4,lookup, lookup drafts for the copy. auto: what `foretoken recommend` found to be fastest here.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(

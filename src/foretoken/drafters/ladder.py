@@ -18,7 +18,7 @@ from foretoken.errors import DraftSpecError
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.types import TARGET
 from foretoken.settings.drafts import DraftLevel, parse_draft
-from foretoken.settings.load import LoadSettings
+from foretoken.settings.load import AUTO, LoadSettings
 
 
 def name_levels(settings: LoadSettings) -> list[Level]:
@@ -44,6 +44,13 @@ def name_levels(settings: LoadSettings) -> list[Level]:
     for level in levels:
         level.recipe.expect_rule(level, settings.rule, spec)
     return _called(levels)
+
+
+def expect_known(settings: LoadSettings) -> None:
+    """Refuse, as `name_levels` does, a wrong draft before anything is loaded. What `auto` is shows only with the
+    model."""
+    if settings.draft != AUTO:
+        name_levels(settings)
 
 
 def find_levels(levels: list[Level], folder: Path) -> list[Level]:

@@ -10,6 +10,7 @@ from foretoken.errors import SettingError, quoted
 from foretoken.settings.values import Settings, count, is_text, one_of
 
 MOST_DRAFT_TOKENS = 4096  # in a round
+AUTO = "auto"  # the draft that is chosen for the model and the machine
 _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -18,7 +19,9 @@ class LoadSettings(Settings):
     """How a model is loaded."""
 
     # What drafts: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding. Commas
-    # make a ladder: in `mxfp4,lookup`, lookup drafts for the copy.
+    # make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. With `auto`, it is the draft that
+    # `foretoken recommend` found to be fastest for this model on this machine, at pace `auto`; before that, it is
+    # `mxfp4,lookup` where the copy is there or soon made and fits into memory, else `lookup`.
     draft: str = "lookup"
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.

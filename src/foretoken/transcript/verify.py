@@ -14,7 +14,7 @@ from foretoken.common.files import FilesAsRead
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
 from foretoken.decoder.shards import deciding_files
-from foretoken.drafters.ladder import name_levels
+from foretoken.drafters.ladder import expect_known
 from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError, cut, one_line, quoted
 from foretoken.kernels import native
 from foretoken.settings.generate import GenerateSettings
@@ -56,7 +56,7 @@ def verify(
     if draft is not None:
         chosen = replace(chosen, draft=draft, num_speculative_tokens=None)
     with _blaming_the_draft(path, recorded=draft is None):
-        name_levels(chosen)  # a wrong name should not cost the reading of all files
+        expect_known(chosen)  # a wrong name should not cost the reading of all files
     generate = _blaming(path, lambda: settings_from_json(content["settings"]))
     if native.module() is None:
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")

@@ -1,0 +1,113 @@
+"""Which draft `draft="auto"` is: the one that `foretoken recommend` has measured, or else a guess."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from foretoken.common.files import read_json, write_json
+from foretoken.common.limits import memory_left
+from foretoken.common.provenance import machine, version_of
+from foretoken.copies import beside
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import DecoderConfig, read_config
+from foretoken.decoder.low_bit import size_in
+from foretoken.decoder.shapes import linear_shapes
+from foretoken.errors import InputError
+from foretoken.formats import FORMATS
+from foretoken.kernels import native
+from foretoken.settings.load import AUTO, LoadSettings
+
+log = logging.getLogger(__name__)
+
+_COPY = "mxfp4"
+_CAST = 0.2e9  # weights cast in a second, on the slowest machine that was measured
+_PATIENCE = 10.0  # seconds that casting a copy may take
+_SPARE = 2 << 30  # bytes of memory that are left free
+_KIND = "recommendation"
+
+
+@dataclass(frozen=True)
+class Recommended:
+    """A draft that was measured for a model on a machine. speedup: over plain decoding."""
+
+    draft: str
+    pace: str
+    speedup: float
+
+
+def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> LoadSettings:
+    """The settings, with a draft in place of `auto`. folder: the model's. called: as the user names the model."""
+    if settings.draft != AUTO:
+        return settings
+    config = read_config(folder)
+    found = recall(folder, config, settings)
+    if found is None:
+        chosen = Recommended(_guess(folder, config, settings), "auto", 1.0)
+        log.info("draft auto: %s (a guess; `foretoken recommend %s` measures what is fastest)", chosen.draft, called)
+    else:
+        chosen = found
+        log.info("draft auto: %s (measured here: %.2f times plain decoding)", chosen.draft, chosen.speedup)
+    # with the rejection rule the text depends on how much is drafted
+    pace = "fixed" if settings.rule == "rejection" or chosen.draft == "none" else chosen.pace
+    return replace(settings, draft=chosen.draft, pace=pace)
+
+
+def recall(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Recommended | None:
+    """What was remembered for a model on this machine with these settings. A file that cannot be read is left alone."""
+    place = _place(folder, config, settings)
+    if not place.is_file():
+        return None
+    try:
+        raw = read_json(place, "run `foretoken recommend` again")
+    except InputError as error:
+        log.warning("%s", error)
+        return None
+    kinds = {"draft": str, "pace": str, "speedup": float}
+    if not isinstance(raw, dict) or not all(isinstance(raw.get(name), kind) for name, kind in kinds.items()):
+        log.warning("%s is no recommendation; run `foretoken recommend` again", place)
+        return None
+    return Recommended(*(raw[name] for name in kinds))
+
+
+def remember(found: Recommended, folder: Path, config: DecoderConfig, settings: LoadSettings) -> Path:
+    """Keep a recommendation for this model, machine and settings; returns the file. Raises InputError where it cannot
+    be written."""
+    place = _place(folder, config, settings)
+    write_json(place, {"kind": _KIND, "model": folder.name, **_circumstances(settings), **asdict(found)})
+    return place
+
+
+def _place(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Path:
+    here = hashlib.sha256(json.dumps(_circumstances(settings), sort_keys=True).encode()).hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "foretoken" / "recommended" / f"{fingerprint(folder, config)[:16]}-{here[:16]}.json"
+
+
+def _circumstances(settings: LoadSettings) -> dict[str, Any]:
+    """What a speed depends on, beside the model."""
+    return {
+        "version": version_of("foretoken"),
+        "machine": machine(),
+        "isa": native.isa() if native.module() is not None else None,
+        **{name: getattr(settings, name) for name in ("dtype", "device", "promise", "weights", "cache", "threads")},
+    }
+
+
+def _guess(folder: Path, config: DecoderConfig, settings: LoadSettings) -> str:
+    """The draft to begin with where none was measured: a copy of the model if it is there or soon made."""
+    form = FORMATS[_COPY]
+    if settings.device != "cpu" or native.module() is None or config.low_bit is not None or not settings.cache:
+        return "lookup"
+    weights = sum(height * width for height, width in linear_shapes(config).values())
+    there = (beside.place_beside(folder, form) / "config.json").is_file()
+    left = memory_left()
+    needed = _SPARE + size_in(form, config) + weights * (4 if "float32" in (config.dtype, settings.dtype) else 2)
+    if (weights > _CAST * _PATIENCE and not there) or (left is not None and left < needed):
+        return "lookup"
+    return f"{_COPY},lookup"

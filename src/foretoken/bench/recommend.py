@@ -1,0 +1,144 @@
+"""Which draft is fastest for a model on this machine: `foretoken recommend`.
+
+Each draft that fits into memory decodes the same prompts as plain decoding does, in turn (`foretoken.bench.decode`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from foretoken.api.automatic import Recommended
+from foretoken.api.levels import memory_of_copies
+from foretoken.bench import decode
+from foretoken.bench.statistics import PLAIN
+from foretoken.common.limits import memory_left
+from foretoken.common.progress import size
+from foretoken.common.source import resolve
+from foretoken.decoder.config import DecoderConfig, read_config
+from foretoken.decoder.shards import deciding_files
+from foretoken.drafters.ladder import find_levels, name_levels
+from foretoken.settings.load import LoadSettings
+
+LOOKUP = "lookup"
+OF_COPIES = ("mxfp4", "mxfp4,lookup", "int4,lookup")
+_GAIN = 1.02  # times plain decoding: less is not worth a draft
+_ALIKE = 0.97  # of the fastest draft's speed: of drafts as fast as that, the one that takes the least memory is best
+
+
+@dataclass(frozen=True)
+class Row:
+    """One draft. speedup: times plain decoding, with its interval of 95 %. bytes: of the weights of model and draft."""
+
+    draft: str
+    tokens_per_second: float
+    speedup: float
+    interval: tuple[float, float]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a measurement found. left_out: drafts that were not measured, with the reason. made: formats of copies in
+    the best draft that were made at the load, because none lies beside the model."""
+
+    rows: Sequence[Row]
+    best: Row
+    left_out: dict[str, str] = field(default_factory=dict)
+    made: tuple[str, ...] = ()
+
+    @property
+    def recommended(self) -> Recommended:
+        """What to remember."""
+        return Recommended(self.best.draft, "fixed" if self.best.draft == PLAIN else "auto", float(self.best.speedup))
+
+
+def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, str]]:
+    """The drafts to measure, and those that are left out, each with the reason."""
+    folder = resolve(model, loading.revision, accept=read_config)
+    config, left = read_config(folder), memory_left()
+    if config.low_bit is not None:
+        return [LOOKUP], dict.fromkeys(OF_COPIES, f"the model itself is in {config.low_bit.label}")
+    of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
+    drafts, left_out, copies = [LOOKUP], {}, {}
+    for draft in OF_COPIES:
+        copies[draft.split(",")[0]] = _copy_bytes(draft, folder, config)
+        needed = of_model + sum(copies.values())  # the copies of all drafts are in memory at once
+        if left is not None and needed > left:
+            del copies[draft.split(",")[0]]
+            left_out[draft] = f"with the model and the other copies it needs {size(needed)}, and {size(left)} are free"
+        else:
+            drafts.append(draft)
+    return drafts, left_out
+
+
+def _copy_bytes(draft: str, folder: Path, config: DecoderConfig) -> int:
+    return memory_of_copies(find_levels(name_levels(LoadSettings(draft=draft)), folder), config)
+
+
+def measure(asked: decode.Asked, progress: decode.Progress | None = None) -> tuple[Found, dict[str, Any]]:
+    """Measure what `asked.drafts` names, at pace `auto`; returns what was found, and the record of the measurement."""
+    record, _ = decode.measure(replace(asked, loading=replace(asked.loading, pace="auto")), progress=progress)
+    return judged(record), record
+
+
+def judged(record: dict[str, Any]) -> Found:
+    """What a record of decoding recommends. Only drafts that gave plain decoding's tokens count."""
+    of_levels = {level["level"]: level["bytes"] for level in record["levels"]}
+    rows = [
+        Row(
+            run["draft"],
+            run["tokens_per_second"],
+            run["speedup_of_total"],
+            tuple(run["speedup_interval"]),
+            record["model_bytes"] + sum(of_levels.get(name, 0) for name in run["draft"].split(",")),
+        )
+        for run in record["runs"]
+        if run["identical"]
+    ]
+    best = best_of(rows)
+    made = tuple(
+        level["format"]
+        for level in record["levels"]
+        if level["level"] in best.draft.split(",") and level["format"] and not level["from_copy"]
+    )
+    return Found(rows, best, made=made)
+
+
+def best_of(rows: Iterable[Row]) -> Row:
+    """The row to recommend: the fastest, but of those that are about as fast the smallest, and plain decoding where no
+    draft gains."""
+    rows = list(rows)
+    plain = next(row for row in rows if row.draft == PLAIN)
+    fastest = max(rows, key=lambda row: row.speedup)
+    if fastest.speedup < _GAIN:
+        return plain
+    return min((row for row in rows if row.speedup >= _ALIKE * fastest.speedup), key=lambda row: row.bytes)
+
+
+def lines(model: str, found: Found) -> list[str]:
+    """A table for people, and what to type."""
+    wide = max(len(row.draft) for row in found.rows)
+    table = [f"{'draft':<{wide}}  tokens/s  times plain  (95 %)          memory"]
+    for row in found.rows:
+        low, high = row.interval
+        between = "" if row.draft == PLAIN else f"({low:.2f} to {high:.2f})"
+        mark = "  <- best" if row is found.best else ""
+        table.append(
+            f"{row.draft:<{wide}}  {row.tokens_per_second:8.1f}  {row.speedup:11.2f}  {between:<14}  "
+            f"{size(row.bytes):>8}{mark}"
+        )
+    table += [f"{draft}: not measured, {why}" for draft, why in found.left_out.items()]
+    if found.best.draft == PLAIN:
+        return [*table, "", f"Plain decoding is best here: --draft {PLAIN}"]
+    draft = found.best.draft
+    keeping = []
+    if Path(model).is_dir():  # beside an embedded model, or one in the hub's cache, nothing should be written
+        keeping = [
+            f"So that the copy is not made at each load: foretoken quantize {quote(model)} --format {format}"
+            for format in found.made
+        ]
+    return [*table, "", f"Use: foretoken generate --model {quote(model)} --draft {draft} --pace auto", *keeping]

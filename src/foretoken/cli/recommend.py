@@ -1,0 +1,66 @@
+"""`foretoken recommend`: which draft to use for a model on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretoken.cli import options
+from foretoken.cli.common import say, saying
+from foretoken.cli.progress import bar
+from foretoken.common.files import expect_new, write_json
+from foretoken.errors import InputError
+from foretoken.settings.load import LoadSettings
+
+
+@options.with_settings(without=("draft", "num_speculative_tokens", "rule", "cache", "pace"), generating=False)
+def recommend(
+    loading: LoadSettings,
+    model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",
+    prompts: options.Prompts = "heldout-20",
+    num_prompts: Annotated[int, typer.Option(help="How many of them.", min=1)] = 6,
+    max_new_tokens: Annotated[int, typer.Option(help="The most new tokens for each prompt.", min=2)] = 64,
+    temperature: Annotated[float, typer.Option(help="0: greedily.", min=0.0)] = 0.0,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is generated with each draft.", min=1)] = 1,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the record of the measurement to a file.")
+    ] = None,
+) -> None:
+    """Measure which draft is fastest for a model on this machine, and remember it.
+
+    It generates a few prompts plainly and with each draft that fits into memory, in turn. It prints a table, and the
+    command to use. From then on, `--draft auto` uses the recommended draft for this model on this machine. The best
+    draft depends on the text: give prompts of your own with --prompts. It takes all cores: close other programs. Exit
+    code 1 if a token differs from plain decoding.
+    """
+    if json_file is not None:
+        expect_new(json_file)
+
+    from foretoken.api.automatic import remember
+    from foretoken.bench import decode
+    from foretoken.bench import recommend as bench
+    from foretoken.common.source import resolve
+    from foretoken.decoder.config import read_config
+
+    decode.Asked(model, [], prompts, num_prompts, max_new_tokens, repeats, loading, [temperature])  # refuses at once
+    drafts, left_out = bench.candidates(model, loading)
+    asked = decode.Asked(model, drafts, prompts, num_prompts, max_new_tokens, repeats, loading, [temperature])
+    with saying(), bar(is_kept=True) as progress:
+        found, record = bench.measure(asked, progress)
+    found = replace(found, left_out=left_out)
+    if json_file is not None:
+        write_json(json_file, record)
+        say(f"record: {json_file}")
+    print("\n".join(bench.lines(model, found)))
+    folder = resolve(model, loading.revision, accept=read_config)
+    try:
+        place = remember(found.recommended, folder, read_config(folder), loading)
+        print('--draft auto (draft="auto" in Python) uses it from now on, for this model on this machine.')
+        say(f"remembered in {place}")
+    except InputError as error:
+        say(f"it cannot be remembered: {error}")
+    if not all(run["identical"] for run in record["runs"]):
+        raise typer.Exit(1)

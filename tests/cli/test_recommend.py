@@ -1,0 +1,143 @@
+"""`foretoken recommend`, and the draft `auto` that it chooses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from foretoken.api import automatic
+from foretoken.api.automatic import Recommended
+from foretoken.api.build import load
+from foretoken.bench import recommend
+from foretoken.bench.recommend import Found, Row, best_of
+from foretoken.common.source import resolve
+from foretoken.decoder.config import read_config
+from foretoken.settings.load import LoadSettings
+from tests.cli.conftest import Cli
+
+SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6)
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where recommendations are kept, empty at first."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "foretoken" / "recommended"
+
+
+def remembered(draft: str, *, pace: str = "auto") -> Path:
+    folder = resolve("stdlib-1m")
+    return automatic.remember(Recommended(draft, pace, 1.5), folder, read_config(folder), LoadSettings())
+
+
+def test_what_is_fastest_is_said_remembered_and_used(cli: Cli, tmp_path: Path, memory: Path) -> None:
+    done = cli("recommend", *SMALL, "--json", tmp_path / "record.json")
+    assert done.code == 0, done.err
+    lines = done.out.splitlines()
+    drafts = {line.split()[0] for line in lines[1:6]}
+    assert drafts == {"none", "lookup", "mxfp4", "mxfp4,lookup", "int4,lookup"}
+    (kept,) = memory.iterdir()
+    best = json.loads(kept.read_text())
+    assert best["draft"] in drafts
+    said = "Plain decoding is best here: --draft none"
+    if best["draft"] != "none":
+        said = f"Use: foretoken generate --model stdlib-1m --draft {best['draft']} --pace auto"
+    assert said in lines
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert {run["draft"] for run in record["runs"]} == drafts
+    assert load("stdlib-1m", draft="auto").draft == best["draft"]
+    again = cli("recommend", *SMALL, "--json", tmp_path / "record.json")
+    assert again.code == 2
+    assert "is there already" in again.err
+
+
+def test_the_remembered_draft_is_used_and_gives_the_same_text(cli: Cli) -> None:
+    remembered("mxfp4,lookup:tokens=3")
+    done = cli("generate", "-m", "stdlib-1m", "--draft", "auto", "-n", 20, "def add(")
+    assert "-- draft auto: mxfp4,lookup:tokens=3 (measured here: 1.50 times plain decoding)" in done.err
+    assert done.out == cli("generate", "-m", "stdlib-1m", "--draft", "none", "-n", 20, "def add(").out
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"draft": 3, "pace": "auto", "speedup": 1.5}', "\0"])
+def test_what_is_remembered_no_more_is_measured_again(content: str, caplog: pytest.LogCaptureFixture) -> None:
+    remembered("none").write_text(content)
+    assert load("stdlib-1m", draft="auto").draft in ("lookup", "mxfp4,lookup")
+    assert "run `foretoken recommend` again" in caplog.text
+
+
+def test_a_recommendation_is_for_the_settings_that_were_measured() -> None:
+    remembered("none", pace="fixed")
+    assert load("stdlib-1m", draft="auto").settings.pace == "fixed"
+    other = load("stdlib-1m", draft="auto", dtype="float32")
+    assert other.draft != "none"
+    assert other.settings.pace == "auto"
+    assert load("stdlib-1m", draft="auto", rule="rejection").settings.pace == "fixed"
+
+
+def test_where_no_copy_fits_lookup_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "memory_left", lambda: 1 << 30)
+    assert load("stdlib-1m", draft="auto").draft == "lookup"
+    monkeypatch.setattr(recommend, "memory_left", lambda: 1 << 20)
+    drafts, left_out = recommend.candidates("stdlib-1m", LoadSettings())
+    assert drafts == ["lookup"]
+    assert set(left_out) == set(recommend.OF_COPIES)
+    assert "1.0 MB are free" in left_out["mxfp4"]
+
+
+def test_a_place_that_cannot_be_written_is_said(cli: Cli, memory: Path) -> None:
+    memory.parent.write_text("a file where a folder should be")
+    done = cli("recommend", *SMALL)
+    assert done.code == 0
+    assert "-- it cannot be remembered: " in done.err
+    assert "uses it from now on" not in done.out
+
+
+def row(draft: str, speedup: float, size: int = 10) -> Row:
+    return Row(draft, 10 * speedup, speedup, (speedup, speedup), size)
+
+
+@pytest.mark.parametrize(
+    ("rows", "best"),
+    [
+        ((row("none", 1), row("lookup", 1.01)), "none"),
+        ((row("none", 1), row("lookup", 1.5), row("mxfp4", 1.52, 12)), "lookup"),
+        ((row("none", 1), row("lookup", 1.5), row("mxfp4", 1.7, 12)), "mxfp4"),
+        ((row("none", 1), row("lookup", 0.4)), "none"),
+    ],
+)
+def test_the_fastest_is_best_if_it_gains_and_among_equals_the_smallest(rows: tuple[Row, ...], best: str) -> None:
+    assert best_of(rows).draft == best
+
+
+def test_what_was_left_out_is_said_and_plain_decoding_recommended_where_it_is_best() -> None:
+    plain = row("none", 1)
+    said = recommend.lines("a folder", Found([plain, row("lookup", 0.9)], plain, {"mxfp4": "too large"}))
+    assert said[-1] == "Plain decoding is best here: --draft none"
+    assert "mxfp4: not measured, too large" in said
+    fast = row("lookup", 2)
+    said = recommend.lines("a folder", Found([plain, fast], fast, made=("int4-g64",)))
+    assert said[-1] == "Use: foretoken generate --model 'a folder' --draft lookup --pace auto"
+
+
+def test_a_copy_that_was_made_can_be_kept(tmp_path: Path) -> None:
+    plain, fast = row("none", 1), row("mxfp4", 2)
+    said = recommend.lines(str(tmp_path), Found([plain, fast], fast, made=("mxfp4",)))
+    assert said[-1] == f"So that the copy is not made at each load: foretoken quantize {tmp_path} --format mxfp4"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--num-prompts", 0), "num-prompts"),
+        (("--prompts", "heldout-21"), "there is no suite 'heldout-21'"),
+        (("--max-new-tokens", 5000), "the model has room for"),
+        (("--json", "/dev/null/file.json"), "/dev/null/file.json cannot hold the record (Not a directory)"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_in_one_line(cli: Cli, options: tuple[object, ...], said: str) -> None:
+    done = cli("recommend", "stdlib-1m", *options)
+    assert done.code == 2
+    assert said in done.err
+    assert [line for line in done.err.splitlines() if line.startswith("foretoken: ")][0:] == done.err.splitlines()
