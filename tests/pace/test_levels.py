@@ -52,6 +52,20 @@ def test_the_level_below_drafts_as_much_as_its_tokens_are_worth(likely: float, l
     assert found.seconds == pytest.approx(alone) if likely == 0 else found.seconds < 0.8 * alone
 
 
+def test_a_level_that_seldom_proposes_anything_costs_only_what_it_proposes() -> None:
+    """Lookup often finds nothing. If what it finds is right, it may draft much."""
+    levels, chance = Levels(ladder()), random.Random(3)
+    for _ in range(600):
+        allowed = (9, levels.inner(0, [0]).below[0].rows)
+        made, works = 0, []
+        while made < allowed[0]:
+            most = min(allowed[1], allowed[0] - made - 1) if chance.random() < 0.1 else 0
+            works.append(Work("mxfp4", 1 + most, float(made), COPY.of(1 + most), most + 1, most, most, passes=1))
+            made += most + 1
+        levels.heard({0: works}, {0: allowed})
+    assert levels.inner(0, [0]).below[0].rows >= 8
+
+
 def test_a_length_that_a_user_named_stays() -> None:
     for likely in (0.0, 0.95):
         assert taught(Levels(ladder(free=False)), likely).inner(0, [0]).below == (Budget(3, 3),)

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretoken.pace.acceptance import Acceptance
+from foretoken.pace.acceptance import Acceptance, Counts
 from foretoken.pace.cost import PassCost
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Budget
 
+_PROPOSED = 0.99  # of the tokens that a level with a decoder may draft, before anything is known
 PROBE = 2  # draft tokens of a draft that is made to learn
 _PROBE_ROUNDS = 64  # a level that drafts nothing for the one above drafts once in so many rounds
 
@@ -45,18 +46,21 @@ class Levels:
 
     levels: Sequence[Paced]
     _accepted: list[Acceptance] = field(init=False)  # of the drafts of each level, by the level above it
+    _proposed: list[Counts] = field(init=False)  # of the tokens that each level might draft for the level above it
     _rounds: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         # within a round the kind of place changes, so drafts for the levels between are not told apart
-        self._accepted = [Acceptance((level.expected[len(level.expected) // 2],)) for level in self.levels]
+        self._accepted = [Acceptance((_middle(level.expected),)) for level in self.levels]
+
+        self._proposed = [Counts(half_life=512) for _ in self.levels]
 
     def inner(self, at: int, sequences: Sequence[int]) -> Inner:
         """How level `at` drafts fastest for some sequences at once, which share its passes.
 
-        For a level with a decoder, the length of the drafts below it is the one with the fewest seconds for each
-        token: those of a pass with the draft of the level below, divided by the tokens that the pass is expected to
-        give.
+        For a level with a decoder, the length that is allowed to the drafts below it is the one with the fewest
+        seconds for each token: those of a pass with the draft of the level below, divided by the tokens that the pass
+        is expected to give. A level that often proposes less than it may, as lookup does, costs less than it may.
         """
         level, deeper = self.levels[at], self.levels[at + 1 :]
         nothing = tuple(Budget(0, 0) for _ in deeper)
@@ -70,9 +74,12 @@ class Levels:
         most = min(first.most.rows, first.most.depth)
         gained = np.mean([self._accepted[at + 1].survival(sequence, most) for sequence in sequences], axis=0)
         tokens = 1 + np.concatenate(([0.0], gained.cumsum()))  # of a pass, by the length of the draft that it checks
-        lengths = np.arange(most + 1)
-        passes = level.cost.upto(together * (1 + most))[together * (1 + lengths)]
-        seconds = (passes + lengths * below.seconds) / tokens
+        rows = together * np.arange(1, most + 2)
+        steps = np.diff(level.cost.upto(int(rows[-1]))[rows]) + below.seconds  # that each draft token adds
+        likely = _PROPOSED if first.cost else _middle(first.expected)
+        proposed = self._proposed[at + 1].chances(most, likely).cumprod()
+        seconds = level.cost.of(together) + np.concatenate(([0.0], (proposed * steps).cumsum()))
+        seconds /= tokens
         count = int(seconds.argmin()) if first.free else most
         each = float(seconds[count])
         if not count and first.free and self._rounds % _PROBE_ROUNDS == _PROBE_ROUNDS - 1:
@@ -103,8 +110,14 @@ class Levels:
         for work in works:
             if work.draft_tokens:  # otherwise the pass only read tokens that the level lacked
                 most = min(allowed[at + 1], left - 1)  # the last token is the level's own
-                self._accepted[at + 1].heard(sequence, max(most, work.checked_tokens), work.accepted_tokens)
+                most = max(most, work.checked_tokens)
+                self._accepted[at + 1].heard(sequence, most, work.accepted_tokens)
+                self._proposed[at + 1].heard(most, work.checked_tokens)
                 left -= work.draft_tokens
+
+
+def _middle(expected: Sequence[float]) -> float:
+    return expected[len(expected) // 2]
 
 
 def _hear_passes(cost: PassCost, works: Sequence[Work]) -> None:
