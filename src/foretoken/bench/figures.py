@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.bench import records
-from foretoken.bench.pages import how_sure, many, markdown, times
+from foretoken.bench.pages import many, markdown, times
 from foretoken.bench.runs import KIND
 from foretoken.bench.side_by_side.picture import draw
 from foretoken.bench.side_by_side.tables import table as peers
-from foretoken.bench.statistics import PLAIN
+from foretoken.bench.statistics import FEWEST, PLAIN
 
 NOTHING = "No record is there yet."
 
@@ -47,19 +47,23 @@ def table(folder: Path, beside: str) -> list[str]:
     head = ["model", "draft"]
     for temperature in temperatures:
         head += ["greedy" if temperature == 0 else f"temperature {temperature:g}", "with prompts"]
-    machine, sure = found[0][1]["machine"], {how_sure(run["prompts"]) for _, record in found for run in record["runs"]}
+    machine, counts = found[0][1]["machine"], {run["prompts"] for _, record in found for run in record["runs"]}
     often = " or ".join(sorted({many(record["repeats"], "repeat") for _, record in found}))
     commits = {str(record["commit"]) for _, record in found}
     promises = {run["promise"] for _, record in found for run in record["runs"]}
     return [
         *markdown(head, rows),
         "",
-        "The rows of plain decoding have tokens a second. A draft's figure is its speed divided by that of plain "
-        f"decoding: the median over prompts, in brackets how sure it is ({' or '.join(sorted(sure))}). *With prompts* "
-        "is the same ratio for the total time of all prompts, the time to read them included. "
+        "The rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
+        f"the draft is: the median over prompts, and in brackets {' or '.join(_interval(count) for count in counts)}. "
+        "*With prompts* compares total times: reading the prompts and generating, summed over all prompts. "
         f"{often}, measured in turn on {machine.get('processor')}, {machine.get('threads')} threads, "
         f"commit {', '.join(sorted(commits))}; promise {', '.join(sorted(promises))}.",
     ]
+
+
+def _interval(prompts: int) -> str:
+    return "its 95 % interval" if prompts >= FEWEST else f"the lowest and the highest of {prompts} prompts"
 
 
 def beside_others(folder: Path, beside: str) -> list[str]:

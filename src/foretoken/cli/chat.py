@@ -49,7 +49,7 @@ def chat(
         Path | None,
         typer.Option(
             help="At the end, write a record of the last reply that was not interrupted, for `foretoken verify` to "
-            "prove again. Replaces a record, no other file."
+            "prove again. An existing file is replaced only if it is a record."
         ),
     ] = None,
     stats: Annotated[
@@ -62,12 +62,13 @@ def chat(
         bool, typer.Option("--json", help="Print one JSON object for each reply, on a line of its own.")
     ] = False,
 ) -> None:
-    """Converse with a model: a line is a message, the reply streams to standard output.
+    """Converse with a model. Each line is a message. The replies stream to standard output.
 
     The model keeps what it has read, so each turn reads only what is new. Ctrl-C ends a reply, and the conversation
     goes on; Ctrl-D, exit or /exit ends the conversation; /help lists the commands. Lines that are pasted together are
-    one message, and a backslash at the end of a line continues it. Lines may come from a pipe or a file: then each is a
-    message or a command, only replies go to standard output, and Ctrl-C ends the command.
+    one message, and a backslash at the end of a line continues it. Lines can also come from a pipe or a
+    file. Then each line is a message or a command of the conversation, standard output has nothing but replies, and
+    Ctrl-C ends the program.
     """
     generating = replace(generating, audit=audit, hash_logits=record is not None)
     if audit:

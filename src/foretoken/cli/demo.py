@@ -23,7 +23,7 @@ PROMPT = '''class Stack:
 
 
 def demo() -> None:
-    """Complete a few lines of Python with the embedded model: with drafting, plainly, and compare."""
+    """Complete a few lines of Python with the embedded model, with drafting and without, and compare the two."""
     from foretoken.cli.show import summary
 
     completions = []

@@ -12,7 +12,10 @@ import typer
 def doctor(
     model: Annotated[
         str | None,
-        typer.Option(help="Look at this model too: a folder, a hub id or an embedded one.", show_default="usual sizes"),
+        typer.Option(
+            help="Look at this model too: a folder, a hub id or an embedded one.",
+            show_default="none; the table has models of usual sizes",
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the speeds of memory and disk.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -59,12 +59,16 @@ def generate(
     record: Annotated[
         Path | None,
         typer.Option(
-            help="Write a record to this file, for `foretoken verify` to prove again. Replaces a record, no other file."
+            help="Write a record to this file, for `foretoken verify` to prove again. "
+            "An existing file is replaced only if it is a record."
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw where the time went into this file, .png or .svg. Replaces a picture, no other file."),
+        typer.Option(
+            help="Write a picture of where the time went to this file, .png or .svg. "
+            "An existing file is replaced only if it is a picture."
+        ),
     ] = None,
     stats: Annotated[
         bool,

@@ -58,8 +58,8 @@ LOAD: dict[str, Any] = {
     "pace": _option(
         str,
         _LOADING,
-        "How many tokens are drafted in a round. fixed: always as many. auto: as many as pay, which is learned while "
-        "generating. The output is the same.",
+        "How many tokens are drafted in a round. fixed: the same number in every round. auto: the number that is "
+        "fastest, which is learned while generating. The output is the same.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
@@ -140,7 +140,7 @@ GENERATE: dict[str, Any] = {
         int | None,
         "Options",
         "Print each token's log probability, and those of this many of the likeliest tokens.",
-        show_default="not told",
+        show_default="neither",
     ),
 }
 

@@ -31,7 +31,7 @@ def quantize(
     out: Annotated[
         Path | None,
         typer.Argument(
-            help="The copy's folder. Left out, it is MODEL-FORMAT beside a model's folder, where a draft finds it.",
+            help="The copy's folder. If not given: MODEL-FORMAT beside the model's folder, where --draft finds it.",
             show_default="MODEL-FORMAT",
         ),
     ] = None,
@@ -42,8 +42,8 @@ def quantize(
     quantizer: Annotated[
         str,
         typer.Option(
-            help="direct only rounds. hqq also searches for better zero points (int4, int3 and int2 only), which is "
-            "slower."
+            help="direct: only round the weights. hqq (int4, int3 and int2 only): also search for better zero "
+            "points, which is slower."
         ),
     ] = "direct",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
@@ -55,11 +55,11 @@ def quantize(
         typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
     ] = None,
 ) -> None:
-    """Write a copy of a model with its linear layers and its head in a low-bit format: a checkpoint that can be the
-    model, or draft for the one that it was made of.
+    """Write a low-bit copy of a model, in which linear layers and the head have 2 to 8 bits a weight.
 
-    If the copy lies beside the model's folder, a draft named after the format uses it: `--draft int4` reads
-    MODEL-int4-g64 instead of rounding the weights at every load.
+    The copy is a checkpoint. It can draft for the original model, or be used alone: `--model` takes its folder. If it
+    lies beside the original's folder, a draft named after the format uses it: `--draft int4` reads MODEL-int4-g64
+    instead of rounding the weights each time the model is loaded.
     """
     chosen = format_of(format, group)
     expect_threads(threads)

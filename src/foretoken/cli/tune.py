@@ -15,7 +15,7 @@ from foretoken.common.files import expect_new, write_json
 from foretoken.common.pictures import expect_drawable
 from foretoken.settings.load import LoadSettings
 
-tune = typer.Typer(help="Find the options of a draft that are fastest for a model here.", no_args_is_help=True)
+tune = typer.Typer(help="Find the fastest options of a draft for a model on this machine.", no_args_is_help=True)
 
 
 @options.with_settings(without=("draft", "num_speculative_tokens", "rule", "cache"), generating=False)
@@ -58,8 +58,8 @@ def fractal(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the record to a file.")] = None,
     plot: options.Plot = None,
 ) -> None:
-    """Find the fractal draft that is fastest for a model here, and whether a chain of its low-bit copy, or lookup, is
-    faster.
+    """Find the fastest fractal draft for a model on this machine, and compare it with two simpler drafts: the model's
+    low-bit copy, and lookup.
 
     It runs drafts on prompts to learn how many tokens are accepted, and measures passes to learn what they cost. From
     both it predicts speeds. It adds fractal layers one at a time, each time the one with the best prediction. Then it

@@ -29,8 +29,9 @@ def verify(
 ) -> None:
     """Generate a record again on this machine, and compare tokens and logits, bit for bit.
 
-    Needs the same model, the same engine (native or PyTorch) and, with the native engine, the same architecture. If one
-    of these differs, it says which, with exit code 2. If the output differs, it says where, with exit code 1.
+    Needs the same model, the same engine (native or PyTorch) and, with the native engine, the same processor
+    architecture (such as x86-64). If one of these differs, it says which, with exit code 2. If the output differs, it
+    says where, with exit code 1.
     """
     from foretoken.transcript import verify as transcript
 
