@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from foretoken.drafters.chain_recipe import RECIPE
+from foretoken.drafters.lookup import RECIPE as LOOKUP
+from foretoken.drafters.recipe import Expected, Level
+from foretoken.drafters.table import CHAIN
+from foretoken.formats import format_of
 from foretoken.pace.auto import AutoPace
 from foretoken.pace.cost import ASSUMED, Moment, PassCost
 from foretoken.pace.lengths import best
@@ -18,9 +24,10 @@ from foretoken.protocol.types import Budget
 
 MOST = 24
 LENGTHS = (0, 1, 2, 3, 4, 5, 6, 8, 11, 13, 15, 20, MOST)  # the fixed ones that are tried
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2, 3)
 CURVE = Price({1: 64.0, 16: 72.0, 17: 100.0, 32: 130.0})  # milliseconds of a check, with a step
 MEASURED = Price({rows: CURVE.of(rows) for rows in (1, 8, 16, 24, 32)})  # as at a start
+MEASURED_COPY = Price({1: 19.0, 8: 27.0, 16: 45.0, 32: 80.0})
 World = Callable[[int], float]  # the probability of a draft token, by how many tokens there are
 
 
@@ -62,6 +69,10 @@ def fixed(rate: World, draft: float, tokens: int) -> dict[int, float]:
     }
 
 
+GUESS = Expected((0.7,))
+COPY = RECIPE.expected(Level("int4", CHAIN, {}, 5, format=format_of("int4"), is_copy=True))
+
+
 def paced(rate: World, draft: float, tokens: int) -> float:
     spent = 0.0
     for seed in SEEDS:
@@ -77,6 +88,22 @@ def paced(rate: World, draft: float, tokens: int) -> float:
 def test_a_text_of_one_kind_is_drafted_nearly_as_well_as_by_the_best_fixed_length(likely: float, draft: float) -> None:
     trials = fixed(lambda made: likely, draft, 2000)
     assert paced(lambda made: likely, draft, 2000) < min(trials.values()) / 0.95
+
+
+@pytest.mark.parametrize("expected", [COPY, pytest.param(GUESS, marks=pytest.mark.xfail(strict=True))])
+def test_a_copy_whose_first_draft_is_slow_and_refused_is_not_given_up(expected: Expected) -> None:
+    moment = Moment()
+    copy = Paced("copy", Budget(MOST, MOST), True, expected.shares, PassCost(MEASURED_COPY, moment), expected.weight)
+    lookup = Paced("lookup", Budget(MOST, MOST), True, LOOKUP.usual)
+    pace = AutoPace([copy, lookup], PassCost(MEASURED, moment))
+    count = pace.choose([0])[0][0].rows
+    assert count
+    works = tuple(Work("copy", 1, at, 0.020, 1, passes=1, cost={}) for at in range(count))
+    work = (replace(works[0], seconds=0.045), *works[1:])  # the first pass touches the weights for the first time
+    seconds = sum(each.seconds for each in work)
+    record = RoundRecord(0, {0: count}, {0: 0}, {0: 1}, seconds, 0.068, work={0: work}, allowed={0: (count, 0)})
+    pace.heard(record)
+    assert pace.choose([0])[0][0].rows > 1
 
 
 def test_a_text_whose_kind_changes_is_drafted_better_than_by_any_fixed_length() -> None:

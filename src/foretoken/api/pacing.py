@@ -47,7 +47,8 @@ def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, De
         price = prices.get(level.called)
         cost = PassCost(price or ASSUMED_OF_COPIES, moment) if level.has_decoder else None
         most = Budget(_FARTHEST, _FARTHEST) if its else budget
-        paced.append(Paced(level.called, most, its, level.recipe.expected, cost))
+        shares, weight = level.recipe.expected(level)
+        paced.append(Paced(level.called, most, its, shares, cost, weight))
     return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
 
 

@@ -78,7 +78,7 @@ class LookupRecipe(Recipe):
     """A chain that costs nothing."""
 
     paced = True
-    expected = (0.02, 0.4, 0.6, 0.75, 0.85)
+    usual = (0.02, 0.4, 0.6, 0.75, 0.85)
 
     def make(self, level: Level, context: Context) -> LookupDrafter:
         """Make the drafter."""

@@ -104,13 +104,21 @@ class Context:
         return self.samplers.independent if self.independent else self.samplers.target
 
 
+class Expected(NamedTuple):
+    """The share of a level's tokens that is accepted before anything is known, for each kind of place in the text
+    (`foretoken.api.pacing`), and how many tokens that opinion is worth."""
+
+    shares: tuple[float, ...]
+    weight: float = 3.0
+
+
 class Recipe:
     """One kind of draft. The defaults suit most: a chain of tokens, without a decoder, that nothing speeds up."""
 
     has_decoder = False
     paced = False  # whether its drafts may be of any length, from round to round
     # the share of its tokens that is accepted before anything is known, by the kind of place (`foretoken.api.pacing`)
-    expected: tuple[float, ...] = (0.7, 0.7, 0.75, 0.8, 0.9)
+    usual: tuple[float, ...] = (0.7, 0.7, 0.75, 0.8, 0.9)
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for a name with these options. Raises DraftSpecError for options that contradict each other."""
@@ -123,6 +131,10 @@ class Recipe:
     def budget(self, level: Level) -> Budget:
         """The most that a level of this kind drafts in a round."""
         return Budget(level.tokens, level.tokens)
+
+    def expected(self, level: Level) -> Expected:
+        """How many of the level's tokens are accepted before anything is known."""
+        return Expected(self.usual)
 
     def make(self, level: Level, context: Context) -> Drafter:
         """Make the drafter."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _Floats = NDArray[np.float64]
-_PRIOR_WEIGHT = 3.0  # how many tokens the opinion is worth that a pace begins with
+UNSURE = 3.0  # how many tokens an opinion is worth that has little behind it
 _POOLED = 6.0  # drafts that the average over all positions is worth at one position
 _STEPS = (0.03, 0.3)  # how far a tendency moves with a token that was not foreseen at all, in logits
 _FADE = 0.95  # of the likelihood of earlier tokens, with each token
@@ -20,10 +20,12 @@ _CERTAIN, _NEVER = 0.995, 1e-9  # no token is taken to be likelier or less likel
 class Counts:
     """Drafts by position: how many reached it, and how many were accepted there. Older drafts count less.
 
-    half_life: after so many drafts, a draft counts half.
+    half_life: after so many drafts, a draft counts half. weight: how many tokens the opinion is worth that one has
+    before any draft was heard of.
     """
 
-    def __init__(self, half_life: float) -> None:
+    def __init__(self, half_life: float, weight: float = UNSURE) -> None:
+        self._weight = weight
         self._decay = 0.5 ** (1 / half_life)
         self._seen = np.zeros((2, 0))  # accepted and reached, by position
 
@@ -40,7 +42,7 @@ class Counts:
         """For each of `most` positions: the probability that a token there is accepted if those before it are. prior:
         before anything was heard."""
         accepted, reached = self._seen.sum(axis=1)
-        pooled = float(accepted + _PRIOR_WEIGHT * prior) / float(reached + _PRIOR_WEIGHT)
+        pooled = float(accepted + self._weight * prior) / float(reached + self._weight)
         found = np.full(most, pooled)
         accepted, reached = self._seen[:, :most]
         found[: len(reached)] = (accepted + _POOLED * pooled) / (reached + _POOLED)
@@ -77,13 +79,14 @@ class Tendency:
 class Acceptance:
     """Learns how likely a token is at its position of a draft, apart for each kind of place in the text.
 
-    expected: the probability of a token before anything was drafted, for each kind. Kinds are numbers from 0 up. What
-    is learned of all sequences together is shifted for each sequence by its own tendency.
+    expected: the probability of a token before anything was drafted, for each kind. Kinds are numbers from 0 up.
+    weight: how many tokens that opinion is worth. What is learned of all sequences together is shifted for each
+    sequence by its own tendency.
     """
 
-    def __init__(self, expected: tuple[float, ...]) -> None:
+    def __init__(self, expected: tuple[float, ...], weight: float = UNSURE) -> None:
         self._expected = expected
-        self._counts = [Counts(half_life=512) for _ in expected]
+        self._counts = [Counts(512, weight) for _ in expected]
         self._own: dict[int, Tendency] = {}
 
     def heard(self, sequence: int, asked: int, accepted: int, kind: int = 0) -> None:

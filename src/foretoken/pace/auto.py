@@ -65,7 +65,9 @@ class AutoPace:
         self._kinds: dict[int, int] = {}  # of the places where the drafts of this round begin
         free = [level.free for level in levels]
         self._starts = {
-            at: _Start(Acceptance(level.expected)) for at, level in enumerate(levels) if not at or all(free[: at + 1])
+            at: _Start(Acceptance(level.expected, level.weight))
+            for at, level in enumerate(levels)
+            if not at or all(free[: at + 1])
         }
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far

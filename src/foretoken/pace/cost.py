@@ -14,8 +14,11 @@ from foretoken.prices.price import Price
 # reading of the weights
 ASSUMED = Price({1: 1.0, 8: 1.06, 16: 1.15, 24: 1.6, 32: 2.1, 64: 4.2})
 ASSUMED_OF_COPIES = Price({1: 1.0, 4: 1.05, 8: 1.35, 16: 2.2, 32: 4.2, 64: 8.2})  # the same for 4-bit weights
-_LAST, _OFTEN = 9, 3  # passes of one number of rows that are remembered, and that say something
-_MOMENT = 15  # passes that say how fast the machine is at the moment
+_LAST, _SURE = 25, 5  # passes of one number of rows that are remembered, and how many of them outweigh the shape
+_STALE = 256  # passes after which what was learned of one number of rows is forgotten, if none of them had it
+# Passes that say how fast the machine is at the moment. They are fewer than what bends the curve: when the machine gets
+# slower, the factor is to follow, and not the form of the curve.
+_MOMENT = 7
 _SLOWLY = 0.05  # how far the unit follows each pass
 
 
@@ -39,7 +42,8 @@ class Moment:
 class PassCost:
     """Seconds of a pass by its rows: a curve, times the machine's speed at the moment.
 
-    shape: the curve, measured or assumed. Its unit is learned, and slowly its form. moment: shared by all decoders.
+    shape: the curve, measured or assumed. Its unit is learned, and slowly its form. It never falls: a pass over fewer
+    rows would otherwise be avoided, and what was wrong about it never found out. moment: shared by all decoders.
     """
 
     def __init__(self, shape: Price, moment: Moment) -> None:
@@ -47,7 +51,8 @@ class PassCost:
         self._moment = moment
         self._unit: float | None = None  # usual seconds in a unit of the shape
         self._bends: dict[int, deque[float]] = {}  # by rows: measured over expected
-        self._known: dict[int, float] = {}  # medians of those that were heard of often enough
+        self._passes = 0
+        self._heard: dict[int, int] = {}  # the last pass with so many rows
         self._shaped = np.zeros(0)  # the shape, by rows from 0 up
         self._bent = np.zeros(0)  # the same, bent to what was heard; empty if it must be computed again
 
@@ -64,11 +69,13 @@ class PassCost:
             return
         self._moment.heard(seconds / (self._unit * expected))
         usual = seconds / self._moment.factor
-        bends = self._bends.setdefault(rows, deque(maxlen=_LAST))
+        self._passes += 1
+        self._heard[rows] = self._passes
+        bends = self._bends.setdefault(rows, deque((1.0,) * (_SURE - 1), maxlen=_LAST))
         bends.append(usual / (self._unit * float(self._shaped[rows])))
-        if len(bends) >= _OFTEN:
-            self._known[rows] = median(bends)
-            self._bent = np.zeros(0)
+        for each in [each for each, last in self._heard.items() if self._passes - last > _STALE]:
+            del self._heard[each], self._bends[each]
+        self._bent = np.zeros(0)
         self._unit *= (usual / (self._unit * expected)) ** _SLOWLY
 
     def of(self, rows: int) -> float:
@@ -81,24 +88,28 @@ class PassCost:
         return self._curve(most) * (unit * self._moment.factor)
 
     def _curve(self, most: int) -> NDArray[np.float64]:
-        """The shape, bent as it is at the nearest number of rows that was heard of often enough."""
+        """The shape, bent as it is at the nearest number of rows that was heard of."""
         if len(self._bent) > most:
             return self._bent
         if len(self._shaped) <= most:
             self._shaped = np.array([self._shape.of(rows) for rows in range(2 * most + 1)])
         self._bent = self._shaped
-        if self._known:
-            rows, bends = np.array(sorted(self._known.items())).T
+        if self._bends:
+            rows = np.array(sorted(self._bends))
+            bends = np.array([median(self._bends[each]) for each in rows])
             nearest = np.abs(rows[:, None] - np.arange(len(self._shaped))).argmin(axis=0)
-            self._bent = self._shaped * bends[nearest]
+            self._bent = np.minimum.accumulate((self._shaped * bends[nearest])[::-1])[::-1]
         return self._bent
 
 
 class Correction:
-    """The factor between the seconds that something takes and those that were predicted: a median of the last ones."""
+    """The factor between the seconds that something takes and those that were predicted: a median of the last ones.
+
+    It begins with two predictions that were right, so that one that was wrong does not count alone.
+    """
 
     def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=_MOMENT)
+        self._last = deque((1.0, 1.0), maxlen=_MOMENT)
 
     def heard(self, predicted: float, seconds: float) -> None:
         """Note a prediction and what it came to."""
@@ -107,4 +118,4 @@ class Correction:
 
     def of(self, predicted: float) -> float:
         """The prediction, corrected."""
-        return predicted * (median(self._last) if self._last else 1.0)
+        return predicted * median(self._last)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretoken.pace.acceptance import Acceptance, Counts
+from foretoken.pace.acceptance import UNSURE, Acceptance, Counts
 from foretoken.pace.cost import PassCost
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Budget
@@ -23,14 +23,15 @@ _PROBE_ROUNDS = 64  # a level that drafts nothing for the one above drafts once 
 class Paced:
     """One level of a draft. most: its budget, with the largest length that the pace may choose. free: whether the pace
     may choose the length. expected: the share of its tokens that is accepted before anything is known, for each kind
-    of place in the text (`AutoPace`). cost: of its passes; None for a level without a decoder, which costs next to
-    nothing."""
+    of place in the text (`AutoPace`). weight: how many tokens that opinion is worth. cost: of its passes; None for a
+    level without a decoder, which costs next to nothing."""
 
     name: str
     most: Budget
     free: bool
     expected: tuple[float, ...]
     cost: PassCost | None = None
+    weight: float = UNSURE
 
 
 class Inner(NamedTuple):
@@ -51,8 +52,7 @@ class Levels:
 
     def __post_init__(self) -> None:
         # within a round the kind of place changes, so drafts for the levels between are not told apart
-        self._accepted = [Acceptance((_middle(level.expected),)) for level in self.levels]
-
+        self._accepted = [Acceptance((_middle(level.expected),), level.weight) for level in self.levels]
         self._proposed = [Counts(half_life=512) for _ in self.levels]
 
     def inner(self, at: int, sequences: Sequence[int]) -> Inner:
