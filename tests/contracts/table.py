@@ -95,7 +95,15 @@ def _model(
     )
 
 
-def _tree(stage: Stage, shape: str, *, model: Decoder = _poor, shared: bool = False) -> Drafter:
+def _tree(
+    stage: Stage,
+    shape: str,
+    inner: Drafter | None = None,
+    *,
+    model: Decoder = _poor,
+    shared: bool = False,
+    least: float = 0.0,
+) -> Drafter:
     return TreeDrafter(
         model,
         Sampler,
@@ -103,6 +111,8 @@ def _tree(stage: Stage, shape: str, *, model: Decoder = _poor, shared: bool = Fa
         vocab_size=VOCABULARY,
         shape=shape,
         sharpness=1.0,
+        least=least,
+        below=without_views(inner),
         views=stage.caches if shared else None,
     )
 
@@ -258,6 +268,17 @@ TABLE: dict[str, Entry] = {
     ),
     "int2 on a view of the int8 copy above, which is left out": Entry(
         lambda s: _above(s, "int2"), below=(_THREE, _THREE), own=Budget(0, 0)
+    ),
+    "tree, lookup": Entry(lambda s: _tree(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
+    "tree that ends where it is unsure, on a view, lookup": Entry(
+        lambda s: _tree(s, "best-first", LookupDrafter(), shared=True, least=0.3), below=(_THREE,), own=_TREE
+    ),
+    "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
+    "lookup, left out by the tree above": Entry(
+        lambda s: _tree(s, "best-first", LookupDrafter()), below=(_THREE,), own=Budget(0, 0)
+    ),
+    "model, tree, lookup": Entry(
+        lambda s: _model(s, _tree(s, "best-first", LookupDrafter(), model=_poorer)), below=(Budget(3, 3, 3), _THREE)
     ),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),

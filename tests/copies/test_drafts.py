@@ -21,6 +21,8 @@ DRAFTS = (
     "int4:group=32:inputs=bf16:tokens=9",
     "int3:group=128:own-cache,lookup",
     "mxfp4:k=3:depth=4",
+    "mxfp4:k=2,lookup",
+    "int2:k=3:own-cache:least=0.2,lookup:tokens=3",
     "int2:k=2:depth=3:shape=rerank:own-cache",
     "int4,mxfp4,int2,lookup:tokens=3",
     "int8:own-cache,int2,lookup",

@@ -88,7 +88,13 @@ def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -
 
 @pytest.mark.parametrize(
     "spec",
-    ["stdlib-1m", "stdlib-1m,lookup", "stdlib-1m:tokens=4,stdlib-1m,lookup:tokens=3", "stdlib-1m:k=3:depth=4"],
+    [
+        "stdlib-1m",
+        "stdlib-1m,lookup",
+        "stdlib-1m:tokens=4,stdlib-1m,lookup:tokens=3",
+        "stdlib-1m:k=3:depth=4",
+        "stdlib-1m:k=2,lookup",
+    ],
 )
 def test_ladders_of_embedded_models_say_what_plain_decoding_says(spec: str) -> None:
     prompt = "def read(self, size=-1):\n    "
@@ -175,3 +181,17 @@ def test_a_copy_below_another_model_has_a_cache_of_its_own() -> None:
     assert below.views is None
     (model,) = ladder("stdlib-1m:format=mxfp4", caches)
     assert model.views is None
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_lookup_saves_a_tree_passes_and_costs_it_no_token(temperature: float) -> None:
+    prompt, tree = "class Stack:\n    def push(self, item):\n", "int4:k=2:depth=16:nodes=12:shape=best-first:least=0.6"
+    alone, sped = (
+        foretoken.load("stdlib-7m", draft=draft)
+        .generate(prompt, max_new_tokens=96, temperature=temperature, seed=3, ignore_eos=True)
+        .stats
+        for draft in (tree, "int4:k=2,lookup")  # the second has the first's options by default
+    )
+    assert sped.levels[1].accepted_tokens > 0
+    assert sped.levels[0].passes < 0.9 * alone.levels[0].passes
+    assert sped.mean_acceptance_length > 0.9 * alone.mean_acceptance_length

@@ -57,7 +57,7 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
             levels(spec)
         assert str(error.value) == (
             "draft 'stdlib-1m' has no option 'dept'; did you mean 'depth'? "
-            "(known: confidence, depth, format, group, inputs, k, nodes, own-cache, own-layers, shape, "
+            "(known: confidence, depth, format, group, inputs, k, least, nodes, own-cache, own-layers, shape, "
             "sharpness, tokens)"
         )
 
@@ -68,21 +68,21 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
         ("lookup,none", "'none' speeds nothing up; leave it out"),
         ("stdlib-1m,none", "'none' speeds nothing up; leave it out"),
         (
-            "stdlib-1m:k=2,lookup",
-            "'k' makes 'stdlib-1m' draft a tree, and trees cannot be sped up; leave 'k' out, or 'lookup'",
+            "stdlib-1m:k=2:shape=beam,lookup",
+            "'stdlib-1m' drafts a tree, which can be sped up only if its shape is best-first; leave 'lookup' out",
         ),
         ("mxfp4,none", "'none' speeds nothing up; leave it out"),
         (
-            "mxfp4:k=2:own-cache,lookup",
-            "'k' makes 'mxfp4' draft a tree, and trees cannot be sped up; leave 'k' out, or 'lookup'",
+            "mxfp4:k=2:own-cache,int2",
+            "'mxfp4' drafts a tree, which can be sped up only by lookup; leave 'int2' out",
         ),
         (
             "lookup,mxfp4",
-            "'lookup' cannot be sped up by 'mxfp4'; only a decoder that drafts a chain can be sped up",
+            "'lookup' cannot be sped up by 'mxfp4'; only a decoder can be sped up",
         ),
         (
             "stdlib-1m,lookup,stdlib-1m",
-            "'lookup' cannot be sped up by 'stdlib-1m'; only a decoder that drafts a chain can be sped up",
+            "'lookup' cannot be sped up by 'stdlib-1m'; only a decoder can be sped up",
         ),
     ],
 )

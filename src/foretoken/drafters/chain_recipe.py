@@ -31,8 +31,9 @@ class ChainRecipe(DecoderRecipe):
         confidence = level.options.get("confidence", 0.0)
         return ModelDrafter(loaded.decoder, context.guessing, confidence=confidence, below=context.below, **common)
 
-    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Allowed: any draft that can speed up another can speed up a chain."""
+    def sped_up(self, level: Level, below: Level, spec: str) -> Level:
+        """The level as it is: any draft that can speed up another can speed up a chain."""
+        return level
 
 
 RECIPE = ChainRecipe()

@@ -49,7 +49,7 @@ class FractalRecipe(DecoderRecipe):
             f"{above.name!r} out"
         )
 
-    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
+    def sped_up(self, level: Level, below: Level, spec: str) -> Level:
         """Raises DraftSpecError: it guesses all its tokens at once."""
         advice = "; slots=lookup starts from what lookup finds" if below.name == "lookup" else ""
         raise DraftSpecError(

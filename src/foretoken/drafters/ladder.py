@@ -28,9 +28,9 @@ def name_levels(settings: LoadSettings) -> list[Level]:
     """
     spec, asked = settings.draft, settings.num_speculative_tokens
     levels = [_name(level) for level in parse_draft(spec)]
-    for above, level in itertools.pairwise(levels):
+    for at, (above, level) in enumerate(itertools.pairwise(levels)):
         level.recipe.expect_below(level, above, spec)
-        above.recipe.expect_sped_up(above, level, spec)
+        levels[at] = above.recipe.sped_up(above, level, spec)
     if asked is not None:
         for option in ("tokens", "nodes"):
             if levels[0].options.get(option, asked) != asked:

@@ -150,11 +150,10 @@ class Recipe:
     def expect_below(self, level: Level, above: Level, spec: str) -> None:
         """Raise DraftSpecError if this kind cannot speed up a level above."""
 
-    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Raise DraftSpecError if this kind cannot be sped up by a level below."""
+    def sped_up(self, level: Level, below: Level, spec: str) -> Level:
+        """The level as it is above another one. Raises DraftSpecError if this kind cannot be sped up by that one."""
         raise DraftSpecError(
-            f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a decoder that drafts a "
-            "chain can be sped up"
+            f"draft {spec!r}: {level.name!r} cannot be sped up by {below.name!r}; only a decoder can be sped up"
         )
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:

@@ -62,8 +62,9 @@ CHAIN = DrafterEntry(
 TREE = DrafterEntry(
     "foretoken.drafters.tree",
     "the same, drafting a tree: `k` nodes wide and `depth` deep, of which at most `nodes` are sent to the model; "
-    "`sharpness` is the temperature at which the draft's scores become probabilities",
-    {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float},
+    "`sharpness` is the temperature at which the draft's scores become probabilities; with `shape=best-first`, "
+    "`least=0.6` ends a tree as soon as another pass would add less than 0.6 accepted tokens",
+    {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float, "least": float},
 )
 
 COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool, "own-layers": list}

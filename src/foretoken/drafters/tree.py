@@ -14,34 +14,39 @@ with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.tree
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 import torch
 
-from foretoken.acceptance.walk import NOTHING, walk
+from foretoken.acceptance.walk import NOTHING, agreeing, walk
 from foretoken.decoder.cache import Cache, new_writer
-from foretoken.decoder.checking import Part, run_check
+from foretoken.decoder.caches import Caches
 from foretoken.decoder.rows import Rows
+from foretoken.decoder.views import Views
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
 from foretoken.drafters.recipe import Context, Level
-from foretoken.drafters.table import TREE, DrafterEntry
+from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
-from foretoken.protocol.telemetry import Cost, Work
-from foretoken.protocol.types import Budget, Distribution, Draft, Turn, Verdict
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Budget, Distribution, Draft, Request, Turn, Verdict
 from foretoken.settings.load import MOST_DRAFT_TOKENS
 from foretoken.trees.grow import Growth
+from foretoken.trees.tree import for_turns, longest_path, only
 
+ROOT = -1  # the node above a tree's first tokens: the end of the text
 _CANDIDATES = 16  # children of a node that are ranked before the shape chooses, or the width if that is larger
 
 
 @dataclass(frozen=True)
 class _Grown:
-    """The rows that a round left in scratch. slots: of each token that was sent, its slot; None if the model has not
-    run it."""
+    """The rows that a round left in scratch. text: slots of the end of the text. slots: of each token that was sent,
+    its slot; None if the model has not run it."""
 
+    text: tuple[int, ...]
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
     slots: tuple[int | None, ...]
@@ -50,47 +55,85 @@ class _Grown:
 
 @dataclass
 class _Tree(Open):
-    """A sequence whose tree is growing. slots: of each node that the model has run, the slot of its row."""
+    """A sequence whose tree is growing. slots: of each node that the model has run, the slot of its row; the root's is
+    that of the end of the text. origins: of the nodes that the level below has guessed."""
 
     growth: Growth = field(kw_only=True)
     slots: dict[int, int] = field(default_factory=dict)
     distributions: dict[int, Distribution] = field(default_factory=dict)
-    rows: int = 0
+    origins: dict[int, str] = field(default_factory=dict)
+    passes: dict[int, int] = field(default_factory=dict)  # by index in `work`: how many nodes there were behind it
 
-    def parts(self, frontier: Sequence[int]) -> tuple[Cache, list[int], list[int]]:
-        """The cache, tokens and parents' slots of a pass that expands the nodes of a frontier."""
-        parents = [self.growth.parents[node] for node in frontier]
-        above = [self.slots[parent] if parent >= 0 else -1 for parent in parents]
-        return self.cache, [self.growth.tokens[node] for node in frontier], above
+    def told(self, sent: Sequence[int]) -> tuple[Work, ...]:
+        """The work, with how many of the nodes that are sent each pass gave."""
+        work, first = list(self.work), 0
+        for at, stop in self.passes.items():
+            work[at] = replace(work[at], draft_tokens=sum(first <= node < stop for node in sent))
+            first = stop
+        return tuple(work)
+
+    def part(self, frontier: Sequence[int], guess: Sequence[int]) -> tuple[Cache, list[int], list[int]]:
+        """The cache, tokens and parents' slots of a pass that expands the nodes of a frontier. guess: tokens that may
+        follow the first of them, which are run, too."""
+        first = self.cache.scratch
+        if ROOT in frontier:
+            tokens, above = list(self.text), list(range(-1, len(self.text) - 1))
+            start = len(self.text) - 1
+        else:
+            tokens = [self.growth.tokens[node] for node in frontier]
+            above = [self.slots[self.growth.parents[node]] for node in frontier]
+            start = first
+        if guess:
+            above += [start, *range(first + len(tokens), first + len(tokens) + len(guess) - 1)]
+        return self.cache, [*tokens, *guess], above
 
 
 @dataclass(eq=False, kw_only=True)
 class TreeDrafter(DecoderDrafter):
-    """A decoder that drafts a tree, as wide and deep as its turn says. shape: see `foretoken.trees.grow`. sharpness:
-    the temperature at which scores become probabilities."""
+    """A decoder that drafts a tree, as wide and deep as its turn says.
+
+    shape, least: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities. below:
+    makes the `inner` drafter, if there is one, which has no decoder. It guesses how the likeliest path goes on. The
+    rows of its guess are run in the same pass, so where the tree grows there, it needs no pass of their own.
+    """
 
     shape: str
     sharpness: float
+    least: float = 0.0
+    below: InitVar[Callable[[Views], Drafter] | None] = None
+    inner: Drafter | None = field(init=False, default=None)
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
+    _told: dict[int, Sequence[int]] = field(init=False, default_factory=dict)  # by sequence: what `inner` was told
+    _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
+
+    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
+        if below is not None:
+            self.inner = below(Caches())
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Take new sequences on."""
+        super().begin(requests)
+        if self.inner is not None:
+            self.inner.begin(requests)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """A tree for each turn. All trees grow together: one step of all is one pass."""
-        began = time.perf_counter()
-        found = [self.opened(turn, turn.depth) if turn.rows else None for turn in turns]
+        own = [turn for turn in turns if turn.rows]
+        found = [self.opened(turn, turn.depth) for turn in own]
         trees = [self._planted(opened) for opened in found if opened is not None]
         steps = [(tree, tree.reading.sampler.step) for tree in trees]
         writer = new_writer()
         try:
-            passes, cost = self._grow(trees, writer) if trees else (0, Cost())
+            growing = [(tree, [ROOT]) for tree in trees]
+            while growing:
+                self._grow(growing, writer)
+                growing = [(tree, nodes) for tree in trees if (nodes := tree.growth.frontier())]
         finally:
             for tree, step in steps:
                 tree.reading.sampler.rewind(step)
-        seconds = time.perf_counter() - began
-        shared = {self.name: cost}
-        work = [Work(self.name, tree.rows, began, seconds, passes=passes, cost=shared) for tree in trees]
-        sent = [self._sent(tree, writer, its) for tree, its in zip(trees, work, strict=True)]
-        nothing = [turn.chain((), self.name) for turn, opened in zip(turns, found, strict=True) if opened is None]
-        return [*sent, *nothing]
+        sent = [self._sent(tree, writer) for tree in trees]
+        nothing = [turn.chain((), self.name) for turn, opened in zip(own, found, strict=True) if opened is None]
+        return [*sent, *nothing, *self._left_out([turn for turn in turns if not turn.rows])]
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the keys and values of the branch that was accepted."""
@@ -99,56 +142,118 @@ class TreeDrafter(DecoderDrafter):
             reading = self._readings[verdict.sequence]
             grown = self._grown.pop(verdict.sequence, None)
             if grown is not None:
-                reading.keep_branch(_branch(grown, verdict.tokens), grown.writer)
+                reading.keep_branch([*grown.text, *_branch(grown, verdict.tokens)], grown.writer)
             reading.gain(verdict.tokens)
+        if self.inner is not None:
+            news = [self._news(verdict) for verdict in verdicts]
+            work += self.inner.observe([each for each in news if each is not None]) or ()
         return work
 
     def rewind(self, sequence: int, position: int) -> None:
         """Forget the tokens from a position on: they were a wrong guess."""
         self._grown.pop(sequence, None)
         self._readings[sequence].rewind(position)
+        if self.inner is not None:
+            self._told.pop(sequence, None)
+            self.inner.rewind(sequence, position)
 
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
         super().end(sequence)
         self._grown.pop(sequence, None)
+        self._told.pop(sequence, None)
+        if self.inner is not None:
+            self.inner.end(sequence)
 
     def _planted(self, opened: Open) -> _Tree:
         turn = opened.turn
-        return _Tree(**vars(opened), growth=Growth(self.shape, turn.width, opened.count, turn.rows))
+        return _Tree(**vars(opened), growth=Growth(self.shape, turn.width, opened.count, turn.rows, least=self.least))
 
-    def _grow(self, trees: Sequence[_Tree], writer: int) -> tuple[int, Cost]:
-        """Grow all trees, one step of each in every pass. Returns the number of passes and their cost."""
-        check = run_check(self.model, [Part(tree.cache, tree.text) for tree in trees])
-        for at, tree in enumerate(trees):
-            check.commit(at, range(len(tree.text)))
-            tree.rows += len(tree.text)
-            self._expand(tree, -1, check.outputs.logits(check.root(at)))
-        passes, cost = 1, check.rows.cost
-        while growing := [(tree, nodes) for tree in trees if (nodes := tree.growth.frontier())]:
-            rows = Rows((tree.parts(nodes) for tree, nodes in growing), writer=writer)
-            outputs = self.model.run(rows)
-            passes += 1
-            for (tree, nodes), segment in zip(growing, rows.segments, strict=True):
-                tree.rows += len(nodes)
-                tree.slots.update(zip(nodes, segment.slots, strict=True))
-                for at, node in enumerate(nodes, segment.span.start):
-                    self._expand(tree, node, outputs.logits(at))
-            cost += rows.cost
-        return passes, cost
+    def _grow(self, growing: Sequence[tuple[_Tree, list[int]]], writer: int) -> None:
+        """One step of some trees, in one pass: each with the nodes to expand, and with a guess behind the first."""
+        guesses = [self._guess(tree, nodes[0]) for tree, nodes in growing]
+        began = time.perf_counter()
+        parts = [tree.part(nodes, guess.tokens) for (tree, nodes), guess in zip(growing, guesses, strict=True)]
+        rows = Rows(parts, writer=writer)
+        starts = [  # of the nodes, behind what there is of the text
+            segment.span.stop - len(nodes) - len(guess)
+            for (_, nodes), guess, segment in zip(growing, guesses, rows.segments, strict=True)
+        ]
+        wanted = [range(start, segment.span.stop) for start, segment in zip(starts, rows.segments, strict=True)]
+        outputs = self.model.check(rows, wanted)
+        followed = []
+        for (tree, nodes), guess, segment, start in zip(growing, guesses, rows.segments, starts, strict=True):
+            slots = segment.slots[start - segment.span.start :]
+            for node, slot, row in zip(nodes, slots, range(start, segment.span.stop), strict=False):
+                tree.slots[node] = slot
+                self._expand(tree, node, outputs.logits(row))
+            at, right = nodes[0], 0
+            for token, origin, slot in zip(guess.tokens, guess.origins, slots[len(nodes) :], strict=True):
+                child = tree.growth.guessed(at, token)
+                if child is None:
+                    break
+                tree.slots[child], tree.origins[child] = slot, origin
+                self._expand(tree, child, outputs.logits(start + len(nodes) + right))
+                at, right = child, right + 1
+            followed.append(right)
+        seconds, cost = time.perf_counter() - began, {self.name: rows.cost}
+        for (tree, _), guess, right, segment in zip(growing, guesses, followed, rows.segments, strict=True):
+            count = len(segment.slots)
+            tree.passes[len(tree.work)] = len(tree.growth.tokens)
+            tree.work.append(Work(self.name, count, began, seconds, 0, len(guess), right, passes=1, cost=cost))
 
-    def _sent(self, tree: _Tree, writer: int, work: Work) -> Draft:
+    def _guess(self, tree: _Tree, node: int) -> Draft:
+        """How the level below guesses that the path to a node goes on: a chain."""
+        nothing = tree.turn.chain((), self.name)
+        if self.inner is None:
+            return nothing
+        turn, path = tree.turn, tree.growth.path(node)
+        told = self._told.get(turn.sequence, ())
+        common = agreeing(told, path)
+        if common < len(told):
+            self.inner.rewind(turn.sequence, turn.position + common)
+        self._checks += 1
+        if common < len(path):
+            new = tuple(path[common:])
+            place = turn.position + common
+            self.inner.observe([Verdict(turn.sequence, self._checks, place, (), new, (self.name,) * len(new))])
+        self._told[turn.sequence] = path
+        asked = turn.inner(self._checks, turn.position + len(path), tree.growth.depth - len(path) - 1)
+        if asked is None:
+            return nothing
+        vocab_size = min(self.vocab_size, self.model.config.vocab_size)
+        (draft,) = for_turns([asked], self.inner.propose([asked]), vocab_size)[0]
+        tree.work += draft.work
+        return only(draft, longest_path(draft.parents))
+
+    def _news(self, verdict: Verdict) -> Verdict | None:
+        """What the level below was not told of a verdict yet. It forgets what it was told and did not come true."""
+        assert self.inner is not None
+        told = self._told.pop(verdict.sequence, ())
+        right = agreeing(told, verdict.tokens)
+        if right < len(told):
+            self.inner.rewind(verdict.sequence, verdict.position + right)
+        self._checks += 1
+        return replace(verdict.behind(right), round=self._checks) if right < len(verdict.tokens) or not right else None
+
+    def _left_out(self, turns: Sequence[Turn]) -> list[Draft]:
+        """For turns in which this level has no rows: the drafts of the level below."""
+        below = [turn.inner(turn.round, turn.position, turn.most.depth) for turn in turns]
+        asked = [turn for turn in below if turn is not None]
+        return [] if self.inner is None or not asked else [*self.inner.propose(asked)]
+
+    def _sent(self, tree: _Tree, writer: int) -> Draft:
         """The draft that a tree sends. Notes where its rows lie until the verdict comes."""
         growth, sent = tree.growth, tree.growth.chosen()
         place = {-1: -1, **{node: i for i, node in enumerate(sent)}}
         tokens = tuple(growth.tokens[i] for i in sent)
         above = tuple(place[growth.parents[i]] for i in sent)
         slots = tuple(tree.slots.get(i) for i in sent)
-        self._grown[tree.turn.sequence] = _Grown(tokens, above, slots, writer)
+        text = range(tree.slots[ROOT] - len(tree.text) + 1, tree.slots[ROOT] + 1)
+        self._grown[tree.turn.sequence] = _Grown(tuple(text), tokens, above, slots, writer)
         probs = {place[node]: drawn for node, drawn in tree.distributions.items() if node in place}
-        return tree.turn.tree(
-            tokens, above, self.name, (*tree.work, replace(work, draft_tokens=len(sent))), probs or None
-        )
+        origins = [tree.origins.get(node, self.name) for node in sent]
+        return tree.turn.tree(tokens, above, origins, tree.told(sent), probs or None)
 
     def _expand(self, tree: _Tree, node: int, logits: torch.Tensor) -> None:
         """Give a node its children, from its row of logits, float32 [V]. At a NaN it gets none."""
@@ -182,10 +287,12 @@ def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
 
 
 _WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # the defaults
+# those of a tree that a level below speeds up (docs/drafters.md, Trees)
+_SPED_UP: dict[str, Any] = {"shape": "best-first", "depth": 16, "nodes": 12, "least": 0.6}
 
 
 class TreeRecipe(DecoderRecipe):
-    """A tree, which nothing speeds up."""
+    """A tree, which lookup may speed up."""
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for these options."""
@@ -200,7 +307,16 @@ class TreeRecipe(DecoderRecipe):
         """Make the drafter."""
         loaded, common = self.loaded(level, context)
         shape, sharpness = level.options.get("shape", "beam"), level.options.get("sharpness", _SHARPNESS)
-        return TreeDrafter(loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, **common)
+        least = level.options.get("least", 0.0)
+        return TreeDrafter(
+            loaded.decoder,
+            context.guessing,
+            shape=shape,
+            sharpness=sharpness,
+            least=least,
+            below=context.below,
+            **common,
+        )
 
     def expect_size(self, level: Level, spec: str) -> None:
         """Raise DraftSpecError for more draft tokens than a round may have, or than a beam can ever send."""
@@ -215,13 +331,17 @@ class TreeRecipe(DecoderRecipe):
                 f"depth = {depth}; give fewer nodes, or another shape"
             )
 
-    def expect_sped_up(self, level: Level, below: Level, spec: str) -> None:
-        """Raises DraftSpecError: nothing can speed a tree up."""
-        option = next(name for name in level.options if name in TREE.options)
-        raise DraftSpecError(
-            f"draft {spec!r}: {option!r} makes {level.name!r} draft a tree, and trees cannot be sped up; leave "
-            f"{option!r} out, or {below.name!r}"
-        )
+    def sped_up(self, level: Level, below: Level, spec: str) -> Level:
+        """A best-first tree, by default one that ends where it is unsure. Raises DraftSpecError for another shape, and
+        for a level below that needs passes of its own."""
+        shape = level.options.get("shape", _SPED_UP["shape"])
+        if below.has_decoder or shape != _SPED_UP["shape"]:
+            what = "only by lookup" if below.has_decoder else "only if its shape is best-first"
+            raise DraftSpecError(
+                f"draft {spec!r}: {level.name!r} drafts a tree, which can be sped up {what}; leave {below.name!r} out"
+            )
+        options = {**_SPED_UP, **level.options}
+        return replace(level, options=options, tokens=options["nodes"])
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:
         """Raise DraftSpecError if the rule is rejection and sampled tokens decide the tree's form."""

@@ -14,6 +14,7 @@ pass of the drafter's model: `frontier` names the nodes to expand, and `add` tak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,8 @@ SHAPES = ("beam", "rerank", "best-first", "full")
 
 @dataclass
 class Growth:
-    """A tree while it grows. width, depth: of the shape. nodes: the most nodes that are sent."""
+    """A tree while it grows. width, depth: of the shape. nodes: the most nodes that are sent. least: a best-first tree
+    grows no further when the nodes that it would expand next have, in all, a smaller probability."""
 
     shape: str
     width: int
@@ -32,6 +34,7 @@ class Growth:
     parents: list[int] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
+    least: float = 0.0
     _looked: set[int] = field(default_factory=set)  # the nodes that were expanded
     _beams: list[int] = field(default_factory=list)  # the nodes of each depth that are in the beam
     _reached: int = 0  # the last depth in the frontier, for shapes that grow depth by depth
@@ -46,8 +49,28 @@ class Growth:
             self.scores.append(base + min(log_prob, 0.0))
             self.depths.append(depth)
 
+    def guessed(self, parent: int, token: int) -> int | None:
+        """The child of a node with this token, now counted as expanded: its row was computed on a guess. None if the
+        node has no such child, or if the child is too deep to be expanded."""
+        for node in range(len(self.tokens) - 1, parent, -1):
+            if self.parents[node] == parent and self.tokens[node] == token:
+                if node in self._looked or self.depths[node] >= self.depth:
+                    return None
+                self._looked.add(node)
+                return node
+        return None
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the root down to a node."""
+        found = []
+        while node >= 0:
+            found.append(self.tokens[node])
+            node = self.parents[node]
+        return found[::-1]
+
     def frontier(self) -> list[int]:
-        """The nodes to expand next: at most `width`, or all of a depth for a full tree; none if the tree is grown."""
+        """The nodes to expand next: at most `width`, the likeliest first in a best-first tree, or all of a depth for a
+        full tree; none if the tree is grown."""
         nodes = self._frontier()
         self._looked.update(nodes)
         return nodes
@@ -57,7 +80,8 @@ class Growth:
             if all(i in self._looked or self.depths[i] == self.depth for i in self.chosen()):
                 return []  # children of the other nodes are less likely than the nodes that are chosen
             open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
-            return sorted([i for i in open_ if self.depths[i] < self.depth][: self.width])
+            next_ = [i for i in open_ if self.depths[i] < self.depth][: self.width]
+            return next_ if sum(math.exp(self.scores[i]) for i in next_) >= self.least else []
         deepest = self.depths[-1] if self.depths else 0
         if deepest == self._reached:
             return []
