@@ -42,7 +42,7 @@ def generate(
     ] = None,
     escapes: Annotated[
         bool,
-        typer.Option("--escapes", "-e", help=r"In the prompt and in --stop, \n is a line break and \t a tab."),
+        typer.Option("--escapes", "-e", help=r"In the prompt and in --stop, read \n as a line break and \t as a tab."),
     ] = False,
     chat: Annotated[
         bool,

@@ -30,7 +30,8 @@ class LoadSettings(Settings):
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
     # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
-    # same. A length that you name stays, and trees and fractal drafts keep theirs.
+    # same. `auto` leaves alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's
+    # options), and the size of trees and fractal drafts.
     pace: str = "fixed"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
