@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from foretoken.decoder.caches import Caches
@@ -70,7 +70,7 @@ class Entry:
     def budgets(self, tokens: int) -> list[Budget]:
         """Of all levels, in a run that allows the first one so many tokens."""
         depth = min(self.own.depth, tokens)
-        return [Budget(min(self.own.rows, tokens), depth, self.own.width), *self.below]
+        return [replace(self.own, rows=min(self.own.rows, tokens), depth=depth), *self.below]
 
 
 _poor, _poorer = weak_decoder(1, noise=0.25), weak_decoder(1, noise=0.5)
@@ -102,7 +102,6 @@ def _tree(
     *,
     model: Decoder = _poor,
     shared: bool = False,
-    least: float = 0.0,
 ) -> Drafter:
     return TreeDrafter(
         model,
@@ -111,7 +110,6 @@ def _tree(
         vocab_size=VOCABULARY,
         shape=shape,
         sharpness=1.0,
-        least=least,
         below=without_views(inner),
         views=stage.caches if shared else None,
     )
@@ -271,7 +269,9 @@ TABLE: dict[str, Entry] = {
     ),
     "tree, lookup": Entry(lambda s: _tree(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
     "tree that ends where it is unsure, on a view, lookup": Entry(
-        lambda s: _tree(s, "best-first", LookupDrafter(), shared=True, least=0.3), below=(_THREE,), own=_TREE
+        lambda s: _tree(s, "best-first", LookupDrafter(), shared=True),
+        below=(_THREE,),
+        own=replace(_TREE, least=0.3, dues=tuple(0.1 * count for count in range(9))),
     ),
     "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
     "lookup, left out by the tree above": Entry(

@@ -101,7 +101,7 @@ def test_what_cannot_be_sped_up_is_refused_before_anything_is_loaded(spec: str, 
         (
             "stdlib-1m:k=9999:nodes=4:shape=best-first",
             None,
-            "is a tree of 59994 nodes, k = 9999 times depth = 6; expected at most 4096",
+            "is a tree of 159984 nodes, k = 9999 times depth = 16; expected at most 4096",
         ),
         (
             "stdlib-1m:k=2:depth=3:nodes=7",

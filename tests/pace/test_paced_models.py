@@ -26,6 +26,8 @@ def lengths(done: Completion) -> list[int]:
         ("mxfp4", 0.8),
         ("int4,lookup", 0.0),
         ("int8,int2,lookup", 0.8),
+        ("int4:k=2,lookup", 0.0),
+        ("int4:k=3,lookup", 0.8),
         ("int4:own-cache", 0.0),
     ],
 )
@@ -57,6 +59,9 @@ def test_many_prompts_at_once_have_the_texts_of_plain_decoding() -> None:
         ("stdlib-1m:k=2:depth=3", {}, True),
         ("fractal", {}, True),
         ("int4:tokens=3,lookup", {}, False),
+        ("stdlib-1m:k=2:shape=best-first", {}, False),
+        ("stdlib-1m:k=2:shape=best-first:least=0.5", {}, True),
+        ("stdlib-1m:k=2:shape=best-first", {"num_speculative_tokens": 3}, True),
     ],
 )
 def test_a_length_that_was_named_stays(draft: str, settings: dict[str, int], fixed: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 from dataclasses import dataclass
 
@@ -177,6 +179,51 @@ def test_best_first_sends_the_best_of_the_whole_tree(case: Case) -> None:
 def test_best_first_leaves_most_of_a_large_tree_unseen() -> None:
     case = Case("best-first", 4, 5, 12, Scoring(3))
     assert len(grow(case).seen) < 0.1 * sum(len(level) for level in case.levels())
+
+
+@given(cases(("best-first",)), st.floats(0, 2))
+@settings(deadline=None, max_examples=100)
+def test_best_first_ends_when_another_step_would_gain_too_little(case: Case, least: float) -> None:
+    growth = Growth("best-first", case.width, case.depth, case.nodes, least=least)
+    whole = Growth("best-first", case.width, case.depth, case.nodes)
+    for each in (growth, whole):
+        each.add(-1, *case.scoring.children((), case.width))
+    while frontier := growth.frontier():
+        assert frontier == whole.frontier(), "until it ends, it grows as without a limit"
+        assert sum(math.exp(growth.scores[at]) for at in frontier) >= least
+        for at in frontier:
+            for each in (growth, whole):
+                each.add(at, *case.scoring.children(tuple(each.path(at)), case.width))
+    rest = whole.frontier()
+    assert not rest or sum(math.exp(growth.scores[at]) for at in rest) < least
+
+
+@given(cases(("best-first",)), st.lists(st.floats(0, 0.9), min_size=99, max_size=99))
+@settings(deadline=None, max_examples=100)
+def test_no_other_number_of_nodes_is_worth_more_beyond_its_dues(case: Case, steps: list[float]) -> None:
+    dues = [0.0, *itertools.accumulate(steps)]
+    growth = Growth("best-first", case.width, case.depth, case.nodes, dues=dues)
+    growth.add(-1, *case.scoring.children((), case.width))
+    while frontier := growth.frontier():
+        for at in frontier:
+            growth.add(at, *case.scoring.children(tuple(growth.path(at)), case.width))
+    chosen = growth_chosen(Grown(growth, [], []))
+    likely = sorted((math.exp(score) for score in growth.scores), reverse=True)[: case.nodes]
+    worth = [sum(likely[:count]) - dues[count] for count in range(1, len(likely) + 1)]
+    assert sum(math.exp(growth.scores[at]) for at in chosen) - dues[len(chosen)] == pytest.approx(max(worth))
+
+
+def test_a_node_that_was_guessed_needs_no_other_step() -> None:
+    growth = Growth("best-first", 1, 3, 5)
+    growth.add(-1, [7, 8], [math.log(0.9), math.log(0.1)])
+    assert growth.guessed(-1, 9) is None, "the root has no such child"
+    assert growth.guessed(-1, 7) == 0
+    growth.add(0, [5, 6], [math.log(0.8), math.log(0.2)])
+    assert growth.guessed(0, 5) == 2
+    growth.add(2, [1, 2], [math.log(0.6), math.log(0.4)])
+    assert growth.guessed(2, 1) is None, "it is as deep as the tree may be"
+    assert growth.path(4) == [7, 5, 1]
+    assert growth.frontier() == [3], "neither 0 nor 2 again"
 
 
 @given(cases(("full",)), st.integers(0, 10**6))

@@ -34,9 +34,8 @@ _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first 
 def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
     """The pace of a draft. A level whose length the user has named keeps it, and so do trees and fractal drafts."""
     budgets = [level.budget for level in levels]
-    named = ["tokens" in level.options for level in levels]
-    named[0] |= settings.num_speculative_tokens is not None
-    free = [level.recipe.paced and not its for level, its in zip(levels, named, strict=True)]
+    free = [level.recipe.free(level) for level in levels]
+    free[0] &= settings.num_speculative_tokens is None
     if settings.pace == "fixed" or not any(free) or not settings.cache:  # without a cache passes have no price by rows
         return FixedPace(budgets)
     on_cpu = settings.device == "cpu"  # elsewhere a clock does not see when a pass ends
@@ -46,9 +45,9 @@ def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, De
     for level, budget, its in zip(levels, budgets, free, strict=True):
         price = prices.get(level.called)
         cost = PassCost(price or ASSUMED_OF_COPIES, moment) if level.has_decoder else None
-        most = Budget(_FARTHEST, _FARTHEST) if its else budget
+        most = Budget(_FARTHEST, _FARTHEST, budget.width) if its else budget
         shares, weight = level.recipe.expected(level)
-        paced.append(Paced(level.called, most, its, shares, cost, weight))
+        paced.append(Paced(level.called, most, its, shares, cost, weight, tree=budget.width > 1))
     return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
 
 

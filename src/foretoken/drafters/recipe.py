@@ -116,7 +116,7 @@ class Recipe:
     """One kind of draft. The defaults suit most: a chain of tokens, without a decoder, that nothing speeds up."""
 
     has_decoder = False
-    paced = False  # whether its drafts may be of any length, from round to round
+    paced = False  # whether its drafts may be of any length, from round to round: those without `tokens`
     # the share of its tokens that is accepted before anything is known, by the kind of place (`foretoken.api.pacing`)
     usual: tuple[float, ...] = (0.7, 0.7, 0.75, 0.8, 0.9)
 
@@ -131,6 +131,10 @@ class Recipe:
     def budget(self, level: Level) -> Budget:
         """The most that a level of this kind drafts in a round."""
         return Budget(level.tokens, level.tokens)
+
+    def free(self, level: Level) -> bool:
+        """Whether a pace may choose how much the level drafts: nothing that was asked for says it."""
+        return self.paced and "tokens" not in level.options
 
     def expected(self, level: Level) -> Expected:
         """How many of the level's tokens are accepted before anything is known."""

@@ -14,7 +14,7 @@ with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.tree
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
@@ -92,14 +92,13 @@ class _Tree(Open):
 class TreeDrafter(DecoderDrafter):
     """A decoder that drafts a tree, as wide and deep as its turn says.
 
-    shape, least: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities. below:
+    shape: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities. below:
     makes the `inner` drafter, if there is one, which has no decoder. It guesses how the likeliest path goes on. The
     rows of its guess are run in the same pass, so where the tree grows there, it needs no pass of their own.
     """
 
     shape: str
     sharpness: float
-    least: float = 0.0
     below: InitVar[Callable[[Views], Drafter] | None] = None
     inner: Drafter | None = field(init=False, default=None)
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
@@ -167,7 +166,8 @@ class TreeDrafter(DecoderDrafter):
 
     def _planted(self, opened: Open) -> _Tree:
         turn = opened.turn
-        return _Tree(**vars(opened), growth=Growth(self.shape, turn.width, opened.count, turn.rows, least=self.least))
+        growth = Growth(self.shape, turn.width, opened.count, turn.rows, least=turn.least, dues=turn.dues)
+        return _Tree(**vars(opened), growth=growth)
 
     def _grow(self, growing: Sequence[tuple[_Tree, list[int]]], writer: int) -> None:
         """One step of some trees, in one pass: each with the nodes to expand, and with a guess behind the first."""
@@ -287,8 +287,7 @@ def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
 
 
 _WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # the defaults
-# those of a tree that a level below speeds up (docs/drafters.md, Trees)
-_SPED_UP: dict[str, Any] = {"shape": "best-first", "depth": 16, "nodes": 12, "least": 0.6}
+_BEST_FIRST: dict[str, Any] = {"depth": 16, "nodes": 12, "least": 0.6}  # those of a best-first tree
 
 
 class TreeRecipe(DecoderRecipe):
@@ -296,36 +295,33 @@ class TreeRecipe(DecoderRecipe):
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for these options."""
-        nodes = options.get("k", _WIDTH) * options.get("depth", _DEPTH)
-        return Level(name, entry, options, options.get("nodes", nodes))
+        return Level(name, entry, options, _sizes(options)["nodes"])
 
     def budget(self, level: Level) -> Budget:
-        """The tree's nodes, depth and width."""
-        return Budget(level.tokens, level.options.get("depth", _DEPTH), level.options.get("k", _WIDTH))
+        """The tree's nodes, depth and width, and where it ends."""
+        sizes = _sizes(level.options)
+        return Budget(level.tokens, sizes["depth"], level.options.get("k", _WIDTH), sizes["least"])
+
+    def free(self, level: Level) -> bool:
+        """Whether a pace may choose how far the tree grows: a best-first tree, of which nothing else was said."""
+        return _shape(level.options) == "best-first" and not _BEST_FIRST.keys() & level.options.keys()
 
     def make(self, level: Level, context: Context) -> TreeDrafter:
         """Make the drafter."""
         loaded, common = self.loaded(level, context)
-        shape, sharpness = level.options.get("shape", "beam"), level.options.get("sharpness", _SHARPNESS)
-        least = level.options.get("least", 0.0)
+        shape, sharpness = _shape(level.options), level.options.get("sharpness", _SHARPNESS)
         return TreeDrafter(
-            loaded.decoder,
-            context.guessing,
-            shape=shape,
-            sharpness=sharpness,
-            least=least,
-            below=context.below,
-            **common,
+            loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, below=context.below, **common
         )
 
     def expect_size(self, level: Level, spec: str) -> None:
         """Raise DraftSpecError for more draft tokens than a round may have, or than a beam can ever send."""
-        width, depth = level.options.get("k", _WIDTH), level.options.get("depth", _DEPTH)
+        width, depth = level.options.get("k", _WIDTH), _sizes(level.options)["depth"]
         size = max(level.tokens, width * depth)
         if size > MOST_DRAFT_TOKENS:
             what = "nodes" if size == level.tokens != width * depth else f"nodes, k = {width} times depth = {depth}"
             raise DraftSpecError(f"draft {spec!r} is a tree of {size} {what}; expected at most {MOST_DRAFT_TOKENS}")
-        if level.options.get("shape", "beam") == "beam" and level.tokens > width * depth:
+        if _shape(level.options) == "beam" and level.tokens > width * depth:
             raise DraftSpecError(
                 f"draft {spec!r} is to send {level.tokens} nodes, but a beam has {width * depth}, k = {width} times "
                 f"depth = {depth}; give fewer nodes, or another shape"
@@ -334,22 +330,34 @@ class TreeRecipe(DecoderRecipe):
     def sped_up(self, level: Level, below: Level, spec: str) -> Level:
         """A best-first tree, by default one that ends where it is unsure. Raises DraftSpecError for another shape, and
         for a level below that needs passes of its own."""
-        shape = level.options.get("shape", _SPED_UP["shape"])
-        if below.has_decoder or shape != _SPED_UP["shape"]:
+        if below.has_decoder or level.options.get("shape", "best-first") != "best-first":
             what = "only by lookup" if below.has_decoder else "only if its shape is best-first"
             raise DraftSpecError(
                 f"draft {spec!r}: {level.name!r} drafts a tree, which can be sped up {what}; leave {below.name!r} out"
             )
-        options = {**_SPED_UP, **level.options}
-        return replace(level, options=options, tokens=options["nodes"])
+        options = {**level.options, "shape": "best-first"}
+        return replace(level, options=options, tokens=_sizes(options)["nodes"])
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:
         """Raise DraftSpecError if the rule is rejection and sampled tokens decide the tree's form."""
-        if rule == "rejection" and level.options.get("shape") != "full":
+        if rule == "rejection" and _shape(level.options) != "full":
             raise DraftSpecError(
                 f"draft {spec!r} grows a tree whose form depends on what is sampled, which the rejection rule cannot "
                 "judge; use shape=full, or rule 'walk'"
             )
+
+
+def _shape(options: Mapping[str, Any]) -> str:
+    shape: str = options.get("shape", "beam")
+    return shape
+
+
+def _sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Depth, nodes and least of a tree with these options."""
+    if _shape(options) == "best-first":
+        return {name: options.get(name, usual) for name, usual in _BEST_FIRST.items()}
+    depth = options.get("depth", _DEPTH)
+    return {"depth": depth, "nodes": options.get("nodes", options.get("k", _WIDTH) * depth), "least": 0.0}
 
 
 RECIPE = TreeRecipe()

@@ -7,13 +7,17 @@ from dataclasses import dataclass, field, replace
 from time import thread_time
 from typing import NamedTuple
 
+import numpy as np
+
 from foretoken.pace.acceptance import Acceptance
 from foretoken.pace.cost import Correction, PassCost
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
+from foretoken.pace.yields import Yield, Yields, usual
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
 
+_RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
 _EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
 _ALWAYS = 32  # rounds at the beginning in which it may take more
@@ -25,6 +29,7 @@ class _Start:
     """What is known of drafts that begin at one level, with the levels above it left out."""
 
     accepted: Acceptance
+    yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
     tried: int = 0  # the last round in which it was used
 
@@ -35,6 +40,8 @@ class _Plan(NamedTuple):
     start: int
     choice: Choice
     inner: Inner
+    least: float = 0.0
+    dues: tuple[float, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -65,12 +72,13 @@ class AutoPace:
         self._kinds: dict[int, int] = {}  # of the places where the drafts of this round begin
         free = [level.free for level in levels]
         self._starts = {
-            at: _Start(Acceptance(level.expected, level.weight))
+            at: _Start(Acceptance(level.expected, level.weight), _yields(level))
             for at, level in enumerate(levels)
             if not at or all(free[: at + 1])
         }
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far
+        self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
         self._last: dict[
@@ -113,6 +121,8 @@ class AutoPace:
             self._forget(tuple(record.read))
         elif not self._in_haste:
             began = thread_time()
+            self._recent *= _RECENTLY
+            self._recent += sum(record.new_tokens.values()), record.propose_seconds + record.check_seconds
             self._learn(record)
             self.arithmetic += thread_time() - began
 
@@ -133,15 +143,26 @@ class AutoPace:
         if start not in self._starts:
             return
         its = self._starts[start]
+        inner, passes = self._levels.inner(start, tuple(drafting)), 0
         for sequence, allowed in drafting.items():
-            its.accepted.heard(sequence, allowed[start], record.accepted[sequence], self._kinds.get(sequence, 0))
+            kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
+            if its.yields is None:
+                its.accepted.heard(sequence, allowed[start], gained, kind)
+                continue
+            name = self._levels.levels[start].name
+            own = sum(work.passes for work in record.work.get(sequence, ()) if work.level == name)
+            its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]))
+            passes = max(passes, own)
         steps = max(allowed[start] for allowed in drafting.values())
-        its.drafting.heard(steps * self._levels.inner(start, tuple(drafting)).seconds, record.propose_seconds)
+        predicted = steps * inner.seconds if its.yields is None else passes * inner.each_pass
+        its.drafting.heard(predicted, record.propose_seconds)
         self._levels.heard(record.work, record.allowed)
 
     def _plan(self, start: int, sequences: Sequence[int]) -> _Plan:
         level, inner = self._levels.levels[start], self._levels.inner(start, sequences)
         its, most = self._starts[start], min(level.most.rows, level.most.depth)
+        if its.yields is not None:
+            return self._tree(start, sequences, inner, its.yields)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
         rows = len(sequences) * (1 + most)
         checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
@@ -150,6 +171,25 @@ class AutoPace:
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
         choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
         return _Plan(start, choice, inner)
+
+    def _tree(self, start: int, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
+        """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
+        on average."""
+        together, most = len(sequences), self._levels.levels[start].most.rows
+        means = [yields.of(self._kinds[sequence]) for sequence in sequences]
+        checks = self._check.upto(together * (1 + most))[together * np.arange(1, most + 2)]
+        each = self._starts[start].drafting.of(inner.each_pass)
+        tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
+        rows = min(most, round(sum(mean.rows for mean in means) / together))
+        seconds = float(checks[rows]) + passes * each
+        plain = together / float(checks[0])
+        if tokens / seconds < plain:
+            return _Plan(start, Choice(dict.fromkeys(sequences, 0), together, float(checks[0])), inner)
+        made, took = self._recent
+        rate = float(made / took) if took and self._check.known else tokens / seconds
+        dues = tuple((rate / together * (checks - checks[0])).tolist())
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
+        return _Plan(start, choice, inner, max(rate, plain) * each / together, dues)
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed. A probe is taken to gain nothing
@@ -177,6 +217,15 @@ class AutoPace:
         nothing = (*above, Budget(0, 0), *(Budget(0, 0) for _ in plan.inner.below))
         found = {}
         for sequence, length in plan.choice.lengths.items():
-            own = replace(level.most, rows=length, depth=length) if level.free else level.most
+            own = level.most
+            if level.free:
+                own = replace(own, rows=length, depth=length, least=plan.least, dues=plan.dues)
             found[sequence] = (*above, own, *plan.inner.below) if length else nothing
         return found
+
+
+def _yields(level: Paced) -> Yields | None:
+    """What is expected of a level's trees; None for a level that drafts chains, or trees of a fixed form."""
+    if not (level.tree and level.free):
+        return None
+    return Yields(usual(level.expected[len(level.expected) // 2]), len(level.expected))

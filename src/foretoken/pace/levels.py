@@ -22,9 +22,10 @@ _PROBE_ROUNDS = 64  # a level that drafts nothing for the one above drafts once 
 @dataclass(frozen=True)
 class Paced:
     """One level of a draft. most: its budget, with the largest length that the pace may choose. free: whether the pace
-    may choose the length. expected: the share of its tokens that is accepted before anything is known, for each kind
-    of place in the text (`AutoPace`). weight: how many tokens that opinion is worth. cost: of its passes; None for a
-    level without a decoder, which costs next to nothing."""
+    may choose the length. tree: whether the level drafts trees that end themselves. expected: the share of its
+    tokens that is accepted before anything is known, for each kind of place in the text (`AutoPace`). weight: how
+    many tokens that opinion is worth. cost: of its passes; None for a level without a decoder, which costs next to
+    nothing."""
 
     name: str
     most: Budget
@@ -32,13 +33,16 @@ class Paced:
     expected: tuple[float, ...]
     cost: PassCost | None = None
     weight: float = UNSURE
+    tree: bool = False
 
 
 class Inner(NamedTuple):
-    """How a level drafts: seconds for each of its tokens, and the budgets of the levels below it."""
+    """How a level drafts: seconds for each of its tokens, the budgets of the levels below it, and seconds for each of
+    its passes."""
 
     seconds: float
     below: tuple[Budget, ...]
+    each_pass: float = 0.0
 
 
 @dataclass
@@ -67,25 +71,27 @@ class Levels:
         if level.cost is None:
             return Inner(0.0, nothing)
         together = len(sequences)
+        width = level.most.width if level.tree else 1
+        base = level.cost.of(together * width)
         if not deeper:
-            return Inner(level.cost.of(together), ())
+            return Inner(base, (), base)
         first = deeper[0]
         below = self.inner(at + 1, sequences)
         most = min(first.most.rows, first.most.depth)
         gained = np.mean([self._accepted[at + 1].survival(sequence, most) for sequence in sequences], axis=0)
         tokens = 1 + np.concatenate(([0.0], gained.cumsum()))  # of a pass, by the length of the draft that it checks
-        rows = together * np.arange(1, most + 2)
+        rows = together * np.arange(width, width + most + 1)
         steps = np.diff(level.cost.upto(int(rows[-1]))[rows]) + below.seconds  # that each draft token adds
         likely = _PROPOSED if first.cost else _middle(first.expected)
         proposed = self._proposed[at + 1].chances(most, likely).cumprod()
-        seconds = level.cost.of(together) + np.concatenate(([0.0], (proposed * steps).cumsum()))
+        seconds = base + np.concatenate(([0.0], (proposed * steps).cumsum()))
         seconds /= tokens
         count = int(seconds.argmin()) if first.free else most
         each = float(seconds[count])
         if not count and first.free and self._rounds % _PROBE_ROUNDS == _PROBE_ROUNDS - 1:
             count = min(PROBE, most)
         own = Budget(count, count, first.most.width) if first.free else first.most
-        return Inner(each, (own, *below.below) if count else nothing)
+        return Inner(each, (own, *below.below) if count else nothing, each * float(tokens[count]))
 
     def heard(self, works: Mapping[int, Sequence[Work]], asked: Mapping[int, Sequence[int]]) -> None:
         """Learn from the work of a round, by sequence. asked: how many tokens each level was allowed."""

@@ -98,11 +98,18 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The most that one level of a draft may propose in one round: `rows` tokens, of which at most `depth` on one path.
-    `width` is the width of a tree (`foretoken.trees.grow`). A level with 0 rows is left out."""
+    `width` is the width of a tree (`foretoken.trees.grow`). A level with 0 rows is left out.
+
+    `least` and `dues` are for trees that end themselves, best-first. Both are in accepted tokens. A tree grows no
+    further once another pass would add fewer than `least`. `dues[n]` is what sending n tokens must add: of all numbers
+    of tokens, the one with the largest difference is sent. Without dues, `rows` alone bounds them.
+    """
 
     rows: int
     depth: int
     width: int = 1
+    least: float = 0.0
+    dues: tuple[float, ...] = ()
 
     def within(self, depth: int) -> Budget:
         """This budget, cut so that no path is longer than `depth`."""
@@ -115,9 +122,9 @@ class Budget:
 class Turn:
     """What one sequence may draft in one round.
 
-    `position` is the position of the first token that is drafted. `rows`, `depth` and `width` are the `Budget` of the
-    level that is asked; a draft beyond rows and depth is cut, not refused. `below` holds the budgets of the levels
-    below, nearest first.
+    `position` is the position of the first token that is drafted. `rows`, `depth`, `width`, `least` and `dues` are the
+    `Budget` of the level that is asked; a draft beyond rows and depth is cut, not refused. `below` holds the budgets of
+    the levels below, nearest first.
     """
 
     sequence: int
@@ -127,12 +134,14 @@ class Turn:
     depth: int
     width: int = 1
     below: tuple[Budget, ...] = ()
+    least: float = 0.0
+    dues: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, sequence: int, round: int, position: int, budgets: Sequence[Budget]) -> Turn:
         """A turn with a budget for each level, nearest to the target first."""
         own, *below = budgets
-        return cls(sequence, round, position, own.rows, own.depth, own.width, tuple(below))
+        return cls(sequence, round, position, own.rows, own.depth, own.width, tuple(below), own.least, own.dues)
 
     @property
     def most(self) -> Budget:

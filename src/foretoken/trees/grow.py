@@ -23,8 +23,8 @@ SHAPES = ("beam", "rerank", "best-first", "full")
 
 @dataclass
 class Growth:
-    """A tree while it grows. width, depth: of the shape. nodes: the most nodes that are sent. least: a best-first tree
-    grows no further when the nodes that it would expand next have, in all, a smaller probability."""
+    """A tree while it grows. width, depth: of the shape. nodes: the most nodes that are sent. least, dues: where a
+    best-first tree ends, and how many of its nodes are sent (`foretoken.protocol.types.Budget`)."""
 
     shape: str
     width: int
@@ -35,6 +35,7 @@ class Growth:
     scores: list[float] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     least: float = 0.0
+    dues: Sequence[float] = ()
     _looked: set[int] = field(default_factory=set)  # the nodes that were expanded
     _beams: list[int] = field(default_factory=list)  # the nodes of each depth that are in the beam
     _reached: int = 0  # the last depth in the frontier, for shapes that grow depth by depth
@@ -80,8 +81,8 @@ class Growth:
             if all(i in self._looked or self.depths[i] == self.depth for i in self.chosen()):
                 return []  # children of the other nodes are less likely than the nodes that are chosen
             open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
-            next_ = [i for i in open_ if self.depths[i] < self.depth][: self.width]
-            return next_ if sum(math.exp(self.scores[i]) for i in next_) >= self.least else []
+            likeliest = [i for i in open_ if self.depths[i] < self.depth][: self.width]
+            return likeliest if sum(math.exp(self.scores[i]) for i in likeliest) >= self.least else []
         deepest = self.depths[-1] if self.depths else 0
         if deepest == self._reached:
             return []
@@ -100,7 +101,17 @@ class Growth:
             return list(range(min(self.nodes, len(self.tokens))))
         if self.shape == "beam":
             return sorted(self._by_score(self._beams)[: self.nodes])
-        return sorted(self._by_score(range(len(self.tokens)))[: self.nodes])
+        best = self._by_score(range(len(self.tokens)))[: self.nodes]
+        return sorted(best[: self._worth(best)] if self.dues else best)
+
+    def _worth(self, nodes: Sequence[int]) -> int:
+        """How many of some nodes, likeliest first, are worth their dues: at least one, if there is one."""
+        gained, most, found = 0.0, -math.inf, 0
+        for count, (node, due) in enumerate(zip(nodes, self.dues[1:], strict=False), 1):
+            gained += math.exp(self.scores[node])
+            if gained - due > most:
+                most, found = gained - due, count
+        return found
 
     def _by_score(self, nodes: Sequence[int]) -> list[int]:
         """Nodes by score, likeliest first. Of equals the earlier comes first, so a parent comes before its children."""
