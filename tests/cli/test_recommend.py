@@ -37,7 +37,7 @@ def test_what_is_fastest_is_said_remembered_and_used(cli: Cli, tmp_path: Path, m
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     drafts = {line.split()[0] for line in lines[1:6]}
-    assert drafts == {"none", "lookup", "mxfp4", "mxfp4,lookup", "int4,lookup"}
+    assert drafts == {"none", "lookup", "mxfp4,lookup", "mxfp4:k=2,lookup", "int4:k=2,lookup"}
     (kept,) = memory.iterdir()
     best = json.loads(kept.read_text())
     assert best["draft"] in drafts
@@ -63,7 +63,7 @@ def test_the_remembered_draft_is_used_and_gives_the_same_text(cli: Cli) -> None:
 @pytest.mark.parametrize("content", ["{", "[]", '{"draft": 3, "pace": "auto", "speedup": 1.5}', "\0"])
 def test_what_is_remembered_no_more_is_measured_again(content: str, caplog: pytest.LogCaptureFixture) -> None:
     remembered("none").write_text(content)
-    assert load("stdlib-1m", draft="auto").draft in ("lookup", "mxfp4,lookup")
+    assert load("stdlib-1m", draft="auto").draft in ("lookup", "mxfp4:k=2,lookup")
     assert "run `foretoken recommend` again" in caplog.text
 
 
@@ -73,7 +73,13 @@ def test_a_recommendation_is_for_the_settings_that_were_measured() -> None:
     other = load("stdlib-1m", draft="auto", dtype="float32")
     assert other.draft != "none"
     assert other.settings.pace == "auto"
-    assert load("stdlib-1m", draft="auto", rule="rejection").settings.pace == "fixed"
+
+
+def test_the_rejection_rule_gets_a_chain_of_a_fixed_length() -> None:
+    remembered("mxfp4:k=2,lookup")
+    assert load("stdlib-1m", draft="auto").settings.draft == "mxfp4:k=2,lookup"
+    chosen = load("stdlib-1m", draft="auto", rule="rejection").settings
+    assert (chosen.draft, chosen.pace) == ("mxfp4,lookup", "fixed")
 
 
 def test_where_no_copy_fits_lookup_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +89,7 @@ def test_where_no_copy_fits_lookup_drafts(monkeypatch: pytest.MonkeyPatch) -> No
     drafts, left_out = recommend.candidates("stdlib-1m", LoadSettings())
     assert drafts == ["lookup"]
     assert set(left_out) == set(recommend.OF_COPIES)
-    assert "1.0 MB are free" in left_out["mxfp4"]
+    assert "1.0 MB are free" in left_out["mxfp4,lookup"]
 
 
 def test_a_place_that_cannot_be_written_is_said(cli: Cli, memory: Path) -> None:

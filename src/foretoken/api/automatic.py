@@ -30,6 +30,7 @@ _CAST = 0.2e9  # weights cast in a second, on the slowest machine that was measu
 _PATIENCE = 10.0  # seconds that casting a copy may take
 _SPARE = 2 << 30  # bytes of memory that are left free
 _KIND = "recommendation"
+_TREE = ":k=2"  # the option that makes a copy draft trees
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,9 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
     else:
         chosen = found
         log.info("draft auto: %s (measured here: %.2f times plain decoding)", chosen.draft, chosen.speedup)
-    # with the rejection rule the text depends on how much is drafted
-    pace = "fixed" if settings.rule == "rejection" or chosen.draft == "none" else chosen.pace
-    return replace(settings, draft=chosen.draft, pace=pace)
+    if settings.rule == "rejection":  # the text depends on how much is drafted, and it cannot judge such trees
+        return replace(settings, draft=chosen.draft.replace(_TREE, ""), pace="fixed")
+    return replace(settings, draft=chosen.draft, pace="fixed" if chosen.draft == "none" else chosen.pace)
 
 
 def recall(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Recommended | None:
@@ -110,4 +111,4 @@ def _guess(folder: Path, config: DecoderConfig, settings: LoadSettings) -> str:
     needed = _SPARE + size_in(form, config) + weights * (4 if "float32" in (config.dtype, settings.dtype) else 2)
     if (weights > _CAST * _PATIENCE and not there) or (left is not None and left < needed):
         return "lookup"
-    return f"{_COPY},lookup"
+    return f"{_COPY}{_TREE},lookup"

@@ -24,7 +24,7 @@ from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.settings.load import LoadSettings
 
 LOOKUP = "lookup"
-OF_COPIES = ("mxfp4", "mxfp4,lookup", "int4,lookup")
+OF_COPIES = ("mxfp4,lookup", "mxfp4:k=2,lookup", "int4:k=2,lookup")
 _GAIN = 1.02  # times plain decoding: less is not worth a draft
 _ALIKE = 0.97  # of the fastest draft's speed: of drafts as fast as that, the one that takes the least memory is best
 
@@ -65,14 +65,19 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
     of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
     drafts, left_out, copies = [LOOKUP], {}, {}
     for draft in OF_COPIES:
-        copies[draft.split(",")[0]] = _copy_bytes(draft, folder, config)
+        name, *_ = _names(draft)
+        copies[name] = _copy_bytes(draft, folder, config)
         needed = of_model + sum(copies.values())  # the copies of all drafts are in memory at once
         if left is not None and needed > left:
-            del copies[draft.split(",")[0]]
+            del copies[name]
             left_out[draft] = f"with the model and the other copies it needs {size(needed)}, and {size(left)} are free"
         else:
             drafts.append(draft)
     return drafts, left_out
+
+
+def _names(draft: str) -> list[str]:
+    return [level.partition(":")[0] for level in draft.split(",")]
 
 
 def _copy_bytes(draft: str, folder: Path, config: DecoderConfig) -> int:
@@ -94,7 +99,7 @@ def judged(record: dict[str, Any]) -> Found:
             run["tokens_per_second"],
             run["speedup_of_total"],
             tuple(run["speedup_interval"]),
-            record["model_bytes"] + sum(of_levels.get(name, 0) for name in run["draft"].split(",")),
+            record["model_bytes"] + sum(of_levels.get(name, 0) for name in _names(run["draft"])),
         )
         for run in record["runs"]
         if run["identical"]
@@ -103,7 +108,7 @@ def judged(record: dict[str, Any]) -> Found:
     made = tuple(
         level["format"]
         for level in record["levels"]
-        if level["level"] in best.draft.split(",") and level["format"] and not level["from_copy"]
+        if level["level"] in _names(best.draft) and level["format"] and not level["from_copy"]
     )
     return Found(rows, best, made=made)
 

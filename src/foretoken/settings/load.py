@@ -21,7 +21,7 @@ class LoadSettings(Settings):
     # What drafts: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding. Commas
     # make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. With `auto`, it is the draft that
     # `foretoken recommend` found to be fastest for this model on this machine, at pace `auto`; before that, it is
-    # `mxfp4,lookup` where the copy is there or soon made and fits into memory, else `lookup`.
+    # `mxfp4:k=2,lookup` where the copy is there or soon made and fits into memory, else `lookup`.
     draft: str = "lookup"
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
