@@ -31,7 +31,7 @@ class LoadSettings(Settings):
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
     # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
     # same. `auto` leaves alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's
-    # options), and the size of trees and fractal drafts.
+    # options), and the size of fractal drafts and of most trees.
     pace: str = "fixed"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
