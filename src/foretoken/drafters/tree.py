@@ -92,9 +92,9 @@ class _Tree(Open):
 class TreeDrafter(DecoderDrafter):
     """A decoder that drafts a tree, as wide and deep as its turn says.
 
-    shape: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities. below:
-    makes the `inner` drafter, if there is one, which has no decoder. It guesses how the likeliest path goes on. The
-    rows of its guess are run in the same pass, so where the tree grows there, it needs no pass of their own.
+    shape: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities. below: makes the
+    `inner` drafter, if there is one, which has no decoder. It guesses how the likeliest path goes on. The rows of its
+    guess are run in the same pass. Where the tree grows along the guess, those nodes need no other pass.
     """
 
     shape: str
@@ -258,13 +258,8 @@ class TreeDrafter(DecoderDrafter):
     def _expand(self, tree: _Tree, node: int, logits: torch.Tensor) -> None:
         """Give a node its children, from its row of logits, float32 [V]. At a NaN it gets none."""
         growth, sampler = tree.growth, tree.reading.sampler
-        path: list[int] = []
-        at = node
-        while at >= 0:
-            path.append(growth.tokens[at])
-            at = growth.parents[at]
         step = sampler.step
-        sampler.advance(reversed(path))
+        sampler.advance(growth.path(node))
         logits = logits[: self.vocab_size]
         count = growth.width if growth.shape == "full" else max(growth.width, _CANDIDATES)
         ranked = sampler.rank(logits, count)
