@@ -46,7 +46,7 @@ def instructions(facts: Facts) -> Said | None:
         return PROBLEM, f"{error}.", f"`unset FORETOKEN_ISA`, or set it to {engine.best}, the best here."
     if engine.isa != engine.best:
         text = f"FORETOKEN_ISA forces {engine.isa}, where {engine.best} would be in use: the same bits, slower."
-        return NOTE, text, "`unset FORETOKEN_ISA`, unless it is meant so."
+        return NOTE, text, "`unset FORETOKEN_ISA`, unless you set it on purpose."
     if engine.unbuilt:
         has = f"{engine.isa}: the processor has {', '.join(engine.unbuilt)}"
         return NOTE, f"{has}, the compiler that built Foretoken not.", f"{_COMPILER}, then {_AGAIN}."
@@ -67,7 +67,7 @@ def amx(facts: Facts) -> Said | None:
     if engine.native != "here" or not flags or "amx" in engine.unbuilt:
         return None
     if why is None:
-        return GOOD, "Works: its sums are those of plain C++, bit for bit (looked at just now).", None
+        return GOOD, "Works: its sums are those of plain C++, bit for bit (checked just now).", None
     if engine.amx.refused is not None:
         text = f"The processor has AMX, and the system refuses it ({engine.amx.refused})."
         return WARNING, text, "Use Linux 5.16 or later; in a container, let its seccomp profile allow arch_prctl."
