@@ -190,12 +190,19 @@ def test_best_first_ends_when_another_step_would_gain_too_little(case: Case, lea
         each.add(-1, *case.scoring.children((), case.width))
     while frontier := growth.frontier():
         assert frontier == whole.frontier(), "until it ends, it grows as without a limit"
-        assert sum(math.exp(growth.scores[at]) for at in frontier) >= least
+        assert gain(growth, frontier) >= least
         for at in frontier:
             for each in (growth, whole):
                 each.add(at, *case.scoring.children(tuple(each.path(at)), case.width))
     rest = whole.frontier()
-    assert not rest or sum(math.exp(growth.scores[at]) for at in rest) < least
+    assert not rest or gain(growth, rest) < least
+
+
+def gain(growth: Growth, frontier: list[int]) -> float:
+    """What children can add that are as likely as their parents: where the tree is full, one replaces another."""
+    likely = sorted((math.exp(score) for score in growth.scores), reverse=True)
+    replaced = likely[growth.nodes - 1] if len(likely) >= growth.nodes else 0.0
+    return sum(max(0.0, math.exp(growth.scores[at]) - replaced) for at in frontier)
 
 
 @given(cases(("best-first",)), st.lists(st.floats(0, 0.9), min_size=99, max_size=99))
@@ -211,6 +218,19 @@ def test_no_other_number_of_nodes_is_worth_more_beyond_its_dues(case: Case, step
     likely = sorted((math.exp(score) for score in growth.scores), reverse=True)[: case.nodes]
     worth = [sum(likely[:count]) - dues[count] for count in range(1, len(likely) + 1)]
     assert sum(math.exp(growth.scores[at]) for at in chosen) - dues[len(chosen)] == pytest.approx(max(worth))
+
+
+def test_a_tree_ends_where_no_other_node_would_be_worth_its_due() -> None:
+    def grown(dues: tuple[float, ...]) -> int:
+        growth, passes = Growth("best-first", 1, 9, 9, least=0.3, dues=dues), 0
+        growth.add(-1, [1], [math.log(0.9)])
+        while frontier := growth.frontier():
+            passes += 1
+            growth.add(frontier[0], [1], [math.log(0.9)])
+        return passes
+
+    assert grown(()) == 9 - 1, "to the full depth: 0.9 ** 9 is more than 0.3"
+    assert grown((0.0, *(0.5 * count for count in range(1, 12)))) == 2, "0.9 ** 3 - 0.5 is less"
 
 
 def test_a_node_that_was_guessed_needs_no_other_step() -> None:

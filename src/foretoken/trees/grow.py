@@ -78,11 +78,14 @@ class Growth:
 
     def _frontier(self) -> list[int]:
         if self.shape == "best-first":
-            if all(i in self._looked or self.depths[i] == self.depth for i in self.chosen()):
+            chosen = self.chosen()
+            if all(i in self._looked or self.depths[i] == self.depth for i in chosen):
                 return []  # children of the other nodes are less likely than the nodes that are chosen
             open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
             likeliest = [i for i in open_ if self.depths[i] < self.depth][: self.width]
-            return likeliest if sum(math.exp(self.scores[i]) for i in likeliest) >= self.least else []
+            due = self._due(chosen)
+            gain = sum(max(0.0, math.exp(self.scores[i]) - due) for i in likeliest)
+            return likeliest if gain >= self.least else []
         deepest = self.depths[-1] if self.depths else 0
         if deepest == self._reached:
             return []
@@ -103,6 +106,13 @@ class Growth:
             return sorted(self._by_score(self._beams)[: self.nodes])
         best = self._by_score(range(len(self.tokens)))[: self.nodes]
         return sorted(best[: self._worth(best)] if self.dues else best)
+
+    def _due(self, chosen: Sequence[int]) -> float:
+        """The probability that another node must have to be sent beside those that are chosen, or in place of one."""
+        count = len(chosen)
+        if count >= self.nodes:
+            return math.exp(min(self.scores[i] for i in chosen))
+        return self.dues[count + 1] - self.dues[count] if count + 1 < len(self.dues) else 0.0
 
     def _worth(self, nodes: Sequence[int]) -> int:
         """How many of some nodes, likeliest first, are worth their dues: at least one, if there is one."""
