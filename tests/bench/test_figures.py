@@ -37,7 +37,10 @@ def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) ->
         ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "2.10", "NOT identical", ""],
         ["[large](results/large.json)", "plain", "10.0", "9.0", "", ""],
     ]
-    assert "3 repeats, measured in turn on A Processor, 2 threads, commit abc123, fff; promise exact." in lines[-1]
+    assert (
+        "3 repeats, in which drafts alternate, on A Processor, 2 threads, commit abc123, fff. The promise: exact."
+        in lines[-1]
+    )
 
 
 def test_beside_others_stands_the_newest_record(tmp_path: Path) -> None:

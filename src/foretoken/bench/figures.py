@@ -57,8 +57,8 @@ def table(folder: Path, beside: str) -> list[str]:
         "The rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
         f"the draft is: the median over prompts, and in brackets {' or '.join(_interval(count) for count in counts)}. "
         "*With prompts* compares total times: reading the prompts and generating, summed over all prompts. "
-        f"{often}, measured in turn on {machine.get('processor')}, {machine.get('threads')} threads, "
-        f"commit {', '.join(sorted(commits))}; promise {', '.join(sorted(promises))}.",
+        f"{often}, in which drafts alternate, on {machine.get('processor')}, {machine.get('threads')} threads, "
+        f"commit {', '.join(sorted(commits))}. The promise: {', '.join(sorted(promises))}.",
     ]
 
 

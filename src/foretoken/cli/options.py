@@ -42,8 +42,9 @@ LOAD: dict[str, Any] = {
         list[str],
         _LOADING,
         f"What drafts: {', '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a checkpoint "
-        "(folder, hub id, stdlib-1m). Options follow a colon: lookup:min_match=3. Commas make a ladder: in "
-        "mxfp4,lookup, lookup drafts for the copy. auto: what `foretoken recommend` found to be fastest here.",
+        "(folder, hub id, stdlib-1m). Options follow a colon: lookup:min_match=3. Commas make a ladder: "
+        "with mxfp4,lookup, the copy drafts for the model, and lookup for the copy. auto: what "
+        "`foretoken recommend` found to be fastest here.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
@@ -52,8 +53,8 @@ LOAD: dict[str, Any] = {
     "rule": _option(
         str,
         _LOADING,
-        "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: other tokens "
-        "with each draft, from the same distribution.",
+        "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: the tokens "
+        "depend on the draft, but their distribution does not.",
     ),
     "pace": _option(
         str,
@@ -110,7 +111,7 @@ GENERATE: dict[str, Any] = {
     ),
     "presence_penalty": _option(float, _SAMPLING, "Above 0: fewer tokens that are in the output already."),
     "frequency_penalty": _option(
-        float, _SAMPLING, "Above 0: fewer tokens that are in the output already, by how often they are."
+        float, _SAMPLING, "Above 0: tokens get less likely, the more often they are in the output."
     ),
     "logit_bias": _option(
         list[str] | None,
@@ -122,7 +123,7 @@ GENERATE: dict[str, Any] = {
     "seed": _option(
         int | None,
         _SAMPLING,
-        "The seed of the random numbers. The summary tells it (in a conversation: /stats).",
+        "The seed of the random numbers. The summary shows which one was used (in a conversation: /stats).",
         show_default="drawn",
     ),
     "n": _option(int, _SAMPLING, "How many completions, each with random numbers of its own."),

@@ -34,8 +34,8 @@ def rehearse(
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="The number of rows of the vocabulary. If the rehearsal is to draft, give its target's; to compare "
-            "with other engines, the small model's.",
+            help="The number of rows of the vocabulary. If the rehearsal is to draft for another model, give "
+            "that model's number; to compare with other engines, the small model's.",
             show_default="the shape's",
         ),
     ] = None,

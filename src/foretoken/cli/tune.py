@@ -31,14 +31,16 @@ def fractal(
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the first guess is: fixed, lookup or recycle; can be given several times.",
+            help="Where the first guess comes from (docs/drafters.md): fixed, lookup or recycle; can be given "
+            "several times.",
             show_default=", ".join(Asked.slots),
         ),
     ] = None,
     window: Annotated[
         list[int] | None,
         typer.Option(
-            help="Tokens of the first guess; can be given several times. The search begins with the first one.",
+            help="How many tokens the first guess has; can be given several times. The search begins with "
+            "the first number.",
             show_default=", ".join(map(str, Asked.windows)),
         ),
     ] = None,
@@ -62,8 +64,8 @@ def fractal(
     low-bit copy, and lookup.
 
     It runs drafts on prompts to learn how many tokens are accepted, and measures passes to learn what they cost. From
-    both it predicts speeds. It adds fractal layers one at a time, each time the one with the best prediction. Then it
-    measures the best drafts beside plain decoding. All decoding is greedy. It takes all cores: close other programs.
+    both it predicts speeds. It adds fractal layers one at a time, each time the one with the best predicted speed. Then
+    it measures the best drafts beside plain decoding. All decoding is greedy. It takes all cores: close other programs.
     Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:

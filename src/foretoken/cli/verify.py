@@ -27,7 +27,7 @@ def verify(
         ),
     ] = None,
 ) -> None:
-    """Generate a record again on this machine, and compare tokens and logits, bit for bit.
+    """Repeat a recorded generation on this machine, and check that its tokens and logits are the same, bit for bit.
 
     Needs the same model, the same engine (native or PyTorch) and, with the native engine, the same processor
     architecture (such as x86-64). If one of these differs, it says which, with exit code 2. If the output differs, it
