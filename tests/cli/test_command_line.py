@@ -54,9 +54,7 @@ def test_more_is_said_to_who_asks_for_it(cli: Cli, tmp_path: Path) -> None:
 
 def timed(command: list[str]) -> float:
     """Seconds of processor time that a command takes: waiting for a busy machine is none."""
-    before = resource.getrusage(
-        resource.RUSAGE_CHILDREN
-    )  # in microseconds, where os.times() has hundredths of a second
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)  # microseconds; os.times() has hundredths of a second
     subprocess.run(command, capture_output=True, check=True)
     now = resource.getrusage(resource.RUSAGE_CHILDREN)
     return now.ru_utime + now.ru_stime - before.ru_utime - before.ru_stime
@@ -132,7 +130,7 @@ def test_help_and_import_are_quick_and_take_no_torch() -> None:
     # no package beside those of the command line itself: torch alone takes 13 times the help's whole time
     assert ours.stdout.rpartition("packages:")[2] == theirs.stdout.rpartition("packages:")[2]
     # nor much of our own. Both are timed in turn, so that a slow or busy machine counts for both; our part of the time
-    # is 0.55 of the other's on a quiet machine, and a machine that runs other tests has had it at 0.88
+    # is 0.5 to 0.55 of the other's, on a quiet machine and on one whose cores are all busy
     full, empty, bare = (
         min(times)
         for times in zip(
@@ -140,7 +138,7 @@ def test_help_and_import_are_quick_and_take_no_torch() -> None:
             strict=True,
         )
     )
-    assert full - bare < 2.5 * (empty - bare)
+    assert full - bare < 1.8 * (empty - bare)
 
 
 LONG = "generate 'def add(' --model stdlib-1m --max-new-tokens 1000 --ignore-eos"

@@ -25,18 +25,8 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
-from tests.fakes import (
-    Delayed,
-    Halves,
-    KeysValues,
-    Ladder,
-    LastLayer,
-    Liar,
-    OverBudget,
-    Scripted,
-    Silent,
-    without_views,
-)
+from tests.fakes import Delayed, Ladder, Liar, OverBudget, Scripted, Silent, without_views
+from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)

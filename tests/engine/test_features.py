@@ -19,7 +19,8 @@ from foretoken.loop.schedule import Schedule
 from foretoken.protocol.types import Features, Needs, PromptChunk, Request, SamplingParams, Verdict
 from foretoken.verification.local import LocalVerifier
 from tests.engine.common import both, request
-from tests.fakes import KeysValues, Scripted
+from tests.fakes import Scripted
+from tests.fakes_inside import KeysValues
 from tests.world import Plain, Run, chain_of, make_world, read
 
 LAYERS = 3  # of the target

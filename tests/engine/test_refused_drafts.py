@@ -14,7 +14,7 @@ from foretoken.verification.local import LocalVerifier
 from tests.costs import cost_of
 from tests.costs import counting as counting
 from tests.engine.common import both, request
-from tests.fakes import Halves
+from tests.fakes_inside import Halves
 from tests.world import Run, make_world, read
 
 

@@ -28,20 +28,8 @@ from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, Sampli
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from foretoken.verification.worker import WorkerVerifier
-from tests.fakes import (
-    Delayed,
-    FarVerifier,
-    Halves,
-    KeysValues,
-    Ladder,
-    LastLayer,
-    Liar,
-    OverBudget,
-    RandomTrees,
-    Scripted,
-    Silent,
-    without_views,
-)
+from tests.fakes import Delayed, FarVerifier, Ladder, Liar, OverBudget, RandomTrees, Scripted, Silent, without_views
+from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.prove.models import Subject
 from tests.world import Run
 

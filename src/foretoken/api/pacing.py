@@ -32,7 +32,8 @@ _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first 
 
 
 def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
-    """The pace of a draft. A level whose length the user has named keeps it, and so do trees and fractal drafts."""
+    """The pace of a draft. A level whose length the user has named keeps it, and so do fractal drafts and most
+    trees."""
     budgets = [level.budget for level in levels]
     free = [level.recipe.free(level) for level in levels]
     free[0] &= settings.num_speculative_tokens is None
@@ -47,7 +48,7 @@ def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, De
         cost = PassCost(price or ASSUMED_OF_COPIES, moment) if level.has_decoder else None
         most = Budget(_FARTHEST, _FARTHEST, budget.width) if its else budget
         shares, weight = level.recipe.expected(level)
-        paced.append(Paced(level.called, most, its, shares, cost, weight, tree=budget.width > 1))
+        paced.append(Paced(level.called, most, its, shares, cost, weight))
     return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
 
 

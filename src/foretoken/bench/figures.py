@@ -47,7 +47,8 @@ def table(folder: Path, beside: str) -> list[str]:
     head = ["model", "draft"]
     for temperature in temperatures:
         head += ["greedy" if temperature == 0 else f"temperature {temperature:g}", "with prompts"]
-    machine, counts = found[0][1]["machine"], {run["prompts"] for _, record in found for run in record["runs"]}
+    machine = found[0][1]["machine"]
+    intervals = {_interval(run["prompts"]) for _, record in found for run in record["runs"]}
     often = " or ".join(sorted({many(record["repeats"], "repeat") for _, record in found}))
     commits = {str(record["commit"]) for _, record in found}
     promises = {run["promise"] for _, record in found for run in record["runs"]}
@@ -55,7 +56,7 @@ def table(folder: Path, beside: str) -> list[str]:
         *markdown(head, rows),
         "",
         "The rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
-        f"the draft is: the median over prompts, and in brackets {' or '.join(_interval(count) for count in counts)}. "
+        f"the draft is: the median over prompts, and in brackets {' or '.join(sorted(intervals))}. "
         "*With prompts* compares total times: reading the prompts and generating, summed over all prompts. "
         f"{often}, in which drafts alternate, on {machine.get('processor')}, {machine.get('threads')} threads, "
         f"commit {', '.join(sorted(commits))}. The promise: {', '.join(sorted(promises))}.",

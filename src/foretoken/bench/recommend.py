@@ -21,6 +21,7 @@ from foretoken.common.source import resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import find_levels, name_levels
+from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import LoadSettings
 
 LOOKUP = "lookup"
@@ -77,7 +78,7 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
 
 
 def _names(draft: str) -> list[str]:
-    return [level.partition(":")[0] for level in draft.split(",")]
+    return [level.name for level in parse_draft(draft)]
 
 
 def _copy_bytes(draft: str, folder: Path, config: DecoderConfig) -> int:

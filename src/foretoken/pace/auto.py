@@ -226,6 +226,6 @@ class AutoPace:
 
 def _yields(level: Paced) -> Yields | None:
     """What is expected of a level's trees; None for a level that drafts chains, or trees of a fixed form."""
-    if not (level.tree and level.free):
+    if level.most.width == 1 or not level.free:
         return None
     return Yields(usual(level.expected[len(level.expected) // 2]), len(level.expected))

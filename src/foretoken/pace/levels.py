@@ -21,11 +21,10 @@ _PROBE_ROUNDS = 64  # a level that drafts nothing for the one above drafts once 
 
 @dataclass(frozen=True)
 class Paced:
-    """One level of a draft. most: its budget, with the largest length that the pace may choose. free: whether the pace
-    may choose the length. tree: whether the level drafts trees that end themselves. expected: the share of its
-    tokens that is accepted before anything is known, for each kind of place in the text (`AutoPace`). weight: how
-    many tokens that opinion is worth. cost: of its passes; None for a level without a decoder, which costs next to
-    nothing."""
+    """One level of a draft. most: its budget, with the largest length that the pace may choose; a width above 1 makes
+    it a tree. free: whether the pace may choose the length. expected: the share of its tokens that is accepted
+    before anything is known, for each kind of place in the text (`AutoPace`). weight: how many tokens that opinion
+    is worth. cost: of its passes; None for a level without a decoder, which costs next to nothing."""
 
     name: str
     most: Budget
@@ -33,7 +32,6 @@ class Paced:
     expected: tuple[float, ...]
     cost: PassCost | None = None
     weight: float = UNSURE
-    tree: bool = False
 
 
 class Inner(NamedTuple):
@@ -71,7 +69,7 @@ class Levels:
         if level.cost is None:
             return Inner(0.0, nothing)
         together = len(sequences)
-        width = level.most.width if level.tree else 1
+        width = level.most.width
         base = level.cost.of(together * width)
         if not deeper:
             return Inner(base, (), base)
