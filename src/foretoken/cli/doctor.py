@@ -1,4 +1,4 @@
-"""`foretoken doctor`: what runs on this machine, how fast it can be, and what to do about what is in the way."""
+"""`foretoken doctor`: what runs on this machine, how fast it can be, and how to remove what is in the way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the speeds of memory and disk.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what runs on this machine, how fast it can be, and what to do about what is in the way.
+    """Say what runs on this machine, how fast it can be, and how to remove what is in the way.
 
     Takes some seconds, and for a moment up to 2 GB of memory and 0.25 GB of disk; with --quick, a second or two. Exit
     code 1 if something keeps Foretoken from running, else 0.

@@ -26,7 +26,7 @@ def quantize(
     ],
     format: Annotated[
         str,
-        typer.Option(help=f"{', '.join(FORMATS)}, or one with its group, such as int4-g128.", show_default=False),
+        typer.Option(help=f"{', '.join(FORMATS)}. A name such as int4-g128 also gives --group.", show_default=False),
     ],
     out: Annotated[
         Path | None,

@@ -34,27 +34,27 @@ def rehearse(
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="The number of rows of the vocabulary. If the rehearsal is to draft for another model, give "
+            help="The size of the vocabulary. If the rehearsal is to draft for another model, give "
             "that model's number; to compare with other engines, the small model's.",
             show_default="the shape's",
         ),
     ] = None,
     num_layers: Annotated[int | None, typer.Option(help="The number of layers.", show_default="the shape's")] = None,
     placement: Annotated[
-        str, typer.Option(help="Where the small model's layers lie: spread among the others, or first.")
+        str, typer.Option(help="Which layers do the small model's work. spread: evenly spaced ones. first: the first.")
     ] = "spread",
-    seed: Annotated[int, typer.Option(help="The seed of the random weights, which do not change the output.")] = 0,
+    seed: Annotated[int, typer.Option(help="The seed of the random weights. They do not change the output.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing rehearsal.")] = False,
     revision: Annotated[
         str | None,
         typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
     ] = None,
 ) -> None:
-    """Write a checkpoint with the shape of a large model and the function of a small one: to see what a large model
-    would gain on this machine before it is downloaded.
+    """Write a checkpoint that has the size of a large model and the output of a small one. It shows how fast drafting
+    would make the large model on this machine, before you download it.
 
-    It costs what the large model costs, in time and memory. Its output and its acceptance rate are the small model's.
-    docs/rehearsals.md says what a rehearsal can show.
+    It takes the time and memory of the large model. Its text is the small model's, and so is the share of draft tokens
+    that is accepted. docs/rehearsals.md says what a rehearsal can show.
     """
     chosen = shape_of(shape, vocab_size=vocab_size, num_layers=num_layers)
 

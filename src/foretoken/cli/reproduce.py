@@ -25,9 +25,9 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="embedded: the embedded model, in seconds; rehearsal: the same at a large model's speed, in minutes; "
-            "geometry: with as many layers as the paper's models have, in an hour; paper: the paper's own checkpoints, "
-            "data sets and lengths, in hours to days."
+            help="What is measured. embedded: the embedded model, which takes seconds. rehearsal: a checkpoint of a "
+            "large model's size, made from the embedded one: minutes. geometry: such checkpoints with as many layers "
+            "as the paper's models have: an hour. paper: the paper's own checkpoints and data sets: hours to days."
         ),
     ] = "rehearsal",
     only: Annotated[
@@ -37,7 +37,7 @@ def reproduce(
     model: Annotated[
         str | None,
         typer.Option(
-            help="At a small scale: the model that is measured, or rehearsed; a folder, a hub id or an embedded model.",
+            help="At the scales other than paper: a model to take in place of the embedded one; a folder or a hub id.",
             show_default="stdlib-7m",
         ),
     ] = None,

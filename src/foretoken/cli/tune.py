@@ -31,7 +31,7 @@ def fractal(
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where the first guess comes from (docs/drafters.md): fixed, lookup or recycle; can be given "
+            help="How the first guess is made: fixed, lookup or recycle (docs/drafters.md explains them); can be given "
             "several times.",
             show_default=", ".join(Asked.slots),
         ),

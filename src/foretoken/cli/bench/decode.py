@@ -31,29 +31,31 @@ def decode(
     ] = None,
     prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[
-        int | None, typer.Option(help="How many of them.", show_default="all of them", min=1)
+        int | None, typer.Option(help="How many of the prompts are used.", show_default="all of them", min=1)
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Of each prompt.", show_default="the suite's own", min=2)
+        int | None, typer.Option(help="The most new tokens for each prompt.", show_default="the suite's own", min=2)
     ] = None,
     temperature: Annotated[
         list[float] | None, typer.Option(help="0: greedily; can be given several times.", show_default="0")
     ] = None,
     repeats: Annotated[int, typer.Option(help="How often each prompt is generated with each draft.", min=1)] = 3,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after an end token.")] = False,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after an end token.")] = False,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the record to a file. An interrupted measurement goes on where it ended."),
+        typer.Option(
+            "--json", help="Write the record to a file. If it holds an interrupted measurement, that is continued."
+        ),
     ] = None,
     plot: options.Plot = None,
     answers: Annotated[
         Path | None,
-        typer.Option(help="A folder for answers by draft, one JSON object a line, as Spec-Bench's scripts read them."),
+        typer.Option(help="Write the texts into this folder: a file for each draft, for Spec-Bench's scripts."),
     ] = None,
 ) -> None:
     """Generate prompts plainly and with each draft, in turn, and compare: speed, acceptance, whether a token differs.
 
-    Takes all cores for itself: close what else is running. Exit code 1 if a token differs from plain decoding.
+    It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

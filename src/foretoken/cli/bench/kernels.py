@@ -39,10 +39,9 @@ def kernels(
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
-    """Measure how close the kernels come to the speed of memory, as a share of the read bandwidth, which is measured
-    along with each kernel.
+    """Measure how fast each kernel reads its weights, as a share of the fastest that this machine can read memory.
 
-    Takes two gigabytes of memory and all cores for itself: close what else is running. Some minutes by default.
+    It takes 2 GB of memory, all cores and a few minutes: close other programs.
     """
     expect_threads(threads)
     if json_file is not None:

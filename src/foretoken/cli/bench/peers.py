@@ -89,7 +89,9 @@ def run(
         typer.Option(help="A mode of peers, beside their plain one; can be given several times.", show_default="all"),
     ] = None,
     prompts: options.Prompts = "heldout-20",
-    num_prompts: Annotated[int, typer.Option("--num-prompts", "--count", help="How many of them.", min=1)] = 10,
+    num_prompts: Annotated[
+        int, typer.Option("--num-prompts", "--count", help="How many of the prompts are used.", min=1)
+    ] = 10,
     max_new_tokens: Annotated[
         int, typer.Option(help="New tokens for each prompt; generation goes on after end tokens.", min=2)
     ] = 64,
