@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
 # nothing in the tests may reach for a network
 os.environ["HF_HUB_OFFLINE"] = "1"
+# nor for what a developer has measured: a remembered draft would be every test's default
+os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"foretoken-tests-{os.getpid()}")
 # several processes share the cores, and threads that wait by looking take them from each other: ten times as long
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 

@@ -47,7 +47,7 @@ SAME = (
 def model(draft: str) -> Model:
     if draft == "none":
         # so that prompts are read in several passes, and passes are full
-        return foretoken.load("stdlib-7m", draft="none", threads=1, prefill_chunk=20, rows_per_pass=40)
+        return foretoken.load("stdlib-7m", draft="none", threads=1, prefill_chunk=20, rows_per_pass=40, pace="fixed")
     return with_draft(model("none"), draft)
 
 

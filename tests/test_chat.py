@@ -78,7 +78,7 @@ SETTINGS: list[dict[str, Any]] = [
 def test_every_turn_is_a_fresh_generation_of_the_whole_conversation_bit_for_bit(
     folder: Path, model: Model, draft: str, chosen: dict[str, Any]
 ) -> None:
-    drafted = foretoken.load(folder, draft=draft)
+    drafted = foretoken.load(folder, draft=draft, pace="fixed")
     chat = drafted.chat(system="Speak Python.")
     held: tuple[int, ...] = ()
     for text in SAID:

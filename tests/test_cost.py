@@ -30,7 +30,7 @@ DRAFTS += ("int4", "int8:own-cache", "int4,lookup", "int4,int2,lookup")
 
 @cache
 def plain() -> Model:
-    return foretoken.load("stdlib-1m", draft="none", threads=1)
+    return foretoken.load("stdlib-1m", draft="none", threads=1, pace="fixed")
 
 
 @cache
@@ -102,7 +102,7 @@ def test_weights_are_those_of_the_passes(draft: str, sampling: dict[str, Any]) -
 def test_a_fractal_draft_is_a_pass_of_the_model_and_one_of_the_copy_at_each_layer(
     spec: str, cached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plainly = plain() if cached else foretoken.load("stdlib-1m", draft="none", threads=1, cache=False)
+    plainly = plain() if cached else foretoken.load("stdlib-1m", draft="none", threads=1, pace="fixed", cache=False)
     drafting, watched = with_draft(plainly, f"{spec}:slots=fixed"), list[Guesses]()
     drafter = drafting.drafter
     assert isinstance(drafter, FractalDrafter)
@@ -220,6 +220,8 @@ def test_a_generation_that_ends_with_its_prompt_costs_nothing_more() -> None:
 def test_native_and_pytorch_count_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = generate("none").stats.cost
     monkeypatch.setattr("foretoken.decoder.decoder.why_not", lambda weights: "a test asks for it")
-    done = foretoken.load("stdlib-1m", draft="none", threads=1).generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    done = foretoken.load("stdlib-1m", draft="none", threads=1, pace="fixed").generate(
+        PROMPT, max_new_tokens=24, ignore_eos=True
+    )
     assert done.arithmetic == "pytorch"
     assert done.stats.cost == expected != {"target": Cost()}

@@ -25,7 +25,7 @@ PROMPTS = {
 @pytest.fixture(scope="module")
 def models() -> dict[tuple[str, str], foretoken.Model]:
     return {
-        (draft, dtype): foretoken.load("stdlib-7m", draft=draft, dtype=dtype)
+        (draft, dtype): foretoken.load("stdlib-7m", draft=draft, dtype=dtype, pace="fixed")
         for draft in ("none", "lookup:min_match=1:tokens=20")
         for dtype in ("bfloat16", "float32")
     }

@@ -136,7 +136,7 @@ def forking(*made: Callable[[], Callable[[], object]]) -> None:
 
 def made_model(draft: str) -> Callable[[], object]:
     """A model that has generated and a talk that has begun: in parent and child they go on alike."""
-    model = foretoken.load("stdlib-7m", draft=draft, threads=2)
+    model = foretoken.load("stdlib-7m", draft=draft, threads=2, pace="fixed")
     talk = model.chat(plain=True)
     for _ in talk.send("import os\n", max_new_tokens=4):
         pass
@@ -268,7 +268,7 @@ class Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @pytest.mark.parametrize("draft", ["lookup", "mxfp4,lookup", "mxfp4:k=2:depth=3", "fractal", "fractal:slots=fixed"])
 @pytest.mark.parametrize("cache", [True, False], ids=["cached", "without a cache"])
 def test_pytorch_has_no_work_in_a_native_generation(draft: str, cache: bool) -> None:
-    model = foretoken.load("stdlib-1m", draft=draft, cache=cache)
+    model = foretoken.load("stdlib-1m", draft=draft, cache=cache, pace="fixed")
     prompt = model.tokens_of(TEXT[:2000])
     with Work() as work:
         model.generate(prompt, max_new_tokens=6, keep_logits=True, hash_logits=True, logprobs=1)

@@ -102,7 +102,7 @@ def test_memory_and_size_count_to_the_byte() -> None:
 
 def test_auto_is_the_default_and_leaves_the_embedded_models_where_they_are() -> None:
     assert LoadSettings().weights == "auto"
-    model = foretoken.load("stdlib-7m", draft="stdlib-1m,lookup")
+    model = foretoken.load("stdlib-7m", draft="stdlib-1m,lookup", pace="fixed")
     assert model.settings.weights == "auto"
     assert {name: decoder.home for name, decoder in model.decoders.items()} == {
         "target": "mapped",
@@ -121,7 +121,7 @@ def test_memory_is_not_even_looked_at_for_what_is_small(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("draft", ["none", "stdlib-1m,lookup", "mxfp4,lookup", "fractal:n=2:w=2"])
 def test_where_it_pays_target_and_drafts_are_copied_and_no_file_stays_mapped(draft: str) -> None:
     before = files_mapped()
-    model = foretoken.load("stdlib-7m", draft=draft)
+    model = foretoken.load("stdlib-7m", draft=draft, pace="fixed")
     assert {decoder.home for decoder in model.decoders.values()} == {"copied"}
     assert model.target.weights.layouts > {"rows"}, "a tied output layer stays in rows, all else has the isa's layout"
     assert files_mapped() == before
@@ -184,7 +184,7 @@ def test_memory_that_low_bit_drafts_will_take_is_kept_for_them(monkeypatch: pyte
 
     def homes(draft: str, left: int) -> str:
         monkeypatch.setattr(loading, "memory_left", lambda: left + SPARE + (1 << 12))  # and what lines round up
-        return foretoken.load("stdlib-7m", draft=draft).target.home
+        return foretoken.load("stdlib-7m", draft=draft, pace="fixed").target.home
 
     assert 0.2 < taken / whole < 0.35
     assert homes("none", whole) == homes("lookup", whole) == "copied"

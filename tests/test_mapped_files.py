@@ -82,7 +82,7 @@ def test_a_file_that_was_overwritten_is_found_before_it_is_read(
 
 @pytest.mark.parametrize("draft", ["none", "lookup", "mxfp4,lookup"])
 def test_a_file_that_is_overwritten_between_two_pieces_ends_the_stream(draft: str, folder: Path) -> None:
-    model = foretoken.load(folder, draft=draft)
+    model = foretoken.load(folder, draft=draft, pace="fixed")
     expected = generate(model).tokens
     stream = model.stream(PROMPT, max_new_tokens=12, ignore_eos=True)
     before = [next(stream).token for _ in range(5)]
@@ -138,7 +138,7 @@ from foretoken.errors import CheckpointError
 
 folder, when = sys.argv[1:3]
 file = folder + "/model.safetensors"
-model = foretoken.load(folder, draft=sys.argv[3])
+model = foretoken.load(folder, draft=sys.argv[3], pace="fixed")
 stream = model.stream("def add(", max_new_tokens=20, ignore_eos=True)
 if when == "under way":
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_a_file_that_was_cut_short_is_an_error_and_no_crash(when: str, draft: st
 
 @pytest.mark.parametrize("change", [overwrite, Path.unlink, lambda file: os.truncate(file, 100)])
 def test_copied_weights_do_not_care(change: Callable[[Path], object], folder: Path) -> None:
-    model = foretoken.load(folder, weights="copied", draft="mxfp4,lookup")
+    model = foretoken.load(folder, weights="copied", draft="mxfp4,lookup", pace="fixed")
     before = generate(model, hash_logits=True)
     stream = model.stream(PROMPT, max_new_tokens=12, ignore_eos=True)
     next(stream)
@@ -233,11 +233,11 @@ def test_a_file_that_was_changed_behind_another_name_is_found(folder: Path, tmp_
 
 def test_files_of_drafts_count(folder: Path) -> None:
     for options in ("", ":format=int8", ":k=2:depth=2"):
-        model = foretoken.load("stdlib-7m", draft=f"{folder}{options}")
+        model = foretoken.load("stdlib-7m", draft=f"{folder}{options}", pace="fixed")
         generate(model)
         overwrite(folder / "model.safetensors")
         assert str(folder / "model.safetensors") in refusal(partial(generate, model))
-    model = foretoken.load("stdlib-7m", draft=str(folder), weights="copied")
+    model = foretoken.load("stdlib-7m", draft=str(folder), weights="copied", pace="fixed")
     overwrite(folder / "model.safetensors")
     assert generate(model).tokens
 
@@ -245,7 +245,7 @@ def test_files_of_drafts_count(folder: Path) -> None:
 def test_low_bit_models_count_and_copies_beside_the_model_are_in_memory(folder: Path) -> None:
     low = folder.with_name("model-int4-g64")
     quantise.write(quantise.plan(folder, low, format_of("int4")))
-    beside, alone = foretoken.load(folder, draft="int4"), foretoken.load(low, draft="none")
+    beside, alone = foretoken.load(folder, draft="int4", pace="fixed"), foretoken.load(low, draft="none")
     generate(alone)
     overwrite(low / "model.safetensors")
     assert str(low / "model.safetensors") in refusal(lambda: generate(alone))
@@ -295,9 +295,9 @@ def test_no_file_stays_open_when_the_model_is_gone(folder: Path) -> None:
         links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
         return sum(os.path.realpath(link) == str(folder / "model.safetensors") for link in links)
 
-    model = foretoken.load(folder, draft="mxfp4")
+    model = foretoken.load(folder, draft="mxfp4", pace="fixed")
     assert opened() == 1
-    copy = foretoken.load(folder, draft="mxfp4", weights="copied")
+    copy = foretoken.load(folder, draft="mxfp4", weights="copied", pace="fixed")
     assert opened() == 1
     del model
     assert opened() == 0

@@ -63,7 +63,7 @@ def one_of_each(model: Model) -> None:
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="this C library does not say what is in use")
 @pytest.mark.parametrize("draft", ["none", "lookup", "mxfp4,lookup"])
 def test_a_hundred_generations_more_take_no_memory(draft: str) -> None:
-    model = foretoken.load("stdlib-1m", draft=draft)
+    model = foretoken.load("stdlib-1m", draft=draft, pace="fixed")
     for _ in range(4):
         one_of_each(model)
     before = in_use()

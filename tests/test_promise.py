@@ -56,7 +56,7 @@ def test_pytorch_on_the_cpu_keeps_what_is_asked(asked: str, made: str, monkeypat
         return real(x, *rest)
 
     monkeypatch.setattr(rowwise, "linear_batched", linear_batched)
-    model = foretoken.load("stdlib-1m", promise=asked)
+    model = foretoken.load("stdlib-1m", promise=asked, pace="fixed")
     done = model.generate(PROMPT, max_new_tokens=12, audit=True)
     assert (model.promise, done.promise, done.arithmetic) == (made, made, "pytorch")
     assert (max(batches, default=0) > rowwise.BLOCK) == (made == "algorithmic"), "the prompt is one batch, or in blocks"

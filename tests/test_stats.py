@@ -223,7 +223,7 @@ def test_each_of_several_sequences_counts_the_work_for_its_own_drafts() -> None:
 
 
 def test_a_real_ladder_adds_up() -> None:
-    model = foretoken.load("stdlib-7m", draft="stdlib-1m,lookup", threads=1)
+    model = foretoken.load("stdlib-7m", draft="stdlib-1m,lookup", threads=1, pace="fixed")
     done = model.generate("def add(", max_new_tokens=48, ignore_eos=True, keep_rounds=True)
     stats = done.stats
     assert done.rounds is not None
@@ -258,7 +258,7 @@ def test_a_real_ladder_adds_up() -> None:
 
 
 def test_a_tree_counts_its_passes_and_rows() -> None:
-    model = foretoken.load("stdlib-7m", draft="stdlib-1m:k=2:depth=3", threads=1)
+    model = foretoken.load("stdlib-7m", draft="stdlib-1m:k=2:depth=3", threads=1, pace="fixed")
     (level,) = model.generate("def add(", max_new_tokens=12, ignore_eos=True).stats.levels
     assert level.name == "stdlib-1m"
     assert level.drafts < level.passes <= 3 * (level.drafts + 1)
@@ -271,7 +271,7 @@ def test_plain_decoding_has_no_levels() -> None:
 
 
 def test_levels_of_one_name_are_told_apart() -> None:
-    model = foretoken.load("stdlib-1m", draft="stdlib-1m,stdlib-1m:tokens=2,lookup", threads=1)
+    model = foretoken.load("stdlib-1m", draft="stdlib-1m,stdlib-1m:tokens=2,lookup", threads=1, pace="fixed")
     done = model.generate("def add(", max_new_tokens=24, ignore_eos=True)
     assert [level.name for level in done.stats.levels] == ["stdlib-1m", "stdlib-1m-2", "lookup"]
     assert all(level.seconds > 0 for level in done.stats.levels)

@@ -219,7 +219,10 @@ PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
 
 @pytest.fixture(scope="module")
 def models() -> dict[str, Model]:
-    return {draft: foretoken.load("stdlib-1m", draft=draft) for draft in ("none", "lookup", "stdlib-1m,lookup")}
+    return {
+        draft: foretoken.load("stdlib-1m", draft=draft, pace="fixed")
+        for draft in ("none", "lookup", "stdlib-1m,lookup")
+    }
 
 
 @pytest.mark.parametrize("chosen", [{}, {"temperature": 0.8, "top_p": 0.95, "seed": 3}])

@@ -28,7 +28,7 @@ def one_thread() -> Iterator[None]:
 
 
 def replies(draft: str, tokens: int = 24) -> list[Completion]:
-    model = foretoken.load("stdlib-1m", draft=draft)
+    model = foretoken.load("stdlib-1m", draft=draft, pace="fixed")
     settings = {"max_new_tokens": tokens, "keep_rounds": True, "ignore_eos": True}
     return [model.generate(turn, **settings) for turn in TALK.turns if isinstance(turn, str)]
 

@@ -31,7 +31,8 @@ TEXTS = ("def add(self, other):\n        return self.", "for i in range(10):\n  
 def asked(tmp_path: Path) -> Asked:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in TEXTS))
-    return Asked("stdlib-1m", ["lookup", "int4"], str(prompts), max_new_tokens=12, temperatures=(0.0, 0.8), repeats=2)
+    loading = LoadSettings(pace="fixed")  # so that all drafts draft, however little they gain
+    return Asked("stdlib-1m", ["lookup", "int4"], str(prompts), None, 12, 2, loading, temperatures=(0.0, 0.8))
 
 
 @pytest.fixture(autouse=True)

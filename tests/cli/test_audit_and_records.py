@@ -32,7 +32,7 @@ def test_an_audit_says_identical(cli: Cli) -> None:
 
 def test_an_audit_that_finds_a_difference_says_which_and_ends_with_1(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "LocalVerifier", Flips)
-    ran = cli("generate", PROMPT, "--max-new-tokens", 30, "--audit")
+    ran = cli("generate", PROMPT, "--max-new-tokens", 30, "--audit", "--pace", "fixed")
     assert ran.code == 1
     line = ran.err.splitlines()[-1]
     number = r"-?[\d.e+-]+"
@@ -41,7 +41,7 @@ def test_an_audit_that_finds_a_difference_says_which_and_ends_with_1(cli: Cli, m
         rf"{number} apart",
         line,
     )
-    as_json = cli("generate", PROMPT, "--max-new-tokens", 30, "--audit", "--json")
+    as_json = cli("generate", PROMPT, "--max-new-tokens", 30, "--audit", "--pace", "fixed", "--json")
     assert (as_json.code, as_json.err) == (1, "")
     result = json.loads(as_json.out)
     found = result["audit"]

@@ -76,7 +76,7 @@ def test_the_prompt_may_come_from_argument_file_or_stdin_and_the_text_is_the_sam
 
 def test_drafting_changes_nothing_but_the_way_there(cli: Cli) -> None:
     prompt = "for i in range(3):\n    print(i)\nfor i in range(3):"
-    drafted = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60).out)
+    drafted = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60, "--pace", "fixed").out)
     plain = json.loads(cli("generate", prompt, "--json", "--max-new-tokens", 60, "--draft", "none").out)
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["text"] == plain["text"]
@@ -114,7 +114,7 @@ def test_a_generation_that_fills_the_context_says_so(cli: Cli) -> None:
 def test_origins_are_coloured_and_explained(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     prompt = "x = 1\nx = 1\nx = 1\nx ="
-    ran = cli("generate", prompt, "--max-new-tokens", 12, "--show-origins")
+    ran = cli("generate", prompt, "--max-new-tokens", 12, "--show-origins", "--pace", "fixed")
     assert ran.code == 0
     assert "\x1b[32m" in ran.out, "a looked-up token is green"
     assert "lookup" in ran.err

@@ -11,7 +11,7 @@ from tests.cli.conftest import Cli
 
 pytest.importorskip("matplotlib")
 
-LADDER = ("--draft", "stdlib-1m,lookup", "--max-new-tokens", 24, "--threads", 1)
+LADDER = ("--draft", "stdlib-1m,lookup", "--max-new-tokens", 24, "--threads", 1, "--pace", "fixed")
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

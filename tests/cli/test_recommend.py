@@ -14,6 +14,7 @@ from foretoken.bench import recommend
 from foretoken.bench.recommend import Found, Row, best_of
 from foretoken.common.source import resolve
 from foretoken.decoder.config import read_config
+from foretoken.kernels import native
 from foretoken.settings.load import LoadSettings
 from tests.cli.conftest import Cli
 
@@ -27,9 +28,9 @@ def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "foretoken" / "recommended"
 
 
-def remembered(draft: str, *, pace: str = "auto") -> Path:
+def remembered(draft: str) -> Path:
     folder = resolve("stdlib-1m")
-    return automatic.remember(Recommended(draft, pace, 1.5), folder, read_config(folder), LoadSettings())
+    return automatic.remember(Recommended(draft, 1.5), folder, read_config(folder), LoadSettings())
 
 
 def test_what_is_fastest_is_said_remembered_and_used(cli: Cli, tmp_path: Path, memory: Path) -> None:
@@ -43,7 +44,7 @@ def test_what_is_fastest_is_said_remembered_and_used(cli: Cli, tmp_path: Path, m
     assert best["draft"] in drafts
     said = "Plain decoding is best here: --draft none"
     if best["draft"] != "none":
-        said = f"Use: foretoken generate --model stdlib-1m --draft {best['draft']} --pace auto"
+        said = f"Use: foretoken generate --model stdlib-1m --draft {best['draft']}"
     assert said in lines
     record = json.loads((tmp_path / "record.json").read_text())
     assert {run["draft"] for run in record["runs"]} == drafts
@@ -55,36 +56,46 @@ def test_what_is_fastest_is_said_remembered_and_used(cli: Cli, tmp_path: Path, m
 
 def test_the_remembered_draft_is_used_and_gives_the_same_text(cli: Cli) -> None:
     remembered("mxfp4,lookup:tokens=3")
-    done = cli("generate", "-m", "stdlib-1m", "--draft", "auto", "-n", 20, "def add(")
-    assert "-- draft auto: mxfp4,lookup:tokens=3 (measured here: 1.50 times plain decoding)" in done.err
+    done = cli("generate", "-m", "stdlib-1m", "-v", "-n", 20, "def add(")
+    assert "draft auto: mxfp4,lookup:tokens=3 (measured here: 1.50 times plain decoding)" in done.err
     assert done.out == cli("generate", "-m", "stdlib-1m", "--draft", "none", "-n", 20, "def add(").out
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"draft": 3, "pace": "auto", "speedup": 1.5}', "\0"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"draft": 3, "speedup": 1.5}', "\0"])
 def test_what_is_remembered_no_more_is_measured_again(content: str, caplog: pytest.LogCaptureFixture) -> None:
     remembered("none").write_text(content)
-    assert load("stdlib-1m", draft="auto").draft in ("lookup", "mxfp4:k=2,lookup")
+    assert load("stdlib-1m").draft == "lookup"
     assert "run `foretoken recommend` again" in caplog.text
 
 
 def test_a_recommendation_is_for_the_settings_that_were_measured() -> None:
-    remembered("none", pace="fixed")
-    assert load("stdlib-1m", draft="auto").settings.pace == "fixed"
-    other = load("stdlib-1m", draft="auto", dtype="float32")
-    assert other.draft != "none"
-    assert other.settings.pace == "auto"
+    remembered("none")
+    assert load("stdlib-1m").draft == "none"
+    assert load("stdlib-1m", dtype="float32").draft != "none"
 
 
-def test_the_rejection_rule_gets_a_chain_of_a_fixed_length() -> None:
+def test_the_rejection_rule_gets_a_chain() -> None:
     remembered("mxfp4:k=2,lookup")
-    assert load("stdlib-1m", draft="auto").settings.draft == "mxfp4:k=2,lookup"
-    chosen = load("stdlib-1m", draft="auto", rule="rejection").settings
-    assert (chosen.draft, chosen.pace) == ("mxfp4,lookup", "fixed")
+    assert load("stdlib-1m").settings.draft == "mxfp4:k=2,lookup"
+    assert load("stdlib-1m", rule="rejection").settings.draft == "mxfp4,lookup"
 
 
-def test_where_no_copy_fits_lookup_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(native.module() is None, reason="without native code a copy is no faster than the model")
+def test_a_model_that_is_not_small_begins_with_a_copy_if_it_fits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    assert load("stdlib-1m").draft == "lookup"
+    monkeypatch.setattr(automatic, "_SMALL", 1000)
+    assert load("stdlib-1m").draft == "mxfp4:k=2,lookup"
+    said = "draft auto: %s (a guess; `foretoken recommend stdlib-1m` measures what is fastest)"
+    told = [(record.levelname, record.getMessage()) for record in caplog.records if "draft auto" in record.msg]
+    assert told == [("DEBUG", said % "lookup"), ("INFO", said % "mxfp4:k=2,lookup")]
     monkeypatch.setattr(automatic, "memory_left", lambda: 1 << 30)
-    assert load("stdlib-1m", draft="auto").draft == "lookup"
+    assert load("stdlib-1m").draft == "lookup"
+
+
+def test_a_copy_that_does_not_fit_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recommend, "memory_left", lambda: 1 << 20)
     drafts, left_out = recommend.candidates("stdlib-1m", LoadSettings())
     assert drafts == ["lookup"]
@@ -97,7 +108,7 @@ def test_a_place_that_cannot_be_written_is_said(cli: Cli, memory: Path) -> None:
     done = cli("recommend", *SMALL)
     assert done.code == 0
     assert "-- it cannot be remembered: " in done.err
-    assert "uses it from now on" not in done.out
+    assert "from now on" not in done.out
 
 
 def row(draft: str, speedup: float, size: int = 10) -> Row:
@@ -124,7 +135,7 @@ def test_what_was_left_out_is_said_and_plain_decoding_recommended_where_it_is_be
     assert "mxfp4: not measured, too large" in said
     fast = row("lookup", 2)
     said = recommend.lines("a folder", Found([plain, fast], fast, made=("int4-g64",)))
-    assert said[-1] == "Use: foretoken generate --model 'a folder' --draft lookup --pace auto"
+    assert said[-1] == "Use: foretoken generate --model 'a folder' --draft lookup"
 
 
 def test_a_copy_that_was_made_can_be_kept(tmp_path: Path) -> None:

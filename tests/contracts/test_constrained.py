@@ -29,7 +29,7 @@ SOME = GRAMMARS if native.module() else GRAMMARS[4:6]  # without native code, mu
 
 @cache
 def model(draft: str, **settings: str) -> foretoken.Model:
-    return foretoken.load("stdlib-7m", draft=draft, threads=1, **settings)
+    return foretoken.load("stdlib-7m", draft=draft, threads=1, **settings, pace="fixed")
 
 
 def settings_of(grammar: Grammar, temperature: float, ignore_eos: bool) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_an_audit_of_constrained_output_is_of_constrained_output() -> None:
 
 
 def test_a_grammar_that_cannot_be_read_is_refused_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded = foretoken.load("stdlib-1m", draft="lookup")
+    loaded = foretoken.load("stdlib-1m", draft="lookup", pace="fixed")
     monkeypatch.setattr(type(loaded.target), "forward", lambda *_: pytest.fail("the model ran"))
     for settings in ({"regex": "("}, {"json_schema": "{"}, {"json_schema": {"type": "texT"}}):
         with pytest.raises(foretoken.GrammarError):

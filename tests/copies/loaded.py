@@ -22,7 +22,7 @@ samplings = pytest.mark.parametrize("sampling", _SAMPLINGS.values(), ids=list(_S
 
 
 def load(draft: str, model: str | Path = "stdlib-1m", **settings: Any) -> Model:
-    return foretoken.load(model, draft=draft, **settings)
+    return foretoken.load(model, draft=draft, **settings, pace="fixed")
 
 
 def copies(model: Model) -> list[DecoderDrafter]:

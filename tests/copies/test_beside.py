@@ -67,7 +67,7 @@ def same_codes(decoder: Decoder, folder: Path) -> bool:
 def test_a_copy_beside_the_model_is_read_and_nothing_is_cast(model: Path, casts: list[str]) -> None:
     out = copy_of(model, quantiser="hqq")
     assert same_codes(draft_of(model, "int4"), out)
-    loaded = foretoken.load(model, draft="int4:tokens=3")
+    loaded = foretoken.load(model, draft="int4:tokens=3", pace="fixed")
     done = loaded.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
     assert casts == []
     plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True)
@@ -124,12 +124,12 @@ def test_a_copy_is_a_model_and_a_draft_by_its_folder(model: Path, casts: list[st
     low_bit = foretoken.load(out, draft="none")
     truth = low_bit.generate(PROMPT, max_new_tokens=16, ignore_eos=True).tokens
     for draft in ("mxfp4", "int2,lookup", str(model), f"{out}:k=2:depth=3"):
-        done = foretoken.load(out, draft=draft).generate(PROMPT, max_new_tokens=16, ignore_eos=True)
+        done = foretoken.load(out, draft=draft, pace="fixed").generate(PROMPT, max_new_tokens=16, ignore_eos=True)
         assert done.tokens == truth, draft
         assert done.stats.draft_tokens > 0
     assert casts == ["mxfp4", "int2-g64"], "of the copy's values"
     plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=16, ignore_eos=True).tokens
-    drafted = foretoken.load(model, draft=str(out)).generate(PROMPT, max_new_tokens=16, ignore_eos=True)
+    drafted = foretoken.load(model, draft=str(out), pace="fixed").generate(PROMPT, max_new_tokens=16, ignore_eos=True)
     assert drafted.tokens == plain
     assert drafted.stats.accepted_tokens > 0
 
@@ -148,7 +148,7 @@ def test_a_copy_that_is_named_by_its_folder_is_one_as_if_by_its_format(model: Pa
     below = copy_of(model, "int2")
     plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True)
     for options, inputs, shares in (("", "int8", True), (":inputs=bf16:own-cache", "bf16", False)):
-        loaded = foretoken.load(model, draft=f"{out}{options},{below}:inputs=bf16,lookup")
+        loaded = foretoken.load(model, draft=f"{out}{options},{below}:inputs=bf16,lookup", pace="fixed")
         first, second, _ = drafters(loaded)
         assert same_codes(first.model, out)
         assert same_codes(second.model, below)
@@ -176,9 +176,9 @@ def test_a_copy_of_another_model_is_a_checkpoint_like_any_other(model: Path) -> 
         with pytest.raises(
             DraftSpecError, match=r"is a copy of the model, and would draft for '.*' here; put it first"
         ):
-            foretoken.load(target, draft=draft)
+            foretoken.load(target, draft=draft, pace="fixed")
     with pytest.raises(DraftSpecError, match=r"is no copy of the model, and has a cache of its own anyhow"):
-        foretoken.load(target, draft=f"{out}:own-cache")
+        foretoken.load(target, draft=f"{out}:own-cache", pace="fixed")
 
 
 def test_a_copy_in_another_format_is_told_with_how_to_ask_for_it(
@@ -221,8 +221,8 @@ def test_threads_are_those_that_were_asked_for(model: Path, monkeypatch: pytest.
     out = copy_of(model)
     for module in (quantiser, values, loading):
         monkeypatch.setattr(module, "on_threads", counted(module.__name__))
-    foretoken.load(out, draft="int2", threads=2)
-    foretoken.load(model, draft="int4", threads=2)
+    foretoken.load(out, draft="int2", threads=2, pace="fixed")
+    foretoken.load(model, draft="int4", threads=2, pace="fixed")
     assert {name: set(threads) for name, threads in asked.items()} == {
         module.__name__: {2} for module in (quantiser, values, loading)
     }

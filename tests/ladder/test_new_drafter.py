@@ -28,11 +28,11 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_drafts_and_the_text_is_the_same() -> None:
     plain = foretoken.load("stdlib-7m", draft="none").generate(PROMPT, max_new_tokens=40)
     for draft in ("toy", "toy:times=5:tokens=5", "stdlib-1m,toy"):
-        done = foretoken.load("stdlib-7m", draft=draft).generate(PROMPT, max_new_tokens=40)
+        done = foretoken.load("stdlib-7m", draft=draft, pace="fixed").generate(PROMPT, max_new_tokens=40)
         assert done.tokens == plain.tokens
         assert done.stats.draft_tokens > 0
     for draft, times in (("toy", 2), ("toy:times=5", 5)):
-        drafter = foretoken.load("stdlib-7m", draft=draft).drafter
+        drafter = foretoken.load("stdlib-7m", draft=draft, pace="fixed").drafter
         assert isinstance(drafter, toy.ToyDrafter)
         assert drafter.times == times
 
@@ -48,7 +48,7 @@ def test_it_drafts_and_the_text_is_the_same() -> None:
 )
 def test_what_is_wrong_with_its_name_is_told(draft: str, said: str) -> None:
     with pytest.raises(DraftSpecError, match=re.escape(said)):
-        foretoken.load("stdlib-7m", draft=draft)
+        foretoken.load("stdlib-7m", draft=draft, pace="fixed")
 
 
 def test_it_is_in_help_and_in_the_documents() -> None:

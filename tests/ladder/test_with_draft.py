@@ -25,7 +25,7 @@ SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 3}
 
 @pytest.fixture(scope="module")
 def plain() -> Model:
-    return foretoken.load("stdlib-7m", draft="none", prefill_chunk=7, weights="copied")
+    return foretoken.load("stdlib-7m", draft="none", prefill_chunk=7, weights="copied", pace="fixed")
 
 
 def generate(model: Model, **settings: Any) -> Completion:
@@ -48,7 +48,7 @@ def test_it_generates_what_a_model_loaded_with_that_draft_does(
     plain: Model, draft: str, sampling: dict[str, Any]
 ) -> None:
     model = with_draft(plain, draft)
-    fresh = foretoken.load("stdlib-7m", draft=draft, prefill_chunk=7, weights="copied")
+    fresh = foretoken.load("stdlib-7m", draft=draft, prefill_chunk=7, weights="copied", pace="fixed")
     done, expected = generate(model, **sampling), generate(fresh, **sampling)
     assert (done.tokens, done.logits_sha256) == (expected.tokens, expected.logits_sha256)
     assert done.origins == expected.origins

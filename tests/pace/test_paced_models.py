@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import foretoken
-from foretoken.errors import SettingError
 from foretoken.pace.auto import AutoPace
 from foretoken.pace.fixed import FixedPace
 from foretoken.results.completion import Completion
@@ -73,9 +72,12 @@ def test_a_length_that_was_named_stays(draft: str, settings: dict[str, int], fix
         assert 3 in lengths(done)
 
 
-def test_the_rejection_rule_wants_a_fixed_pace() -> None:
-    with pytest.raises(SettingError, match="one seed would give many texts"):
-        foretoken.load("stdlib-7m", draft="lookup", pace="auto", rule="rejection")
+def test_under_the_rejection_rule_one_seed_gives_one_text() -> None:
+    model = foretoken.load("stdlib-7m", draft="stdlib-1m,lookup", rule="rejection")
+    assert isinstance(model.pace, FixedPace)
+    one, other = (model.generate(PROMPT, max_new_tokens=32, temperature=0.8, seed=3) for _ in range(2))
+    assert one.tokens == other.tokens
+    assert one.stats.accepted_tokens
 
 
 def test_a_draft_that_is_slower_than_its_model_is_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -133,10 +133,10 @@ def test_a_copy_of_a_rehearsal_says_whose_it_is_and_drafts_for_it(talking: Path,
     assert honest.about(copy) == honest.about(folder)
     assert read_json(copy / "config.json")["valid_vocab_size"] == 4096
     plain = foretoken.load(folder, draft="none").generate("def add(", max_new_tokens=24)
-    drafted = foretoken.load(folder, draft="int4").generate("def add(", max_new_tokens=24)
+    drafted = foretoken.load(folder, draft="int4", pace="fixed").generate("def add(", max_new_tokens=24)
     assert drafted.tokens == plain.tokens
     assert drafted.stats.accepted_tokens > 5
-    assert foretoken.load(copy, draft="lookup").generate("def add(", max_new_tokens=8).tokens
+    assert foretoken.load(copy, draft="lookup", pace="fixed").generate("def add(", max_new_tokens=8).tokens
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------

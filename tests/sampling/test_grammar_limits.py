@@ -239,7 +239,7 @@ def test_who_guesses_stops_there_and_who_chooses_is_told(temperature: float) -> 
     ],
 )
 def test_a_generation_ends_in_words_whatever_drafts(draft: str, setting: dict[str, Any]) -> None:
-    model = foretoken.load("stdlib-7m", draft=draft)
+    model = foretoken.load("stdlib-7m", draft=draft, pace="fixed")
     for _ in range(2):
         with pytest.raises(GrammarError, match=r"^regex '\(a\{1,1000\}\)\{1000\}' is too much for llguidance, which"):
             model.generate("x = ", regex="(a{1,1000}){1000}", max_new_tokens=20, **setting)

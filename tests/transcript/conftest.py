@@ -16,7 +16,7 @@ from tests.transcript.records import COUNT, MODEL, PROMPT, Record
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A record of a generation in which drafting had something to do."""
     path = tmp_path_factory.mktemp("records") / "whole.json"
-    done = foretoken.record(path, foretoken.load(MODEL), PROMPT, max_new_tokens=COUNT)
+    done = foretoken.record(path, foretoken.load(MODEL, pace="fixed"), PROMPT, max_new_tokens=COUNT)
     assert 0 < done.stats.accepted_tokens < done.stats.draft_tokens
     return path
 

@@ -44,7 +44,7 @@ def test_a_record_is_verified_whatever_drafts(tmp_path: Path, chosen: dict[str, 
 def test_whatever_drafted_it_is_verified_plainly(tmp_path: Path, draft: str) -> None:
     path = tmp_path / "record.json"
     chosen = {"temperature": 0.8, "seed": 11, "max_new_tokens": COUNT}
-    done = foretoken.record(path, foretoken.load(MODEL, draft=draft), PROMPT, **chosen)
+    done = foretoken.record(path, foretoken.load(MODEL, draft=draft, pace="fixed"), PROMPT, **chosen)
     assert foretoken.verify(path, draft="none") == Verification(True, COUNT)
     assert done.tokens == foretoken.load(MODEL, draft="none").generate(PROMPT, **chosen).tokens  # type: ignore[arg-type]
 

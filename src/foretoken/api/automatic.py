@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from foretoken.common.files import read_json, write_json
+from foretoken.common.files import cache_folder, read_json, write_json
 from foretoken.common.limits import memory_left
 from foretoken.common.provenance import machine, version_of
 from foretoken.copies import beside
@@ -28,6 +27,7 @@ log = logging.getLogger(__name__)
 _COPY = "mxfp4"
 _CAST = 0.2e9  # weights cast in a second, on the slowest machine that was measured
 _PATIENCE = 10.0  # seconds that casting a copy may take
+_SMALL = 50e6  # weights; a pass of a smaller model spends as long on other things as on reading them (LOG)
 _SPARE = 2 << 30  # bytes of memory that are left free
 _KIND = "recommendation"
 _TREE = ":k=2"  # the option that makes a copy draft trees
@@ -35,10 +35,9 @@ _TREE = ":k=2"  # the option that makes a copy draft trees
 
 @dataclass(frozen=True)
 class Recommended:
-    """A draft that was measured for a model on a machine. speedup: over plain decoding."""
+    """A draft that was measured for a model on a machine, at pace `auto`. speedup: over plain decoding."""
 
     draft: str
-    pace: str
     speedup: float
 
 
@@ -49,18 +48,21 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
     config = read_config(folder)
     found = recall(folder, config, settings)
     if found is None:
-        chosen = Recommended(_guess(folder, config, settings), "auto", 1.0)
-        log.info("draft auto: %s (a guess; `foretoken recommend %s` measures what is fastest)", chosen.draft, called)
+        draft = _guess(folder, config, settings)
+        level = logging.DEBUG if _weights(config) < _SMALL else logging.INFO  # where all is quick, nobody needs advice
+        log.log(level, "draft auto: %s (a guess; `foretoken recommend %s` measures what is fastest)", draft, called)
     else:
-        chosen = found
-        log.info("draft auto: %s (measured here: %.2f times plain decoding)", chosen.draft, chosen.speedup)
-    if settings.rule == "rejection":  # the text depends on how much is drafted, and it cannot judge such trees
-        return replace(settings, draft=chosen.draft.replace(_TREE, ""), pace="fixed")
-    return replace(settings, draft=chosen.draft, pace="fixed" if chosen.draft == "none" else chosen.pace)
+        draft = found.draft
+        log.debug("draft auto: %s (measured here: %.2f times plain decoding)", draft, found.speedup)
+    if settings.rule == "rejection":  # it cannot judge such trees
+        draft = draft.replace(_TREE, "")
+    return replace(settings, draft=draft)
 
 
 def recall(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Recommended | None:
     """What was remembered for a model on this machine with these settings. A file that cannot be read is left alone."""
+    if not cache_folder("recommended").is_dir():  # then the fingerprint need not be waited for
+        return None
     place = _place(folder, config, settings)
     if not place.is_file():
         return None
@@ -69,7 +71,7 @@ def recall(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Recom
     except InputError as error:
         log.warning("%s", error)
         return None
-    kinds = {"draft": str, "pace": str, "speedup": float}
+    kinds = {"draft": str, "speedup": float}
     if not isinstance(raw, dict) or not all(isinstance(raw.get(name), kind) for name, kind in kinds.items()):
         log.warning("%s is no recommendation; run `foretoken recommend` again", place)
         return None
@@ -86,8 +88,7 @@ def remember(found: Recommended, folder: Path, config: DecoderConfig, settings: 
 
 def _place(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Path:
     here = hashlib.sha256(json.dumps(_circumstances(settings), sort_keys=True).encode()).hexdigest()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "foretoken" / "recommended" / f"{fingerprint(folder, config)[:16]}-{here[:16]}.json"
+    return cache_folder("recommended") / f"{fingerprint(folder, config)[:16]}-{here[:16]}.json"
 
 
 def _circumstances(settings: LoadSettings) -> dict[str, Any]:
@@ -105,10 +106,14 @@ def _guess(folder: Path, config: DecoderConfig, settings: LoadSettings) -> str:
     form = FORMATS[_COPY]
     if settings.device != "cpu" or native.module() is None or config.low_bit is not None or not settings.cache:
         return "lookup"
-    weights = sum(height * width for height, width in linear_shapes(config).values())
+    weights = _weights(config)
     there = (beside.place_beside(folder, form) / "config.json").is_file()
     left = memory_left()
     needed = _SPARE + size_in(form, config) + weights * (4 if "float32" in (config.dtype, settings.dtype) else 2)
-    if (weights > _CAST * _PATIENCE and not there) or (left is not None and left < needed):
+    if weights < _SMALL or (weights > _CAST * _PATIENCE and not there) or (left is not None and left < needed):
         return "lookup"
     return f"{_COPY}{_TREE},lookup"
+
+
+def _weights(config: DecoderConfig) -> int:
+    return sum(height * width for height, width in linear_shapes(config).values())

@@ -241,7 +241,7 @@ class Model:
         """A loop of this call's own. left: if the loop is closed, the prompts under way are added to it."""
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
-        shared = None if s.rule == "rejection" or s.pace == "auto" else s.shared_rows
+        shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
         schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared)
         events = generating(
             lambda recorder: Engine(

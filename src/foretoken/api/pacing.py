@@ -37,7 +37,8 @@ def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, De
     budgets = [level.budget for level in levels]
     free = [level.recipe.free(level) for level in levels]
     free[0] &= settings.num_speculative_tokens is None
-    if settings.pace == "fixed" or not any(free) or not settings.cache:  # without a cache passes have no price by rows
+    fixed = settings.pace == "fixed" or settings.rule == "rejection"  # there, its choices would change the text
+    if fixed or not any(free) or not settings.cache:  # without a cache passes have no price by rows
         return FixedPace(budgets)
     on_cpu = settings.device == "cpu"  # elsewhere a clock does not see when a pass ends
     prices = {name: _first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}

@@ -48,7 +48,6 @@ def table(folder: Path, beside: str) -> list[str]:
     for temperature in temperatures:
         head += ["greedy" if temperature == 0 else f"temperature {temperature:g}", "with prompts"]
     machine = found[0][1]["machine"]
-    intervals = {_interval(run["prompts"]) for _, record in found for run in record["runs"]}
     often = " or ".join(sorted({many(record["repeats"], "repeat") for _, record in found}))
     commits = {str(record["commit"]) for _, record in found}
     promises = {run["promise"] for _, record in found for run in record["runs"]}
@@ -56,15 +55,21 @@ def table(folder: Path, beside: str) -> list[str]:
         *markdown(head, rows),
         "",
         "The rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
-        f"the draft is: the median over prompts, and in brackets {' or '.join(sorted(intervals))}. "
+        f"the draft is: the median over prompts, and in brackets {_intervals(found)}. "
         "*With prompts* compares total times: reading the prompts and generating, summed over all prompts. "
         f"{often}, in which drafts alternate, on {machine.get('processor')}, {machine.get('threads')} threads, "
         f"commit {', '.join(sorted(commits))}. The promise: {', '.join(sorted(promises))}.",
     ]
 
 
-def _interval(prompts: int) -> str:
-    return "its 95 % interval" if prompts >= FEWEST else f"the lowest and the highest of {prompts} prompts"
+def _intervals(found: list[tuple[Path, dict[str, Any]]]) -> str:
+    """What the brackets hold; with the models' names, if it is not the same for all."""
+    models: dict[str, list[str]] = {}
+    for _, record in found:
+        few = min(run["prompts"] for run in record["runs"])
+        its = "its 95 % interval" if few >= FEWEST else f"the lowest and the highest of {few} prompts"
+        models.setdefault(its, []).append(str(record["model"]))
+    return " or ".join(its if len(models) == 1 else f"{its} ({', '.join(names)})" for its, names in models.items())
 
 
 def beside_others(folder: Path, beside: str) -> list[str]:

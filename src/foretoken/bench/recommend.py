@@ -6,7 +6,7 @@ Each draft that fits into memory decodes the same prompts as plain decoding does
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -54,7 +54,7 @@ class Found:
     @property
     def recommended(self) -> Recommended:
         """What to remember."""
-        return Recommended(self.best.draft, "fixed" if self.best.draft == PLAIN else "auto", float(self.best.speedup))
+        return Recommended(self.best.draft, float(self.best.speedup))
 
 
 def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, str]]:
@@ -86,8 +86,8 @@ def _copy_bytes(draft: str, folder: Path, config: DecoderConfig) -> int:
 
 
 def measure(asked: decode.Asked, progress: decode.Progress | None = None) -> tuple[Found, dict[str, Any]]:
-    """Measure what `asked.drafts` names, at pace `auto`; returns what was found, and the record of the measurement."""
-    record, _ = decode.measure(replace(asked, loading=replace(asked.loading, pace="auto")), progress=progress)
+    """Measure what `asked.drafts` names; returns what was found, and the record of the measurement."""
+    record, _ = decode.measure(asked, progress=progress)
     return judged(record), record
 
 
@@ -147,4 +147,4 @@ def lines(model: str, found: Found) -> list[str]:
             f"So that the copy is not made at each load: foretoken quantize {quote(model)} --format {format}"
             for format in found.made
         ]
-    return [*table, "", f"Use: foretoken generate --model {quote(model)} --draft {draft} --pace auto", *keeping]
+    return [*table, "", f"Use: foretoken generate --model {quote(model)} --draft {draft}", *keeping]

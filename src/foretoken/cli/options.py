@@ -43,8 +43,9 @@ LOAD: dict[str, Any] = {
         _LOADING,
         f"What drafts: {', '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a checkpoint "
         "(folder, hub id, stdlib-1m). Options follow a colon: lookup:min_match=3. Commas make a ladder: "
-        "with mxfp4,lookup, the copy drafts for the model, and lookup for the copy. auto: what "
-        "`foretoken recommend` found to be fastest here.",
+        "with mxfp4,lookup, the copy drafts for the model, and lookup for the copy. auto: the draft that "
+        "`foretoken recommend` found to be fastest here; before that, a low-bit copy if there is memory for it, or "
+        "lookup.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(

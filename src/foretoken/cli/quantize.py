@@ -57,9 +57,9 @@ def quantize(
 ) -> None:
     """Write a low-bit copy of a model, in which linear layers and the head have 2 to 8 bits a weight.
 
-    The copy is a checkpoint. It can draft for the original model, or be used alone: `--model` takes its folder. If it
-    lies beside the original's folder, `--draft int4` finds it: it reads MODEL-int4-g64 instead of rounding the weights
-    each time the model is loaded.
+    The copy is a checkpoint. It can draft for the original model, or be used alone: `--model` takes its folder. If
+    MODEL-int4-g64 lies beside the original's folder, `--draft int4` reads it. Otherwise, `--draft int4` rounds the
+    weights each time the model is loaded.
     """
     chosen = format_of(format, group)
     expect_threads(threads)

@@ -32,9 +32,9 @@ def recommend(
     """Measure which draft is fastest for a model on this machine, and remember it.
 
     It generates a few prompts plainly and with each draft that fits into memory, in turn. It prints a table, and the
-    command to use. From then on, `--draft auto` uses the recommended draft for this model on this machine. The best
-    draft depends on the text: give prompts of your own with --prompts. It takes all cores: close other programs. Exit
-    code 1 if a token differs from plain decoding.
+    command to use. From then on, every command uses the recommended draft for this model on this machine, unless you
+    choose another with `--draft`. The best draft depends on the text: give prompts of your own with --prompts. It takes
+    all cores: close other programs. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)
@@ -58,7 +58,7 @@ def recommend(
     folder = resolve(model, loading.revision, accept=read_config)
     try:
         place = remember(found.recommended, folder, read_config(folder), loading)
-        print('--draft auto (draft="auto" in Python) uses it from now on, for this model on this machine.')
+        print("It is the default from now on, for this model on this machine.")
         say(f"remembered in {place}")
     except InputError as error:
         say(f"it cannot be remembered: {error}")

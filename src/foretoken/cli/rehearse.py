@@ -34,8 +34,8 @@ def rehearse(
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="The size of the vocabulary. If the rehearsal is to draft for another model, give "
-            "that model's number; to compare with other engines, the small model's.",
+            help="The size of the vocabulary. To use the rehearsal as a draft for another model, give "
+            "that model's vocabulary size. To compare with other engines, give the small model's.",
             show_default="the shape's",
         ),
     ] = None,

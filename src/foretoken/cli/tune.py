@@ -31,15 +31,15 @@ def fractal(
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            help="How the first guess is made: fixed, lookup or recycle (docs/drafters.md explains them); can be given "
-            "several times.",
+            help="A draft starts from guessed tokens. What guesses them: fixed, lookup or recycle (docs/drafters.md); "
+            "can be given several times.",
             show_default=", ".join(Asked.slots),
         ),
     ] = None,
     window: Annotated[
         list[int] | None,
         typer.Option(
-            help="How many tokens the first guess has; can be given several times. The search begins with "
+            help="With how many guessed tokens a draft starts; can be given several times. The search begins with "
             "the first number.",
             show_default=", ".join(map(str, Asked.windows)),
         ),
@@ -64,9 +64,9 @@ def fractal(
     low-bit copy, and lookup.
 
     It runs drafts on prompts to learn how many tokens are accepted, and measures passes to learn what they cost. From
-    both it predicts speeds. It adds fractal layers one at a time, each time the one with the best predicted speed. Then
-    it measures the best drafts beside plain decoding. All decoding is greedy. It takes all cores: close other programs.
-    Exit code 1 if a token differs from plain decoding.
+    both it predicts speeds. It chooses the layers before which the copy runs (the fractal layers) one at a time, each
+    time the one with the best predicted speed. Then it measures the best drafts beside plain decoding. All decoding is
+    greedy. It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

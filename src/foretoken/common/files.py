@@ -207,3 +207,8 @@ def more_room(reason: OSError | ValueError) -> str:
 def words_of(reason: OSError | ValueError) -> str:
     """What the system says of a place or a file that cannot be used."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+
+
+def cache_folder(name: str) -> Path:
+    """Where what can be made again is kept for a user: a folder that may not be there yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / name

@@ -20,9 +20,10 @@ class LoadSettings(Settings):
 
     # What drafts: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding. Commas
     # make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. With `auto`, it is the draft that
-    # `foretoken recommend` found to be fastest for this model on this machine, at pace `auto`; before that, it is
-    # `mxfp4:k=2,lookup` where the copy is there or soon made and fits into memory, else `lookup`.
-    draft: str = "lookup"
+    # `foretoken recommend` found to be fastest for this model on this machine. Before that, it is `mxfp4:k=2,lookup`
+    # where the model has 50 million weights or more and the copy is there, or is soon made and fits into memory, else
+    # `lookup`.
+    draft: str = AUTO
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
     rule: str = "walk"
@@ -31,8 +32,9 @@ class LoadSettings(Settings):
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
     # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
     # same. `auto` leaves alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's
-    # options), and the size of fractal drafts and of most trees.
-    pace: str = "fixed"
+    # options), and the size of fractal drafts and of most trees. With the rule `rejection`, it is `fixed`: there, the
+    # text depends on how much is drafted, and one seed should give one text.
+    pace: str = "auto"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
     dtype: str = "auto"
@@ -55,8 +57,8 @@ class LoadSettings(Settings):
     prefill_chunk: int = 256
     # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
     rows_per_pass: int = 8192
-    # The most rows in a pass in which several sequences draft. Each sequence takes one row for its last token, so with
-    # 16 sequences the default leaves no room for drafts.
+    # A lower limit than `rows_per_pass`, at a fixed pace, for passes that more than one sequence shares. Each sequence
+    # takes one row for its last token, so with 16 sequences the default leaves no room for drafts.
     shared_rows: int = 16
 
     def __post_init__(self) -> None:
@@ -75,11 +77,6 @@ class LoadSettings(Settings):
         one_of("weights", self.weights, ("auto", "mapped", "copied"))
         one_of("rule", self.rule, ("walk", "rejection"))
         one_of("pace", self.pace, ("fixed", "auto"))
-        if self.pace == "auto" and self.rule == "rejection":
-            raise SettingError(
-                "pace is 'auto', but rule is 'rejection', where the text depends on how much is drafted, and one seed "
-                "would give many texts; use rule 'walk', or pace 'fixed'"
-            )
         if self.promise == "exact" and self.rule == "rejection":
             raise SettingError(
                 "promise is 'exact', but rule is 'rejection', which keeps the distribution of what is sampled, not its "

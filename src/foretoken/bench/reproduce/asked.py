@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from foretoken.bench.fields import expect_counts
 from foretoken.bench.reproduce.papers import Data, Subject
 from foretoken.bench.suites.table import DATA_SETS
+from foretoken.common.files import cache_folder
 from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.errors import InputError, SettingError, nearest, quoted
@@ -74,7 +74,7 @@ def checkpoint(subject: Subject, work: Path | None) -> str:
     if subject.shape is None:
         return subject.checkpoint
     if work is None:
-        work = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "rehearsals"
+        work = cache_folder("rehearsals")
     small, size = resolve(subject.checkpoint), shape_of(subject.shape, num_layers=subject.num_layers)
     config = write.expect_small(small, size, subject.checkpoint)
     shape = replace(size, vocab_size=config.vocab_size)  # the body is what is measured

@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 
 from foretoken.bench.side_by_side.peers import PEERS, Peer, named
-from foretoken.common.files import write_json
+from foretoken.common.files import cache_folder, write_json
 from foretoken.common.provenance import cpu_features
 from foretoken.errors import InputError
 
@@ -45,7 +45,7 @@ class Environment:
 
 def default_place() -> Path:
     """The default folder of environments."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken" / "peers"
+    return cache_folder("peers")
 
 
 def environments(place: Path) -> list[Environment]:

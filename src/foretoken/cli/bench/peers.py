@@ -22,7 +22,10 @@ peers = typer.Typer(
     help="Measure other engines beside this one, on the same weights and prompts.", no_args_is_help=True
 )
 _Into = Annotated[
-    Path | None, typer.Option(help="Where the environments are.", show_default="~/.cache/foretoken/peers")
+    Path | None,
+    typer.Option(
+        help="The folder of the environments in which the peers are installed.", show_default="~/.cache/foretoken/peers"
+    ),
 ]
 _Names = Annotated[list[str] | None, typer.Argument(help="Which of them; otherwise all.", show_default=False)]
 _DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup")
@@ -104,7 +107,8 @@ def run(
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="How many seconds a peer may take to convert or to answer without output.")
+        float,
+        typer.Option(help="Give a peer up that prints nothing for this many seconds."),
     ] = 1800,
     into: _Into = None,
     json_file: Annotated[
