@@ -18,6 +18,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.views import Views
+from foretoken.drafters.suffixes import SuffixArray
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, Verdict
@@ -96,6 +97,17 @@ class Scripted(Fake):
             at = min(spoiled, len(right) - 1)
             right[at] = (right[at] + 1) % 100
         return [] if spoiled == 0 and turn.round % 8 == 0 else right
+
+
+class Known:
+    """Files whose index is there from the beginning, or never is. waited: how often somebody waited for it."""
+
+    def __init__(self, texts: Sequence[Sequence[int]] | None) -> None:
+        self.index = None if texts is None else SuffixArray(texts)
+        self.waited = 0
+
+    def wait(self) -> None:
+        self.waited += 1
 
 
 class RandomTrees(Fake):

@@ -25,7 +25,7 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
-from tests.fakes import Delayed, Ladder, Liar, OverBudget, Scripted, Silent, without_views
+from tests.fakes import Delayed, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.world import VOCABULARY, World, weak_decoder
 
@@ -103,6 +103,11 @@ def _tree(
         below=without_views(inner),
         views=stage.caches if shared else None,
     )
+
+
+def _spoiled(text: Sequence[int]) -> list[int]:
+    """A text with every ninth token wrong."""
+    return [(token + 1) % VOCABULARY if at % 9 == 8 else token for at, token in enumerate(text)]
 
 
 @cache
@@ -270,6 +275,7 @@ TABLE: dict[str, Entry] = {
     "model, tree, lookup": Entry(
         lambda s: _model(s, _tree(s, "best-first", LookupDrafter(), model=_poorer)), below=(Budget(3, 3, 3), _THREE)
     ),
+    "lookup, in files, too": Entry(lambda s: LookupDrafter(files=Known([_spoiled(text) for text in s.truth.values()]))),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

@@ -28,7 +28,18 @@ from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, Sampli
 from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import SHAPES
 from foretoken.verification.worker import WorkerVerifier
-from tests.fakes import Delayed, FarVerifier, Ladder, Liar, OverBudget, RandomTrees, Scripted, Silent, without_views
+from tests.fakes import (
+    Delayed,
+    FarVerifier,
+    Known,
+    Ladder,
+    Liar,
+    OverBudget,
+    RandomTrees,
+    Scripted,
+    Silent,
+    without_views,
+)
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.prove.models import Subject
 from tests.world import Run
@@ -165,7 +176,7 @@ SAMPLING = {
 
 DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "none": lambda s: NothingDrafter(),
-    "lookup": lambda s: LookupDrafter(min_match=s.dice.choice([1, 2])),
+    "lookup": lambda s: LookupDrafter(s.dice.choice([1, 2]), s.dice.choice([None, Known(list(s.truth.values()))])),
     "model": lambda s: _model(s, 0.1),
     "model, lookup": lambda s: _model(s, 0.1, LookupDrafter(min_match=1)),
     "model, model": lambda s: _model(s, 0.1, _model(s, 0.3)),

@@ -1,9 +1,9 @@
 """How much of a draft is accepted, greedily and sampled? `python -m foretoken.bench.acceptance --model MODEL`.
 
 The drafts are chains and trees, by a different checkpoint or by the model's own low-bit copies. A copy drafts on a view
-of the model's keys and values or with its own cache. The walk with the target's dice or the rejection rule judges the
-drafts. For comparison, some drafts do not know the dice: greedy chains for a sampled text, and trees whose children are
-ranked by their probabilities alone. The record has no times. Tokens per pass depend on the arithmetic and on each
+of the model's keys and values or with its own cache. The walk with the target's noise or the rejection rule judges the
+drafts. For comparison, some drafts do not know the noise: greedy chains for a sampled text, and trees whose children
+are ranked by their probabilities alone. The record has no times. Tokens per pass depend on the arithmetic and on each
 draft's format, inputs and quantiser, which the record has.
 """
 
@@ -49,7 +49,7 @@ class WithoutNoise(Samplers):
 @dataclass(frozen=True)
 class Way:
     """One way to draft and to judge. kind: one of `KINDS`. options: the draft's. samplers: what the draft guesses with;
-    None: the target's dice, or for the rejection rule the draft's own."""
+    None: the target's noise, or for the rejection rule the draft's own."""
 
     name: str
     kind: str

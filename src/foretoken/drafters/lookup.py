@@ -1,37 +1,61 @@
 """Drafts by lookup: the end of the text has often occurred before, and the tokens that followed then may follow now.
 
 A suffix automaton finds the longest end of prompt and output that occurred earlier, in constant time a token. The
-tokens that followed it are proposed. Lookup needs no model, and drafts nothing where nothing repeats.
+tokens that followed it are proposed. Lookup needs no model, and drafts nothing where nothing repeats. It can also look
+into files of the user's: where a longer end of the text occurs there, the tokens that most often follow are proposed.
 
-Sources: prompt lookup decoding (Saxena 2023) for the idea; SAM decoding (arXiv 2411.10666) for the automaton.
+Sources: prompt lookup decoding (Saxena 2023) for the idea; SAM decoding (arXiv 2411.10666) for the automaton, and for
+taking the longer of two matches.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
 
 from foretoken.drafters.automaton import SuffixAutomaton
+from foretoken.drafters.own_files import OwnFiles
 from foretoken.drafters.recipe import Context, Level, Recipe
+from foretoken.drafters.suffixes import REACH, Match, SuffixArray
 from foretoken.errors import DraftSpecError
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
+_LEAST_SHARE = 0.25  # of its places that go on as the draft does: less is hardly ever accepted (LOG)
+
+
+class Elsewhere(Protocol):
+    """Texts beside those that are generated."""
+
+    @property
+    def index(self) -> SuffixArray | None:
+        """Where what occurs in them; None before it is known."""
+
+    def wait(self) -> None:
+        """Return when the index is there."""
+
 
 class LookupDrafter:
-    """Drafts by lookup. min_match: the shortest match, in tokens, that is followed. Raises DraftSpecError below 1."""
+    """Drafts by lookup. min_match: the shortest match, in tokens, that is followed. files: where else to look.
+    patient: whether to wait for the index of the files, which makes drafts the same each time. Raises
+    DraftSpecError for a min_match below 1."""
 
     name = "lookup"
     needs = Needs()
 
-    def __init__(self, min_match: int = 2) -> None:
+    def __init__(self, min_match: int = 2, files: Elsewhere | None = None, *, patient: bool = False) -> None:
         if min_match < 1:
             raise DraftSpecError(f"lookup: min_match is {min_match}, expected 1 or more")
         self._min_match = min_match
         self._texts: dict[int, SuffixAutomaton] = {}
+        self._files, self._patient = files, patient
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Index the prompts."""
+        if self._files is not None and self._patient:
+            self._files.wait()
         for request in requests:
             text = self._texts[request.sequence] = SuffixAutomaton()
             for token in request.prompt:
@@ -55,7 +79,12 @@ class LookupDrafter:
 
     def matched(self, sequence: int) -> int:
         """How long the longest earlier match of a text's end is, in tokens."""
-        return self._texts[sequence].longest_match()[0] if sequence in self._texts else 0
+        if sequence not in self._texts:
+            return 0
+        text = self._texts[sequence]
+        length, _ = text.longest_match()
+        elsewhere = self._elsewhere(text.text, length)
+        return length if elsewhere is None else elsewhere[1].length
 
     def end(self, sequence: int) -> None:
         """Drop the index."""
@@ -65,24 +94,45 @@ class LookupDrafter:
         began = time.perf_counter()
         text = self._texts[turn.sequence]
         length, end = text.longest_match()
-        count = min(turn.rows, turn.depth) if length >= self._min_match else 0
+        most = min(turn.rows, turn.depth)
+        elsewhere = self._elsewhere(text.text, length) if most else None
+        if elsewhere is not None:
+            index, match = elsewhere
+            return self._drafted(turn, index.following(match, most, _LEAST_SHARE), began)
+        count = most if length >= self._min_match else 0
         followed = text.text[end + 1 : end + 1 + count]
         period = len(text.text) - 1 - end
         while len(followed) < count:  # the copied tokens reach the text's end: the text repeats, so go on repeating
             followed.append(followed[-period])
-        work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(followed))
-        return turn.chain(followed, self.name, (work,))
+        return self._drafted(turn, followed, began)
+
+    def _drafted(self, turn: Turn, tokens: list[int], began: float) -> Draft:
+        work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(tokens))
+        return turn.chain(tokens, self.name, (work,))
+
+    def _elsewhere(self, text: Sequence[int], length: int) -> tuple[SuffixArray, Match] | None:
+        """The match of a text's end in the files, if it is longer than `length`, the one in the text itself."""
+        index = None if self._files is None else self._files.index
+        if index is None or length >= REACH:
+            return None
+        match = index.longest(text[-REACH:], max(length + 1, self._min_match))
+        return None if match is None else (index, match)
 
 
 class LookupRecipe(Recipe):
-    """A chain that costs nothing."""
+    """A chain that costs next to nothing."""
 
     paced = True
     usual = (0.02, 0.4, 0.6, 0.75, 0.85)
 
     def make(self, level: Level, context: Context) -> LookupDrafter:
         """Make the drafter."""
-        return LookupDrafter(**{name: value for name, value in level.options.items() if name != "tokens"})
+        place, files = level.options.get("from"), None
+        if place is not None:
+            if context.tokenizer is None:
+                raise DraftSpecError("draft 'lookup': from=... needs the model's tokenizer, and the model has none")
+            files = OwnFiles(Path(place), context.tokenizer)
+        return LookupDrafter(level.options.get("min_match", 2), files, patient=context.independent)
 
 
 RECIPE = LookupRecipe()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from foretoken.formats import FORMATS
 from foretoken.settings.drafts import OptionKind
@@ -31,8 +32,9 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "none": DrafterEntry("foretoken.drafters.nothing", "plain decoding"),
     "lookup": DrafterEntry(
         "foretoken.drafters.lookup",
-        "repeats what followed the longest earlier match in prompt and output",
-        {"min_match": int, "tokens": int},
+        "repeats what followed the longest earlier match in prompt and output; with `from=FOLDER_OR_FILE`, also in "
+        "your files",
+        {"min_match": int, "tokens": int, "from": Path},
     ),
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal_recipe",

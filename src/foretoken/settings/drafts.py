@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from foretoken.errors import DraftSpecError, nearest, quoted
 
 # The kind of an option's value. int and float: a number. A tuple: one of its words. bool: an option without a value.
-# list: numbers from 0 up, separated by +.
+# list: numbers from 0 up, separated by +. Path: a file or folder that is there.
 OptionKind = type | tuple[str, ...]
 
 
@@ -39,6 +40,13 @@ class DraftLevel:
             return True
         if not text:
             raise DraftSpecError(f"draft {quoted(self.name)}: {quoted(key, 30)} has no value; expected {key}=...")
+        if kind is Path:
+            if not Path(text).expanduser().exists():
+                raise DraftSpecError(
+                    f"draft {quoted(self.name)}: {key} is {quoted(text)}, expected a file or folder that is there (its "
+                    "name may have no comma and no colon)"
+                )
+            return str(Path(text).expanduser().absolute())
         if isinstance(kind, tuple):
             if text not in kind:
                 raise DraftSpecError(f"draft {quoted(self.name)}: {key} is {quoted(text, 30)}{nearest(text, kind)}")

@@ -115,6 +115,15 @@ class Tokenizer:
             tokens: list[int] = self._tokenizer.encode(text, verbose=False)
         return tokens
 
+    def encode_part(self, text: str) -> list[int]:
+        """The token ids of a text alone, without tokens of its beginning or end. Other threads may encode meanwhile."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        if rust is None:
+            tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        else:  # not by transformers, which sets how texts are cut each time, also for who encodes beside
+            tokens = rust.encode(text, add_special_tokens=False).ids
+        return tokens
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special tokens."""
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)

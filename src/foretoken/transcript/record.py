@@ -116,8 +116,14 @@ def _draft(spec: str) -> str:
     for part in spec.split(","):
         name, colon, options = part.strip().partition(":")
         here = name not in DRAFTERS and name not in EMBEDDED and Path(name).expanduser().is_dir()
+        options = ":".join(_absolute(option) for option in options.split(":"))
         levels.append((str(Path(name).expanduser().absolute()) if here else name) + colon + options)
     return ",".join(levels)
+
+
+def _absolute(option: str) -> str:
+    key, equals, value = option.partition("=")
+    return f"{key}={Path(value).expanduser().absolute()}" if equals and key == "from" else option
 
 
 def _revision(model: Model) -> str | None:
