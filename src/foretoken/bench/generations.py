@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, Self
 
 from foretoken.api.model import Model
@@ -146,11 +146,20 @@ class Generations:
     def speedup(self, method: str, over: str) -> tuple[float, tuple[float, float]] | tuple[None, None]:
         """How many times as fast a token is as with the method `over` on the same prompt, measured beside it: the
         median over prompts of each prompt's median over repeats, and its interval."""
+        times = self._times_as_fast(method, over)
+        return with_interval(times) if times else (None, None)
+
+    def mean_speedup(self, method: str, over: str) -> float | None:
+        """The same as a geometric mean over prompts."""
+        times = self._times_as_fast(method, over)
+        return geometric_mean(times.values()) if times else None
+
+    def _times_as_fast(self, method: str, over: str) -> dict[str, float]:
         beside: dict[str, list[Generation]] = {}
         for each in self._decoded(over):
             beside.setdefault(each.prompt, []).append(each)
         pairs = [(own, beside[own.prompt].pop(0)) for own in self._decoded(method) if beside.get(own.prompt)]
-        return with_interval(times_as_fast(pairs)) if pairs else (None, None)
+        return times_as_fast(pairs)
 
     def _decoded(self, method: str) -> list[Generation]:
         """The generations of a method that have a second token."""

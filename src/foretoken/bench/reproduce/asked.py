@@ -98,13 +98,20 @@ def found_in(subjects: Sequence[Subject], folders: Sequence[Path]) -> list[Subje
     InputError if there are none."""
     found = []
     for subject in subjects:
-        names = (subject.checkpoint, subject.checkpoint.rpartition("/")[2])
-        places = [folder / name for folder in folders for name in names if (folder / name / "config.json").is_file()]
-        found += [replace(subject, checkpoint=str(place)) for place in places[:1]]
+        place = _place(subject.checkpoint, folders)
+        if place is not None:
+            small = _place(subject.small, folders) if subject.small else None
+            found.append(replace(subject, checkpoint=str(place), small=str(small or subject.small)))
     if not found:
         expected = ", ".join(subject.checkpoint.rpartition("/")[2] for subject in subjects)
         raise InputError(f"{folders[0]} holds no checkpoint of this paper; expected folders called {expected}")
     return found
+
+
+def _place(checkpoint: str, folders: Sequence[Path]) -> Path | None:
+    names = (checkpoint, checkpoint.rpartition("/")[2])
+    places = (folder / name for folder in folders for name in names if (folder / name / "config.json").is_file())
+    return next(places, None)
 
 
 def with_data(asked: Asked, subjects: Sequence[Subject]) -> list[Subject]:

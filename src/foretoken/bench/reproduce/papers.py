@@ -49,13 +49,15 @@ class Data:
 @dataclass(frozen=True)
 class Subject:
     """A model of the paper, and what is measured in its place: a checkpoint (a folder, a hub id or an embedded model),
-    or its rehearsal in `num_layers` layers of a `shape`. data: prompts by the paper's names of its data sets."""
+    or its rehearsal in `num_layers` layers of a `shape`. data: prompts by the paper's names of its data sets. small:
+    another checkpoint that drafts for it, if the paper has one."""
 
     model: str
     checkpoint: str
     data: Mapping[str, Data]
     shape: str | None = None
     num_layers: int = 0
+    small: str = ""
 
     @property
     def called(self) -> str:
@@ -94,14 +96,14 @@ class Paper:
         return [name for name in self.parts if not only or name in only]
 
 
-PAPERS = ("fractal",)  # each is a file here, with a PAPER in it
+PAPERS = ("fractal", "ml-specqd")  # each is a file here, with a PAPER in it
 
 
 def paper(name: str) -> Paper:
     """A paper by its name. Raises SettingError."""
     if name not in PAPERS:
         raise SettingError(f"there is no paper {quoted(name)} to reproduce{nearest(name, PAPERS)}")
-    found: Paper = import_module(f"foretoken.bench.reproduce.{name}").PAPER
+    found: Paper = import_module(f"foretoken.bench.reproduce.{name.replace('-', '_')}").PAPER
     return found
 
 
