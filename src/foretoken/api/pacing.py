@@ -26,6 +26,7 @@ _FARTHEST = 32  # tokens that a paced chain may have: beyond the rows that cost 
 _QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: all of them take about as long as eight passes
 _MATCHES = (2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
 _PREFIX = 16  # tokens before those rows
+_NOISE = 2e-4  # seconds by which the times of two passes may differ by chance
 _SLOW = 1.0  # seconds of a pass from which on timing passes at the start would take too long
 
 _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first prices: several drafts of one model ask
@@ -65,10 +66,10 @@ def _kind_of_place(drafter: Drafter) -> Callable[[int], int]:
 
 
 def _warn_of_slow_levels(names: Sequence[str], prices: Mapping[str, Price | None]) -> None:
-    """Log a warning for each level whose passes take no less time than those of the level for which it drafts."""
+    """Log a warning for each level whose passes take more time than those of the level for which it drafts."""
     for above, name in itertools.pairwise(name for name in names if prices.get(name)):
         slow, other = prices[name], prices[above]
-        if slow and other and slow.of(1) >= other.of(1):
+        if slow and other and slow.of(1) > other.of(1) + _NOISE:
             log.warning(
                 "%s cannot speed up %s: a pass takes %.3g ms, one of %s %.3g ms; leave it out of the draft",
                 *(name, above, 1e3 * slow.of(1), above, 1e3 * other.of(1)),
