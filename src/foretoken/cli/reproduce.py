@@ -44,8 +44,8 @@ def reproduce(
     models: Annotated[
         list[Path] | None,
         typer.Option(
-            help="At scale paper: a folder that holds its checkpoints, in subfolders OWNER/NAME or NAME; can be given "
-            "several times. What is not there is left out.",
+            help="With `--scale paper`: a folder that holds the paper's checkpoints, in subfolders OWNER/NAME or NAME; "
+            "can be given several times. What is not there is left out.",
             show_default="from the hub",
         ),
     ] = None,
@@ -54,7 +54,7 @@ def reproduce(
         typer.Option(
             "--data",
             "--prompts",
-            help="At scale paper: NAME=FOLDER_OR_FILE, a data set of the paper that you have; can be "
+            help="With `--scale paper`: NAME=FOLDER_OR_FILE, a data set of the paper that you have; can be "
             "given several times. At the other scales: a suite to measure on.",
             show_default="from the hub; heldout-20",
         ),
