@@ -66,7 +66,7 @@ def test_the_logits_are_those_of_transformers() -> None:
 
 
 def test_streamed_pieces_are_the_completion() -> None:
-    model = foretoken.load("stdlib-7m")
+    model = foretoken.load("stdlib-7m", pace="fixed")  # a pace may find that lookup does not pay
     stream = model.stream(PROMPTS["repeats"], max_new_tokens=30)
     pieces = list(stream)
     assert tuple(piece.token for piece in pieces) == stream.completion.tokens

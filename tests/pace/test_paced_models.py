@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 import foretoken
+from foretoken.decoder.decoder import Decoder
 from foretoken.pace.auto import AutoPace
 from foretoken.pace.fixed import FixedPace
+from foretoken.prices.price import Price
 from foretoken.results.completion import Completion
 
 PROMPT = "def add(self, other):\n    return"
@@ -80,6 +82,16 @@ def test_under_the_rejection_rule_one_seed_gives_one_text() -> None:
     assert one.stats.accepted_tokens
 
 
-def test_a_draft_that_is_slower_than_its_model_is_named(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("more", [1e-3, 1e-5])
+def test_a_draft_that_is_clearly_slower_than_its_model_is_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: float
+) -> None:
+    small = foretoken.load("stdlib-1m", draft="none").target.config
+
+    def price(decoder: Decoder) -> Price:
+        return Price({1: 1e-3 if decoder.config == small else 1e-3 + more})
+
+    monkeypatch.setattr("foretoken.api.pacing._first_price", price)
     foretoken.load("stdlib-1m", draft="stdlib-7m", pace="auto")
-    assert "stdlib-7m cannot speed up target: a pass takes" in caplog.text
+    assert ("stdlib-7m cannot speed up target: a pass takes 2 ms, one of target 1 ms" in caplog.text) == (more == 1e-3)
+    assert bool(caplog.text) == (more == 1e-3)
