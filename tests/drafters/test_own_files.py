@@ -127,7 +127,7 @@ def test_under_the_rejection_rule_one_seed_gives_one_text(tmp_path: Path) -> Non
     (tmp_path / "a.py").write_text("def read(self, size=-1):\n    return self.read(size)\n" * 4)
     made = [
         foretoken.load("stdlib-1m", draft=f"lookup:from={tmp_path}", rule="rejection").generate(
-            PROMPT, max_new_tokens=24, temperature=0.9, seed=5
+            "def read(self, size=-1", max_new_tokens=24, temperature=0.9, seed=5
         )
         for _ in range(2)
     ]
