@@ -328,7 +328,7 @@ PAPER = Paper(
                 _QA,
                 "meta-llama/Llama-2-7b-chat-hf",
                 {"HAGRID": Data("hagrid", 100)},
-                small="Felladrin/Llama-68M-Chat-v1",
+                small=_LLAMA_68M,
             ),
             Subject(_CODE, "Qwen/Qwen2.5-Coder-7B", {"MBPP": Data("mbpp", 100)}, small="Qwen/Qwen2.5-Coder-0.5B"),
         ),
