@@ -49,7 +49,7 @@ LOAD: dict[str, Any] = {
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
-        int | None, _LOADING, "The most draft tokens in a round.", show_default="what suits the draft"
+        int | None, _LOADING, "How many tokens are drafted in each round.", show_default="what --pace chooses"
     ),
     "rule": _option(
         str,

@@ -97,7 +97,8 @@ def _print_fits(console: Console, facts: Facts) -> None:
     """Print a row per model and a column per format; where the width is too small, a row per model and format. A cell
     has the size, the highest speed and whether the model fits."""
     available, models = facts.machine.memory_available, facts.fits
-    heads = (f"{fit.format:>{len(_cell(fit)) - 1}}" for fit in models[0].formats)
+    speeds = any(fit.tokens_per_second is not None for fit in models[0].formats)
+    heads = [f"{fit.format:>7}{' tok/s' if speeds else ''}" for fit in models[0].formats]
     across = _table("  model", *heads)
     down = _table("  model", "format", "")
     for model in models:
@@ -127,7 +128,7 @@ def _cell(fit: Fit) -> Text:
 
 def _legend(fits: list[Fit]) -> Iterable[str]:
     if any(fit.tokens_per_second is not None for fit in fits):
-        yield "Beside each size: the tokens a second that memory allows at most, plainly; drafting comes on top."
+        yield "tok/s: the tokens a second that memory allows plain decoding at most. Drafting comes on top."
     if any(fit.fits == "without a draft copy" for fit in fits):
         yield f"* fits with {CONTEXT} tokens of keys and values, but not with an {DRAFT} copy that drafts."
     if any(fit.fits == "no" for fit in fits):

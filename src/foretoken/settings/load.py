@@ -27,13 +27,14 @@ class LoadSettings(Settings):
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
     rule: str = "walk"
-    # The most draft tokens in a round. With None, the draft has its own default.
+    # How many tokens the draft's first level drafts in a round. A number holds for every round: `pace` then chooses only
+    # for the levels below. With None, `pace` chooses, or the draft's own default holds.
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
     # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
     # same. `auto` leaves alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's
-    # options), and the size of fractal drafts and of most trees. With the rule `rejection`, it is `fixed`: there, the
-    # text depends on how much is drafted, and one seed should give one text.
+    # options), and the size of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed
+    # whatever `pace` says: there, the text depends on how much is drafted, and one seed should give one text.
     pace: str = "auto"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
