@@ -27,8 +27,8 @@ class LoadSettings(Settings):
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
     rule: str = "walk"
-    # How many tokens the draft's first level drafts in a round. A number holds for every round: `pace` then chooses only
-    # for the levels below. With None, `pace` chooses, or the draft's own default holds.
+    # How many tokens the draft's first level drafts in a round. A number holds for every round: `pace` then chooses
+    # only for the levels below. With None, `pace` chooses, or the draft's own default holds.
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
     # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
