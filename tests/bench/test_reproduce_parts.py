@@ -53,6 +53,17 @@ def test_a_rehearsal_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         places.checkpoint(subject, tmp_path / "file")
 
 
+def test_the_checkpoint_that_drafts_is_rehearsed_too(tmp_path: Path) -> None:
+    subject = Subject("large", "stdlib-1m", {}, SHAPE, 3, small="stdlib-1m", small_shape=SHAPE)
+    assert subject.small_called == f"stdlib-1m as {SHAPE}"
+    made = Path(places.small_checkpoint(subject, tmp_path))
+    assert honest.read_config(made).num_layers == 9
+    assert str(made) != places.checkpoint(subject, tmp_path)
+    bench = Workbench(Asked("ml-specqd", work=tmp_path), [subject], {}, lambda: None, lambda *_: None)
+    assert bench.small(subject) == str(made)
+    assert bench._told(f"{made}:k=5,lookup", subject) == f"{made.name}:k=5,lookup", "no folder of this machine"
+
+
 def test_prompts_of_ones_own_take_the_place_of_the_data() -> None:
     subjects = [Subject("large", "hub/id", {"A": Data("gsm8k", 300, 256), "B": Data("xsum", 300, 128)})]
     (own,) = places.with_data(Asked("fractal", "paper", data=["gsm8k=some/folder"], num_prompts=7), subjects)

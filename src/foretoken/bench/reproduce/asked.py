@@ -14,7 +14,7 @@ from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.errors import InputError, SettingError, nearest, quoted
 from foretoken.rehearsal import write
-from foretoken.rehearsal.shapes import shape_of
+from foretoken.rehearsal.shapes import Shape, shape_of
 from foretoken.settings.load import LoadSettings
 from foretoken.settings.values import one_of
 
@@ -73,14 +73,26 @@ def checkpoint(subject: Subject, work: Path | None) -> str:
     """
     if subject.shape is None:
         return subject.checkpoint
+    size = shape_of(subject.shape, num_layers=subject.num_layers)
+    return _rehearsed(subject.checkpoint, subject.shape, size, work)
+
+
+def small_checkpoint(subject: Subject, work: Path | None) -> str:
+    """The same for the checkpoint that drafts for a subject."""
+    if subject.small_shape is None:
+        return subject.small
+    return _rehearsed(subject.small, subject.small_shape, shape_of(subject.small_shape), work)
+
+
+def _rehearsed(model: str, shape: str, size: Shape, work: Path | None) -> str:
+    """The folder of a model's rehearsal in the size of a shape."""
     if work is None:
         work = cache_folder("rehearsals")
-    small, size = resolve(subject.checkpoint), shape_of(subject.shape, num_layers=subject.num_layers)
-    config = write.expect_small(small, size, subject.checkpoint)
-    shape = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
-    local = subject.checkpoint not in EMBEDDED and Path(subject.checkpoint).expanduser().is_dir()
-    name = small.resolve().name if local else subject.checkpoint.rpartition("/")[2]
-    its = f"{name}-{fingerprint(small, config)[:12]}-{subject.shape}-{subject.num_layers}"
+    small = resolve(model)
+    config = write.expect_small(small, size, model)
+    local = model not in EMBEDDED and Path(model).expanduser().is_dir()
+    name = small.resolve().name if local else model.rpartition("/")[2]
+    its = f"{name}-{fingerprint(small, config)[:12]}-{shape}-{size.num_layers}"
     out = work / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
     if not out.is_dir():  # a rehearsal is written whole, or not at all
         try:
@@ -89,7 +101,8 @@ def checkpoint(subject: Subject, work: Path | None) -> str:
             raise InputError(
                 f"no folder {work} for rehearsals can be made ({error.strerror}); name one with --work"
             ) from None
-        write.write(write.plan(small, out, write.Asked(shape, name)))
+        of_its_words = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
+        write.write(write.plan(small, out, write.Asked(of_its_words, name)))
     return str(out)
 
 

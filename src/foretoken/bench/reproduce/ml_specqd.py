@@ -80,9 +80,9 @@ def _cells(bench: Workbench, where: str = "") -> Iterator[tuple[Reported | None,
         subject = next((each for each in bench.subjects if each.model == its.model and its.data in each.data), None)
         ours, labels = Measured(), {"model": its.model, "small model": its.small, "data": its.data}
         if subject is not None:
-            ours = bench.measured(subject, subject.data[its.data], _methods(its, subject.small))
+            ours = bench.measured(subject, subject.data[its.data], _methods(its, bench.small(subject)))
             if bench.asked.scale != "paper":
-                told = {"model": subject.called, "small model": subject.small, "data": ours.data}
+                told = {"model": subject.called, "small model": subject.small_called, "data": ours.data}
                 stand_ins[f"{ours.called}, {its.small_options}"] = ours, told
                 ours = Measured()
         yield its, ours, labels
@@ -176,7 +176,7 @@ def _predicted(bench: Workbench) -> Iterator[Row]:
         target, data = bench.open(ours.subject), next(iter(ours.subject.data.values()))
         prefix = round(median(each.prompt_tokens + each.tokens / 2 for each in ours.generations))
         prompt, *_ = bench.suite(ours.subject, data).prompts
-        drafts = {method.name: method for method in _methods(_report_of(ours.subject), ours.subject.small)}
+        drafts = {method.name: method for method in _methods(_report_of(ours.subject), bench.small(ours.subject))}
         for name in (SMALL, COPY):
             model = target.model(drafts[name].draft, cache=True)
             (inner,) = (decoder for decoder in model.decoders.values() if decoder is not model.target)
@@ -251,7 +251,7 @@ _HOW = (
 )
 _STAND_IN = (
     "At small scales a stand-in is measured: its text, and so what is accepted, is that of a small model. The paper's "
-    "small models have a fourteenth to a hundredth of the target's weights; the stand-in's has far less of a rehearsal."
+    "small models have a fourteenth to a hundredth of the target's weights; the rehearsal's has a fortieth."
 )
 _EQUATION = (
     "Equation (1) of the paper: (accepted + 1) / (1 + drafted c), where c is what a pass of the draft costs beside a "
@@ -305,14 +305,14 @@ _PARTS = {
 def _stand_ins(
     count: int, tokens: int, shape: str | None = None, layers: Sequence[int] = (0, 0)
 ) -> tuple[Subject, ...]:
-    data = Data(_HELD_OUT, count, tokens)
+    data, small = Data(_HELD_OUT, count, tokens), None if shape is None else _SMALL_SHAPE
     return tuple(
-        Subject(its.model, "stdlib-7m", {its.data: data}, shape, each, small="stdlib-1m")
+        Subject(its.model, "stdlib-7m", {its.data: data}, shape, each, small="stdlib-1m", small_shape=small)
         for its, each in zip(REPORTED, layers, strict=True)
     )
 
 
-_HELD_OUT, _WIDTH = "heldout-20", "llama-3.2-1b"
+_HELD_OUT, _WIDTH, _SMALL_SHAPE = "heldout-20", "llama-3.2-1b", "llama-68m"
 _LLAMA_68M = "Felladrin/Llama-68M-Chat-v1"  # the paper names no checkpoint: "68M parameters, fine-tuned for chat"
 PAPER = Paper(
     TITLE,

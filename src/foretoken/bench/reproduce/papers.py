@@ -50,7 +50,7 @@ class Data:
 class Subject:
     """A model of the paper, and what is measured in its place: a checkpoint (a folder, a hub id or an embedded model),
     or its rehearsal in `num_layers` layers of a `shape`. data: prompts by the paper's names of its data sets. small:
-    another checkpoint that drafts for it, if the paper has one."""
+    another checkpoint that drafts for it, if the paper has one, or its rehearsal in `small_shape`."""
 
     model: str
     checkpoint: str
@@ -58,12 +58,18 @@ class Subject:
     shape: str | None = None
     num_layers: int = 0
     small: str = ""
+    small_shape: str | None = None
 
     @property
     def called(self) -> str:
         """The name in tables of what is measured."""
         name = Path(self.checkpoint).name if Path(self.checkpoint).exists() else self.checkpoint
         return name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
+
+    @property
+    def small_called(self) -> str:
+        """The name in tables of the checkpoint that drafts."""
+        return self.small if self.small_shape is None else f"{self.small} as {self.small_shape}"
 
 
 class Part(NamedTuple):

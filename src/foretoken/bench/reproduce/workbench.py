@@ -6,11 +6,12 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretoken.bench.decode import WARM_UP, Progress, ask
 from foretoken.bench.generations import Generation, Generations, in_turn
-from foretoken.bench.reproduce.asked import Asked, checkpoint
+from foretoken.bench.reproduce.asked import Asked, checkpoint, small_checkpoint
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Subject
 from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, digest, first_turn, open_suite
@@ -87,6 +88,10 @@ class Workbench:
             self._opened[subject.called] = target
         return self._opened[subject.called]
 
+    def small(self, subject: Subject) -> str:
+        """What a draft calls the checkpoint that drafts for a subject."""
+        return small_checkpoint(subject, self.asked.work)
+
     def suite(self, subject: Subject, data: Data) -> Suite:
         """The prompts of some data for a subject; its tokenizer cuts them if `data.cut` is set."""
         plain = self.open(subject).plain
@@ -122,7 +127,7 @@ class Workbench:
             "max_new_tokens": data.max_new_tokens,
             "cut": data.cut,
             "temperature": temperature,
-            "methods": [[m.name, m.draft, m.cache] for m in methods],
+            "methods": [[m.name, self._told(m.draft, subject), m.cache] for m in methods],
         }
         entries = self.record["measurements"]
         entry = next((each for each in entries if asked.items() <= each.items()), None)
@@ -144,6 +149,13 @@ class Workbench:
         differing = sum(one != other for one, other in zip_longest(tokens, truth[: len(tokens)]))
         others = [each for each in self.record["watched"] if not line.items() <= each.items()]
         self.record["watched"] = [*others, {**line, "tokens": len(tokens), "differing": differing}]
+
+    def _told(self, draft: str, subject: Subject) -> str:
+        """A draft as the record names it: where a rehearsal lies is this machine's affair."""
+        if subject.small_shape is None:
+            return draft
+        folder = Path(self.small(subject))
+        return draft.replace(str(folder), folder.name)
 
     def _lines(self, entry: dict[str, Any]) -> list[dict[str, Any]]:
         return [line for line in self.record["generations"] if line["measurement"] == entry["measurement"]]
