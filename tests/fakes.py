@@ -91,7 +91,11 @@ class Scripted(Fake):
 
     def guess(self, turn: Turn) -> list[int]:
         right = list(self.truth[turn.sequence][turn.position :][: turn.depth])
-        right = right[: self.lengths[turn.sequence % len(self.lengths)]]
+        return self.spoiled(turn, right[: self.lengths[turn.sequence % len(self.lengths)]])
+
+    @staticmethod
+    def spoiled(turn: Turn, right: list[int]) -> list[int]:
+        """The script of what is wrong."""
         spoiled = turn.round % 4
         if right and spoiled in (1, 2):
             at = min(spoiled, len(right) - 1)

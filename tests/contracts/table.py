@@ -13,7 +13,7 @@ from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
-from foretoken.drafters.ladder import make_ladder, name_levels
+from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
@@ -27,6 +27,7 @@ from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
 from tests.fakes import Delayed, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
+from tests.fakes_translated import Foreign, translated
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
@@ -193,7 +194,7 @@ def _fractal(
 
 def _shipped(name: str) -> Callable[[Stage], Drafter]:
     levels = name_levels(LoadSettings(draft=name))
-    return lambda stage: make_ladder(levels, Context(stage.world.target, None, Samplers(None), "walk", _nothing))
+    return lambda stage: Context(stage.world.target, None, Samplers(None), "walk", _nothing).make(levels)
 
 
 def _nothing(level: Level) -> LoadedLevel:
@@ -276,6 +277,7 @@ TABLE: dict[str, Entry] = {
         lambda s: _model(s, _tree(s, "best-first", LookupDrafter(), model=_poorer)), below=(Budget(3, 3, 3), _THREE)
     ),
     "lookup, in files, too": Entry(lambda s: LookupDrafter(files=Known([_spoiled(text) for text in s.truth.values()]))),
+    "drafts with another tokenizer, translated": Entry(lambda s: translated(Foreign(s.truth, s.shape))),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

@@ -11,7 +11,7 @@ import pytest
 import foretoken
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.drafters.ladder import make_ladder, name_levels
+from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
@@ -40,7 +40,7 @@ def never(level: Level) -> Any:
 
 def drafter_of(draft: str, num_speculative_tokens: int | None = None) -> tuple[Any, int]:
     levels = name_levels(LoadSettings(draft=draft, num_speculative_tokens=num_speculative_tokens))
-    return make_ladder(levels, Context(no_target, None, Samplers(None), "walk", never)), levels[0].tokens
+    return Context(no_target, None, Samplers(None), "walk", never).make(levels), levels[0].tokens
 
 
 def test_a_draft_becomes_the_drafter_that_it_names() -> None:
@@ -63,19 +63,19 @@ def test_how_many_tokens_are_drafted_is_said_by_the_draft_or_the_setting_or_the_
     assert drafter_of("lookup")[1] == 8
 
 
-def test_a_draft_with_another_tokenizer_is_refused_with_the_first_difference() -> None:
+def test_a_tree_with_another_tokenizer_is_refused_with_the_first_difference() -> None:
     one, other = Spoken({0: "a", 1: "b", 2: "c"}), Spoken({0: "a", 1: "x"})
-    (level,) = name_levels(LoadSettings(draft="somebody/something"))
+    (level,) = name_levels(LoadSettings(draft="somebody/something:k=2:depth=3"))
 
     def make(theirs: Any, ours: Any) -> Drafter:
         loaded = LoadedLevel(tiny_decoder(), theirs)
-        return make_ladder([level], Context(tiny_decoder(), ours, Samplers(None), "walk", lambda level: loaded))
+        return Context(tiny_decoder(), ours, Samplers(None), "walk", lambda level: loaded).make([level])
 
     with pytest.raises(DraftSpecError) as error:
         make(other, one)
     assert str(error.value) == (
-        "draft 'somebody/something' has another tokenizer: token 1 is 'x' there and 'b' in the model; use a draft of "
-        "the model's own family"
+        "draft 'somebody/something' has another tokenizer: token 1 is 'x' there and 'b' in the model; only a chain can "
+        "be translated: leave 'k' and 'depth' out, or use a draft of the model's own family"
     )
     with pytest.raises(DraftSpecError, match=r"token 2 is None there and 'c' in the model"):
         make(Spoken({0: "a", 1: "b"}), one)
@@ -132,7 +132,7 @@ def ladder(spec: str, caches: Caches | None) -> list[Any]:
     """The drafters of a ladder, nearest to the target first."""
     target = tiny_decoder()
     context = Context(target, None, Samplers(None), "walk", lambda level: LoadedLevel(target), views=caches)
-    drafter: Any = make_ladder(name_levels(LoadSettings(draft=spec)), context)
+    drafter: Any = context.make(name_levels(LoadSettings(draft=spec)))
     levels = []
     while drafter is not None:
         levels.append(drafter)

@@ -23,7 +23,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shards import deciding_files
-from foretoken.drafters.ladder import expect_known, find_levels, make_ladder, name_levels
+from foretoken.drafters.ladder import expect_known, find_levels, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.kernels import forked
 from foretoken.protocol.types import TARGET
@@ -110,9 +110,8 @@ def _drafting(
         return known[key]
 
     faithful = not settings.cache
-    drafter = make_ladder(
-        levels, Context(target, tokenizer, guessing or samplers, settings.rule, load, faithful=faithful, views=caches)
-    )
+    context = Context(target, tokenizer, guessing or samplers, settings.rule, load, faithful=faithful, views=caches)
+    drafter = context.make(levels)
     verifier = (LocalVerifier if settings.cache else UncachedVerifier)(
         target,
         caches,

@@ -61,11 +61,21 @@ class DecoderRecipe(Recipe):
         return level
 
     def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
-        """Load a level's decoder. Returns it with the arguments that all drafters with a decoder take."""
+        """Load a level's decoder, whose tokens must be the model's. Returns it with the arguments that all drafters
+        with a decoder take."""
         loaded = context.load(level)
-        if not level.is_copy:
-            _expect_same_tokens(level.name, context.tokenizer, loaded.tokenizer)
-        return loaded, {
+        differs = None if level.is_copy else difference(level.name, context.tokenizer, loaded.tokenizer)
+        if differs is not None:
+            options = " and ".join(repr(option) for option in level.options if option in TREE.options)
+            raise DraftSpecError(
+                f"draft {level.name!r} has another tokenizer: {differs}; only a chain can be translated: leave "
+                f"{options} out, or use a draft of the model's own family"
+            )
+        return loaded, self.common(level, context)
+
+    def common(self, level: Level, context: Context) -> dict[str, Any]:
+        """The arguments that all drafters with a decoder take."""
+        return {
             "name": level.called,
             "vocab_size": context.target.config.valid_vocab_size,
             "independent": context.independent,
@@ -171,18 +181,17 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _expect_same_tokens(name: str, target: Tokenizer | None, draft: Tokenizer | None) -> None:
-    """Raise DraftSpecError if two tokenizers differ. A draft is made of token ids, so they must mean the same. Rows of
-    padding have no tokens and do not matter."""
+def difference(name: str, target: Tokenizer | None, draft: Tokenizer | None) -> str | None:
+    """The first token that two tokenizers do not share, in words; None if there is none. A draft is made of token ids,
+    so they must mean the same. Rows of padding have no tokens and do not matter. Raises DraftSpecError if only one of
+    the two is there."""
     if target is None or draft is None:
         if target is None and draft is None:
-            return
+            return None
         lacking = "the model" if target is None else f"draft {name!r}"
         raise DraftSpecError(f"{lacking} has no tokenizer, so their tokens cannot be compared; add its files")
     ours, theirs = target.vocabulary, draft.vocabulary
     for token in sorted(ours.keys() | theirs.keys()):
         if ours.get(token) != theirs.get(token):
-            raise DraftSpecError(
-                f"draft {name!r} has another tokenizer: token {token} is {theirs.get(token)!r} there and "
-                f"{ours.get(token)!r} in the model; use a draft of the model's own family"
-            )
+            return f"token {token} is {theirs.get(token)!r} there and {ours.get(token)!r} in the model"
+    return None

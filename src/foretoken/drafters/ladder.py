@@ -10,12 +10,10 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
-from foretoken.decoder.views import Views
 from foretoken.drafters.decoders import decoder_level, in_format
-from foretoken.drafters.recipe import Context, Level, recipe_of
+from foretoken.drafters.recipe import Level, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import DraftSpecError
-from foretoken.protocol.roles import Drafter
 from foretoken.protocol.types import TARGET
 from foretoken.settings.drafts import DraftLevel, parse_draft
 from foretoken.settings.load import AUTO, LoadSettings
@@ -58,17 +56,6 @@ def find_levels(levels: list[Level], folder: Path) -> list[Level]:
     found = [level.recipe.found(level, folder) for level in levels]
     _expect_copies_first(found)
     return found
-
-
-def make_ladder(levels: list[Level], context: Context) -> Drafter:
-    """Make the drafter of some levels. Each level makes the one below it. A copy hands it views of the caches on which
-    it checks; another model hands none, since its keys and values are of no use to the target's copies."""
-    level, *rest = levels
-
-    def below(views: Views) -> Drafter:
-        return make_ladder(rest, replace(context, views=views if level.is_copy else None))
-
-    return level.recipe.make(level, replace(context, below=below if rest else None))
 
 
 def _name(level: DraftLevel) -> Level:

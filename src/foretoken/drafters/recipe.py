@@ -6,8 +6,8 @@ A drafter's file ends with its recipe, `RECIPE`. The table of drafters has a row
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,8 +80,7 @@ class Context:
     target, tokenizer: the model for which it drafts. samplers: of that model's requests. rule: the rule that judges
     drafts. load: loads the decoder of a level (`api/levels.py`). faithful: whether a published method does everything
     that was published, for comparison, where this project would do less. views: views of the target's caches, or of the
-    caches on which the level above checks. below: makes the drafter that speeds this one up, if there is one; it is
-    called with views of the caches on which this one checks.
+    caches on which the level above checks. rest: the levels below the one that is made.
     """
 
     target: Decoder
@@ -91,7 +90,19 @@ class Context:
     load: Callable[[Level], LoadedLevel]
     faithful: bool = False
     views: Views | None = None
-    below: Callable[[Views], Drafter] | None = None
+    rest: tuple[Level, ...] = ()
+
+    def make(self, levels: Sequence[Level]) -> Drafter:
+        """Make the drafter of some levels. Each level makes the one below it."""
+        level, *rest = levels
+        return level.recipe.make(level, replace(self, rest=tuple(rest)))
+
+    def below(self, level: Level) -> Callable[[Views], Drafter] | None:
+        """What makes the drafter that speeds this level up, if there is one. It is called with views of the caches on
+        which this level checks. A copy's are handed on; those of another model are of no use to the target's copies."""
+        if not self.rest:
+            return None
+        return lambda views: replace(self, views=views if level.is_copy else None).make(self.rest)
 
     @property
     def independent(self) -> bool:

@@ -56,7 +56,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
 FRACTAL = DRAFTERS["fractal"]
 CHAIN = DrafterEntry(
     "foretoken.drafters.chain_recipe",
-    "another checkpoint with the same tokenizer drafts a chain: a folder, a hub id or an embedded model; with "
+    "another checkpoint drafts a chain: a folder, a hub id or an embedded model, best with the same tokenizer; with "
     "`confidence=0.4` a chain ends after the first token that the draft gives a probability below 0.4",
     {"tokens": int, "confidence": float},
     num_speculative_tokens=5,

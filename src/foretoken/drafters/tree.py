@@ -306,7 +306,7 @@ class TreeRecipe(DecoderRecipe):
         loaded, common = self.loaded(level, context)
         shape, sharpness = _shape(level.options), level.options.get("sharpness", _SHARPNESS)
         return TreeDrafter(
-            loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, below=context.below, **common
+            loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, below=context.below(level), **common
         )
 
     def expect_size(self, level: Level, spec: str) -> None:
