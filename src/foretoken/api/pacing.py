@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,7 @@ from foretoken.pace.auto import AutoPace
 from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, Moment, PassCost
 from foretoken.pace.fixed import FixedPace
 from foretoken.pace.levels import Paced
+from foretoken.prices import remembered
 from foretoken.prices.measuring import quick
 from foretoken.prices.price import Price
 from foretoken.protocol.roles import Drafter, Pace
@@ -27,6 +29,7 @@ _QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: all of 
 _MATCHES = (2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
 _PREFIX = 16  # tokens before those rows
 _NOISE = 2e-4  # seconds by which the times of two passes may differ by chance
+_FAST = 0.01  # seconds of a pass up to which prices are measured at every load: that takes a tenth of a second
 _SLOW = 1.0  # seconds of a pass from which on timing passes at the start would take too long
 
 _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first prices: several drafts of one model ask
@@ -79,7 +82,19 @@ def _warn_of_slow_levels(names: Sequence[str], prices: Mapping[str, Price | None
 def _first_price(decoder: Decoder) -> Price | None:
     """A first opinion of what passes cost. None if passes take too long to find out."""
     if decoder not in _known:
-        rows = [count for count in _QUICK if count + _PREFIX <= decoder.config.context_length]
-        slow = not rows or quick(decoder, rows[:1], _PREFIX).of(1) > _SLOW
-        _known[decoder] = None if slow else quick(decoder, rows, _PREFIX)
+        _known[decoder] = _found_price(decoder)
     return _known[decoder]
+
+
+def _found_price(decoder: Decoder) -> Price | None:
+    rows = [count for count in _QUICK if count + _PREFIX <= decoder.config.context_length]
+    one = quick(decoder, rows[:1], _PREFIX).of(1) if rows else math.inf
+    if one > _SLOW:
+        return None
+    if one < _FAST:
+        return quick(decoder, rows, _PREFIX)
+    price = remembered.recall(decoder, one)
+    if price is None:
+        price = quick(decoder, rows, _PREFIX)
+        remembered.keep(decoder, price)
+    return price
