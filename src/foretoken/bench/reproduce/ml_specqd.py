@@ -256,8 +256,9 @@ _STAND_IN = (
 _EQUATION = (
     "Equation (1) of the paper: (accepted + 1) / (1 + drafted c), where c is what a pass of the draft costs beside a "
     "plain one; here with the tokens and the costs that were measured. It counts a check as one plain pass. What a "
-    "check of several rows costs more, and time that is neither in checks nor in drafts, make the measured speed-up "
-    "smaller. The last two columns are of the first prompt, decoded once more."
+    "check of several rows costs more makes the measured speed-up smaller. So does the reading of the prompt: a draft "
+    "with keys and values of its own reads it, too, before its first draft. In short texts that weighs most. The last "
+    "two columns are of the first prompt, decoded once more."
 )
 _FIGURE = "Equation (1) with N = 4, and passes that cost what their bytes do: arithmetic, nothing measured."
 _KERNELS = (
