@@ -20,6 +20,7 @@ from foretoken.decoder.rows import chain
 from foretoken.kernels import native
 from foretoken.rehearsal.fit import Fit
 from foretoken.rehearsal.shapes import shape_of
+from foretoken.text.tokenizer import Tokenizer
 from tests.rehearsal.conftest import ROOM, rehearse, small
 from tests.tiny import ARITHMETICS, all_logits
 
@@ -129,6 +130,18 @@ def test_positions_turn_heads_of_every_size_alike_far_into_the_context(tmp_path:
         assert config.context_length == 512
         logits.append(all_logits(decoder.run(chain(decoder.new_cache(), (TOKENS * 26)[:512]))))
     torch.testing.assert_close(*logits, rtol=0, atol=3e-5)
+
+
+def test_the_tokenizer_is_the_small_models_in_every_family(tmp_path: Path) -> None:
+    text = "def f(x):\n    return 'a' + 12345  # don't"
+    its = Tokenizer.load(EMBEDDED["stdlib-1m"])
+    assert its is not None
+    for family in ("llama", "qwen2"):
+        big = f"hidden=512,layers=2,heads=16,kv-heads=4,intermediate=640,vocab=4096,head-dim=64,type={family}"
+        out = rehearse(EMBEDDED["stdlib-1m"], tmp_path / family, big)
+        tokenizer = Tokenizer.load(out)
+        assert tokenizer is not None
+        assert tokenizer.encode(text) == its.encode(text), "transformers would take a Qwen2 for one with its own rules"
 
 
 SPREAD = {"spread": (0, 1, 3), "first": (0, 1, 2)}

@@ -49,6 +49,7 @@ def test_the_configuration_is_the_shapes_with_the_functions_positions_and_tokens
         "placement": "spread",
         "layers": [0, 1, 3],
         "seed": 3,
+        "tokenizer": "llama",
     }
     assert raw == {
         "architectures": ["LlamaForCausalLM"],

@@ -28,6 +28,7 @@ from foretoken.rehearsal.fit import NOISE, PLACEMENTS, Fit, Placed, expect_kind,
 from foretoken.rehearsal.honest import KEY, About, read_about
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
+from foretoken.text.tokenizer import TOKENIZER_OF
 
 VERSION = 1  # of the output: raised whenever the same model and shape give other numbers
 _TOGETHER = 1 << 22  # numbers made and written together
@@ -188,7 +189,8 @@ def _configuration(raw: Mapping[str, Any], fit: Fit, about: About, dtype: torch.
         made.update(use_sliding_window=False)
     if small.valid_vocab_size < shape.vocab_size:
         made.update(valid_vocab_size=small.valid_vocab_size)
-    return {**made, KEY: about.to_json()}
+    # the tokenizer is the small model's, and transformers chooses the kind of tokenizer by the family
+    return {**made, KEY: {**about.to_json(), TOKENIZER_OF: raw["model_type"]}}
 
 
 def write(plan: RehearsalPlan) -> float:

@@ -16,6 +16,7 @@ from foretoken.common.files import read_bytes
 from foretoken.errors import CheckpointError, PromptError, cut, quoted
 
 _CONTENT = "foretoken"  # the content of a message with which a template is tried
+TOKENIZER_OF = "tokenizer"  # in a rehearsal's entry of config.json: the family of the model whose tokenizer it has
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
 
@@ -31,13 +32,17 @@ class Tokenizer:
         CheckpointError if the tokenizer cannot be loaded."""
         if not any((folder / name).exists() for name in TOKENIZER_FILES):
             return None
-        from transformers import AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
         with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"), _without_warnings():
             _expect_sound_merges(folder / "tokenizer.json")
             try:
                 # without trust_remote_code, transformers would ask on standard input, and run the program after a `y`
-                tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+                family = _family(folder)
+                config = None if family is None else AutoConfig.for_model(family)
+                tokenizer = AutoTokenizer.from_pretrained(
+                    folder, config=config, local_files_only=True, trust_remote_code=False
+                )
             except ValueError as error:
                 if "trust_remote_code" not in str(error):
                     raise
@@ -190,6 +195,15 @@ def _reason(error: BaseException) -> str:
 def _first_line(error: BaseException, lines: Sequence[str] | None = None) -> str:
     lines = str(error).strip().splitlines() if lines is None else lines
     return cut(lines[0], 200) if lines else type(error).__name__
+
+
+def _family(folder: Path) -> str | None:
+    """The family of the model whose tokenizer a rehearsal has; None for any other checkpoint, which has its own."""
+    try:
+        named: Any = json.loads(read_bytes(folder / "config.json"))["rehearsal"][TOKENIZER_OF]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return named if isinstance(named, str) else None
 
 
 def _program(folder: Path) -> str:
