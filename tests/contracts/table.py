@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -11,6 +11,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
+from foretoken.drafters.earlier import EarlierTexts
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.ladder import name_levels
@@ -109,6 +110,14 @@ def _tree(
 def _spoiled(text: Sequence[int]) -> list[int]:
     """A text with every ninth token wrong."""
     return [(token + 1) % VOCABULARY if at % 9 == 8 else token for at, token in enumerate(text)]
+
+
+def _kept(texts: Iterable[Sequence[int]]) -> EarlierTexts:
+    """Outputs that were generated before."""
+    earlier = EarlierTexts()
+    for text in texts:
+        earlier.keep(text)
+    return earlier
 
 
 @cache
@@ -277,6 +286,7 @@ TABLE: dict[str, Entry] = {
         lambda s: _model(s, _tree(s, "best-first", LookupDrafter(), model=_poorer)), below=(Budget(3, 3, 3), _THREE)
     ),
     "lookup, in files, too": Entry(lambda s: LookupDrafter(files=Known([_spoiled(text) for text in s.truth.values()]))),
+    "lookup, in earlier outputs, too": Entry(lambda s: LookupDrafter(earlier=_kept(map(_spoiled, s.truth.values())))),
     "drafts with another tokenizer, translated": Entry(lambda s: translated(Foreign(s.truth, s.shape))),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),

@@ -83,7 +83,7 @@ def test_the_first_token_is_the_models(cached: bool) -> None:
 def first_guesses(drafter: Noted) -> Iterator[tuple[list[int], int, Again]]:
     """For each note the first guess, how many of its tokens were found, and what goes in after a layer."""
     *prompt, _ = drafter.notes[0][0]
-    lookup, seen = LookupDrafter(), len(prompt)
+    lookup, seen = LookupDrafter(2), len(prompt)
     lookup.begin([Request(0, tuple(prompt), 99)])
     left: tuple[int, tuple[int, ...]] = (0, ())
 

@@ -31,7 +31,7 @@ def test_the_longer_match_is_followed_and_the_texts_own_if_both_are_as_long() ->
     assert drafted(LookupDrafter(files=elsewhere), 9, 7, 1, 2, 3) == (50, 51)
     assert drafted(LookupDrafter(files=elsewhere), 2, 3, 8, 8, 1, 2, 3) == (50, 51)
     assert drafted(LookupDrafter(files=elsewhere), 7, 1, 2, 3, 8, 8, 7, 1, 2, 3) == (8, 8, 7, 1)
-    assert drafted(LookupDrafter(files=elsewhere), 9, 7) == ()
+    assert drafted(LookupDrafter(2, elsewhere), 9, 7) == ()
     assert drafted(LookupDrafter(1, elsewhere), 9, 7) == (1, 2, 3, 50)
 
 

@@ -48,7 +48,7 @@ def test_an_unknown_option_of_a_draft_is_refused_with_those_it_has() -> None:
     with pytest.raises(DraftSpecError) as error:
         levels("lookup:match=3")
     assert str(error.value) == (
-        "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: from, min_match, tokens)"
+        "draft 'lookup' has no option 'match'; did you mean 'min_match'? (known: earlier, from, min_match, tokens)"
     )
     with pytest.raises(DraftSpecError, match=r"^draft 'none' takes no options; leave 'k' out$"):
         levels("none:k=4")
@@ -202,7 +202,7 @@ def test_a_checkpoint_may_be_in_a_low_bit_format_too_and_is_no_copy() -> None:
         ),
         ("mxfp4:format=int4", "draft 'mxfp4' has no option 'format'"),
         ("mxfp4:k=2:tokens=9", "draft 'mxfp4': 'tokens' is an option of a chain, and 'k' makes it a tree; a tree has"),
-        ("lookup:own-cache", "draft 'lookup' has no option 'own-cache' (known: from, min_match, tokens)"),
+        ("lookup:own-cache", "draft 'lookup' has no option 'own-cache' (known: earlier, from, min_match, tokens)"),
         ("none:own-cache", "draft 'none' takes no options; leave 'own-cache' out"),
         ("stdlib-1m:group=32", "draft 'stdlib-1m': 'group' belongs to a low-bit format; add format=int4, or leave 'gr"),
         ("stdlib-1m:format=int5", "draft 'stdlib-1m': format is 'int5'; did you mean 'int"),

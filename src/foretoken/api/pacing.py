@@ -26,7 +26,7 @@ from foretoken.settings.load import LoadSettings
 log = logging.getLogger(__name__)
 _FARTHEST = 32  # tokens that a paced chain may have: beyond the rows that cost little, few drafts go on to pay
 _QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: all of them take about as long as eight passes
-_MATCHES = (2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
+_MATCHES = (1, 2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
 _PREFIX = 16  # tokens before those rows
 _NOISE = 2e-4  # seconds by which the times of two passes may differ by chance
 _FAST = 0.01  # seconds of a pass up to which prices are measured at every load: that takes a tenth of a second

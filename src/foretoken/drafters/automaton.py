@@ -9,6 +9,8 @@ Sources: Blumer et al. 1985 for the automaton; SAM decoding (Hu et al. 2024, arX
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foretoken.errors import ContractError
 
 _ABSENT = -2
@@ -78,6 +80,19 @@ class SuffixAutomaton:
         """
         state = self._link[self._last]
         return (self._length[state], self._end[state]) if state > 0 else (0, -1)
+
+    def longest_end(self, tokens: Sequence[int]) -> tuple[int, int]:
+        """The same of other tokens: the length of their longest end that occurs in this text, and where it ends here
+        last."""
+        state = length = 0
+        for token in tokens:
+            while state and token not in self._next[state]:
+                state = self._link[state]
+                length = self._length[state]
+            if token in self._next[state]:
+                state = self._next[state][token]
+                length += 1
+        return (length, self._end[state]) if state else (0, -1)
 
     def _touch(self) -> None:
         """Note that the longest match of the end has now occurred here too, so the next lookup finds this place."""

@@ -2,7 +2,7 @@
 
 A suffix automaton finds the longest end of prompt and output that occurred earlier, in constant time a token. The
 tokens that followed it are proposed. Lookup needs no model, and drafts nothing where nothing repeats. It can also look
-into files of the user's: where a longer end of the text occurs there, the tokens that most often follow are proposed.
+into earlier outputs and into files of the user's, and follows a longer match there.
 
 Sources: prompt lookup decoding (Saxena 2023) for the idea; SAM decoding (arXiv 2411.10666) for the automaton, and for
 taking the longer of two matches.
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Protocol
 
 from foretoken.drafters.automaton import SuffixAutomaton
+from foretoken.drafters.earlier import EarlierTexts
 from foretoken.drafters.own_files import OwnFiles
 from foretoken.drafters.recipe import Context, Level, Recipe
-from foretoken.drafters.suffixes import REACH, Match, SuffixArray
+from foretoken.drafters.suffixes import REACH, Match
 from foretoken.errors import DraftSpecError
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
@@ -26,11 +27,21 @@ from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 _LEAST_SHARE = 0.25  # of its places that go on as the draft does: less is hardly ever accepted (LOG)
 
 
+class Index(Protocol):
+    """Where which runs of tokens occur in some texts. See `SuffixArray`."""
+
+    def longest(self, end: Sequence[int], least: int) -> Match | None:
+        """The longest end of some tokens that occurs."""
+
+    def following(self, match: Match, count: int, least: float = 0.0) -> list[int]:
+        """The tokens that follow it."""
+
+
 class Elsewhere(Protocol):
     """Texts beside those that are generated."""
 
     @property
-    def index(self) -> SuffixArray | None:
+    def index(self) -> Index | None:
         """Where what occurs in them; None before it is known."""
 
     def wait(self) -> None:
@@ -39,18 +50,27 @@ class Elsewhere(Protocol):
 
 class LookupDrafter:
     """Drafts by lookup. min_match: the shortest match, in tokens, that is followed. files: where else to look.
-    patient: whether to wait for the index of the files, which makes drafts the same each time. Raises
-    DraftSpecError for a min_match below 1."""
+    patient: whether to wait for the index of the files, which makes drafts the same each time. earlier: the outputs of
+    sequences that have ended, if they are looked at, too. Raises DraftSpecError for a min_match below 1."""
 
     name = "lookup"
     needs = Needs()
 
-    def __init__(self, min_match: int = 2, files: Elsewhere | None = None, *, patient: bool = False) -> None:
+    def __init__(
+        self,
+        min_match: int = 1,
+        files: Elsewhere | None = None,
+        *,
+        patient: bool = False,
+        earlier: EarlierTexts | None = None,
+    ) -> None:
         if min_match < 1:
             raise DraftSpecError(f"lookup: min_match is {min_match}, expected 1 or more")
         self._min_match = min_match
         self._texts: dict[int, SuffixAutomaton] = {}
         self._files, self._patient = files, patient
+        self._earlier = earlier
+        self._prompts: dict[int, int] = {}  # by sequence: tokens of its prompt
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Index the prompts."""
@@ -61,6 +81,7 @@ class LookupDrafter:
             for token in request.prompt:
                 text.append(token)
             text.settle()
+            self._prompts[request.sequence] = len(request.prompt)
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn, the tokens that followed the longest earlier match of the text's end."""
@@ -88,7 +109,9 @@ class LookupDrafter:
 
     def end(self, sequence: int) -> None:
         """Drop the index."""
-        self._texts.pop(sequence, None)
+        text, prompt = self._texts.pop(sequence, None), self._prompts.pop(sequence, 0)
+        if self._earlier is not None and text is not None and len(text.text) > prompt:
+            self._earlier.keep(text.text[max(0, prompt - REACH) :])  # the end of the prompt tells where it began
 
     def _propose(self, turn: Turn) -> Draft:
         began = time.perf_counter()
@@ -110,20 +133,23 @@ class LookupDrafter:
         work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(tokens))
         return turn.chain(tokens, self.name, (work,))
 
-    def _elsewhere(self, text: Sequence[int], length: int) -> tuple[SuffixArray, Match] | None:
-        """The match of a text's end in the files, if it is longer than `length`, the one in the text itself."""
-        index = None if self._files is None else self._files.index
-        if index is None or length >= REACH:
-            return None
-        match = index.longest(text[-REACH:], max(length + 1, self._min_match))
-        return None if match is None else (index, match)
+    def _elsewhere(self, text: Sequence[int], length: int) -> tuple[Index, Match] | None:
+        """The match of a text's end in earlier outputs or in the files, if it is longer than `length`, the one in the
+        text itself."""
+        found: tuple[Index, Match] | None = None
+        for index in (self._earlier, None if self._files is None else self._files.index):
+            if index is not None and length < REACH:
+                match = index.longest(text[-REACH:], max(length + 1, self._min_match))
+                if match is not None:
+                    found, length = (index, match), match.length
+        return found
 
 
 class LookupRecipe(Recipe):
     """A chain that costs next to nothing."""
 
     paced = True
-    usual = (0.02, 0.4, 0.6, 0.75, 0.85)
+    usual = (0.02, 0.3, 0.4, 0.6, 0.75, 0.85)
 
     def make(self, level: Level, context: Context) -> LookupDrafter:
         """Make the drafter."""
@@ -132,7 +158,18 @@ class LookupRecipe(Recipe):
             if context.tokenizer is None:
                 raise DraftSpecError("draft 'lookup': from=... needs the model's tokenizer, and the model has none")
             files = OwnFiles(Path(place), context.tokenizer)
-        return LookupDrafter(level.options.get("min_match", 2), files, patient=context.independent)
+        earlier = EarlierTexts() if "earlier" in level.options else None
+        least = level.options.get("min_match", 1)
+        return LookupDrafter(least, files, patient=context.independent, earlier=earlier)
+
+    def expect_rule(self, level: Level, rule: str, spec: str) -> None:
+        """Raise DraftSpecError for drafts from earlier outputs under the rejection rule, where drafts decide the
+        text."""
+        if rule == "rejection" and "earlier" in level.options:
+            raise DraftSpecError(
+                f"draft {spec!r}: with 'earlier', a draft depends on what was generated before, and under the "
+                "rejection rule a text depends on its drafts; leave 'earlier' out, or take the rule walk"
+            )
 
 
 RECIPE = LookupRecipe()

@@ -129,7 +129,7 @@ class Recipe:
     has_decoder = False
     paced = False  # whether its drafts may be of any length, from round to round: those without `tokens`
     # the share of its tokens that is accepted before anything is known, by the kind of place (`foretoken.api.pacing`)
-    usual: tuple[float, ...] = (0.7, 0.7, 0.75, 0.8, 0.9)
+    usual: tuple[float, ...] = (0.7, 0.7, 0.7, 0.75, 0.8, 0.9)
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for a name with these options. Raises DraftSpecError for options that contradict each other."""

@@ -76,7 +76,7 @@ class LookedUpSlots(Slots):
     """Slots that hold the tokens that lookup finds (`lookup`)."""
 
     def __init__(self) -> None:
-        self._lookup = LookupDrafter()
+        self._lookup = LookupDrafter(min_match=2)
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Index the prompts."""

@@ -33,8 +33,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "lookup": DrafterEntry(
         "foretoken.drafters.lookup",
         "repeats what followed the longest earlier match in prompt and output; with `from=FOLDER_OR_FILE`, also in "
-        "your files",
-        {"min_match": int, "tokens": int, "from": Path},
+        "your files; with `earlier`, also in what this model object has generated before",
+        {"min_match": int, "tokens": int, "from": Path, "earlier": bool},
     ),
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal_recipe",

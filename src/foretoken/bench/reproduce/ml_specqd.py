@@ -164,7 +164,12 @@ def _expected_of_two(bench: Workbench) -> Iterator[Row]:
     for last in _GUESSED:
         for copy in _GUESSED:
             faster = 4 * speedup(last, _N, 100 / 4)
-            told = {"ours on": "equation (1)", "N": _N, "of the last level": last, "of the copy": copy}
+            told = {
+                "ours on": "equation (1)",
+                "N": _N,
+                "accepted of the last level": last,
+                "accepted of the copy": copy,
+            }
             yield {**told, "expected speed-up": {"ours": speedup(copy, _N, faster)}}
 
 
@@ -269,7 +274,11 @@ _KERNELS = (
 _draw = {
     2: partial(bars, title="figure 2", by="a draft's pass", x="accepted", value="expected speed-up"),
     3: partial(
-        heat_maps, title="figure 3", panel="N", xy=("of the last level", "of the copy"), value="expected speed-up"
+        heat_maps,
+        title="figure 3",
+        panel="N",
+        xy=("accepted of the last level", "accepted of the copy"),
+        value="expected speed-up",
     ),
     7: partial(bars, title="figure 7", by="product", x="N", value="GB/s"),
 }

@@ -116,7 +116,8 @@ def heat_maps(path: Path, rows: Sequence[Row], title: str, panel: str, xy: tuple
                     ink = "white" if number > middle else "black"
                     axes.annotate(text(number), (place, at), ha="center", va="center", color=ink, fontsize=9)
         axes.set(xticks=range(len(across)), xticklabels=across, xlabel=xy[0])
-        axes.set(yticks=range(len(up)), yticklabels=up, ylabel=xy[1], title=f"{value}, {name}")
+        axes.set(yticks=range(len(up)), yticklabels=up, ylabel=xy[1])
+        axes.set_title(f"{value}, {panel} = {name}" if isinstance(name, int) else f"{value}, {name}")
     figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
     save(figure, path)
 
@@ -132,7 +133,8 @@ def bars(path: Path, rows: Sequence[Row], title: str, by: str, x: str, value: st
         places = [place + (at - (len(kinds) - 1) / 2) * width for place in range(len(across))]
         axes.bar(places, [found.get(each) or 0 for each in across], width * 0.92, color=style(at + 1)[0], label=kind)
     axes.set(xticks=range(len(across)), xticklabels=across, xlabel=x, ylabel=value)
-    axes.legend(fontsize=8)
+    axes.margins(y=0.25)  # room for the legend
+    axes.legend(fontsize=8, ncols=3, loc="upper center")
     figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
     save(figure, path)
 

@@ -15,7 +15,7 @@ from foretoken.common.files import expect_new, expect_place, write_json
 from foretoken.common.pictures import expect_drawable
 from foretoken.settings.load import LoadSettings
 
-_DRAFTS = ("none", "lookup", "mxfp4", "mxfp4,lookup")
+_DRAFTS = ("none", "lookup", "mxfp4,lookup", "mxfp4:k=2,lookup")
 
 
 @options.with_settings(without=("draft", "num_speculative_tokens", "rule"), generating=False)

@@ -28,7 +28,7 @@ _Into = Annotated[
     ),
 ]
 _Names = Annotated[list[str] | None, typer.Argument(help="Which of them; otherwise all.", show_default=False)]
-_DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup")
+_DRAFTS = ("lookup", "mxfp4,lookup", "mxfp4:k=2,lookup")
 
 
 @peers.command("install")
