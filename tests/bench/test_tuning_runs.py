@@ -37,7 +37,8 @@ class WithOneWrong(Generation):
         return replace(made, differing=made.differing + 1)
 
 
-SMALL = Asked("stdlib-1m", windows=(2, 1), num_prompts=3, max_new_tokens=8, repeats=2)
+FIXED = LoadSettings(pace="fixed")  # what drafts do is then the same each time
+SMALL = Asked("stdlib-1m", windows=(2, 1), num_prompts=3, max_new_tokens=8, repeats=2, loading=FIXED)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def record(told: list[tuple[str, int, int]]) -> dict[str, Any]:
 
 
 def _trials(count: int = 2) -> Trials:
-    target = load_target("stdlib-1m", (), LoadSettings())
+    target = load_target("stdlib-1m", (), FIXED)
     suite = open_suite("heldout-20", target.plain.tokenizer, count=count)
     return Trials(target, suite.prompts, 8)
 

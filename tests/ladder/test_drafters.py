@@ -86,6 +86,19 @@ def test_a_tree_with_another_tokenizer_is_refused_with_the_first_difference() ->
     assert make(one, one).name == make(None, None).name == "something"
 
 
+def test_lookup_follows_shorter_matches_for_the_model_than_for_another_draft() -> None:
+    for spec, least in (
+        ("lookup", None),
+        ("mxfp4,lookup", 2),
+        ("mxfp4,int2,lookup", 2),
+        ("mxfp4,lookup:min_match=1", 1),
+    ):
+        assert name_levels(LoadSettings(draft=spec))[-1].options.get("min_match") == least
+    drafter = drafter_of("lookup")[0]
+    drafter.begin([Request(0, (5, 6, 5), 9)])
+    assert drafter.propose([Turn(0, 1, 3, 2, 2)])[0].tokens == (6, 5)
+
+
 @pytest.mark.parametrize(
     "spec",
     [

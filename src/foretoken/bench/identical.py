@@ -23,7 +23,7 @@ from foretoken.results.completion import Completion
 
 def compare(model: str, suite: Suite, drafts: list[str], dtype: str, max_new_tokens: int) -> list[dict[str, Any]]:
     """One row per draft: how many completions and logits differ from plain decoding, and what drafting did."""
-    plain_model = load(model, draft="none", dtype=dtype)
+    plain_model = load(model, draft="none", dtype=dtype, pace="fixed")  # every draft is tried, worth its time or not
     models = [plain_model, *(with_draft(plain_model, draft) for draft in drafts)]
     done: list[list[Completion]] = [[] for _ in models]
     for prompt in track(first_turns(suite, plain_model), dtype, disable=not sys.stderr.isatty()):

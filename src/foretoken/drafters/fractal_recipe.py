@@ -42,7 +42,7 @@ class FractalRecipe(DecoderRecipe):
             **common,
         )
 
-    def expect_below(self, level: Level, above: Level, spec: str) -> None:
+    def speeding_up(self, level: Level, above: Level, spec: str) -> Level:
         """Raises DraftSpecError: it drafts for the model only."""
         raise DraftSpecError(
             f"draft {spec!r}: 'fractal' runs in the model's own layers, so it drafts for the model alone; leave "

@@ -26,8 +26,9 @@ def name_levels(settings: LoadSettings) -> list[Level]:
     """
     spec, asked = settings.draft, settings.num_speculative_tokens
     levels = [_name(level) for level in parse_draft(spec)]
-    for at, (above, level) in enumerate(itertools.pairwise(levels)):
-        level.recipe.expect_below(level, above, spec)
+    for at in range(len(levels) - 1):
+        above, level = levels[at : at + 2]
+        levels[at + 1] = level.recipe.speeding_up(level, above, spec)
         levels[at] = above.recipe.sped_up(above, level, spec)
     if asked is not None:
         for option in ("tokens", "nodes"):

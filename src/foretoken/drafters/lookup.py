@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from foretoken.errors import DraftSpecError
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
+_FOR_A_LEVEL = 2  # the shortest match that is followed for another draft, rather than for the model
 _LEAST_SHARE = 0.25  # of its places that go on as the draft does: less is hardly ever accepted (LOG)
 
 
@@ -161,6 +163,11 @@ class LookupRecipe(Recipe):
         earlier = EarlierTexts() if "earlier" in level.options else None
         least = level.options.get("min_match", 1)
         return LookupDrafter(least, files, patient=context.independent, earlier=earlier)
+
+    def speeding_up(self, level: Level, above: Level, spec: str) -> Level:
+        """The level with longer matches: the pace does not tell the lengths of matches apart for a level above, whose
+        every pass would check what follows the short ones (LOG)."""
+        return replace(level, options={"min_match": _FOR_A_LEVEL, **level.options})
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:
         """Raise DraftSpecError for drafts from earlier outputs under the rejection rule, where drafts decide the

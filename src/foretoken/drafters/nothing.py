@@ -39,7 +39,7 @@ class NothingRecipe(Recipe):
         """Make the drafter."""
         return NothingDrafter()
 
-    def expect_below(self, level: Level, above: Level, spec: str) -> None:
+    def speeding_up(self, level: Level, above: Level, spec: str) -> Level:
         """Raises DraftSpecError: there is nothing to speed up a level with."""
         raise DraftSpecError(f"draft {spec!r}: 'none' speeds nothing up; leave it out")
 

@@ -162,8 +162,9 @@ class Recipe:
                 f"draft {spec!r} asks for {level.tokens} tokens a round, expected at most {MOST_DRAFT_TOKENS}"
             )
 
-    def expect_below(self, level: Level, above: Level, spec: str) -> None:
-        """Raise DraftSpecError if this kind cannot speed up a level above."""
+    def speeding_up(self, level: Level, above: Level, spec: str) -> Level:
+        """The level as it is below another one. Raises DraftSpecError if this kind cannot speed up that one."""
+        return level
 
     def sped_up(self, level: Level, below: Level, spec: str) -> Level:
         """The level as it is above another one. Raises DraftSpecError if this kind cannot be sped up by that one."""
