@@ -21,7 +21,7 @@ from tests.cli.conftest import Cli
 def test_every_option_that_is_left_open_says_what_it_is_then(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     told = cli("generate", "--help").out
-    for default in ("what suits the draft", "as many as PyTorch takes", "stdlib-7m", "128"):
+    for default in ("what --pace chooses", "as many as PyTorch takes", "stdlib-7m", "128"):
         assert f"[default: ({default})]" in told or f"[default: {default}]" in told
 
 

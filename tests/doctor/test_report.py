@@ -67,7 +67,7 @@ def test_the_summary_counts_what_is_to_be_done() -> None:
 def test_what_fits_is_a_table_with_its_legend(monkeypatch: pytest.MonkeyPatch) -> None:
     text = printed(replace(GOOD, fits=FITS), monkeypatch)
     table = [line.split() for line in text[text.index("What fits into 25.8 GB") :].splitlines()]
-    assert table[1] == ["model", "bf16", "int8", "int4"]
+    assert table[1] == ["model", "bf16", "tok/s", "int8", "tok/s", "int4", "tok/s"]
     assert table[2] == ["a", "model", "17.2", "GB", "0.08-", "8.59", "GB", "4.0*", "990", "MB", "12"]
     assert "* fits with 4096 tokens of keys and values, but not with an mxfp4 copy that drafts." in text
     assert "- does not fit with 4096 tokens of keys and values, and the disk is what bounds it." in text
