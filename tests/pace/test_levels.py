@@ -103,7 +103,7 @@ def test_the_first_level_is_left_out_where_the_one_below_is_worth_more() -> None
                 propose,
                 1.0 + 0.1 * length / 15,
                 work={0: works if allowed[0] else ()},
-                allowed={0: allowed},
+                budgets={0: tuple(budgets)},
             )
         )
         used.append(next((at for at, rows in enumerate(allowed) if rows), None))

@@ -53,7 +53,7 @@ def run(rate: World, draft: float, tokens: int, lengths: Callable[[], int], pace
                 propose / 1e3,
                 check / 1e3,
                 work={0: (work,)} if count else {},
-                allowed={0: (count,)},
+                budgets={0: (Budget(count, count),)},
             )
             pace.heard(record)
         made += accepted + 1
@@ -101,7 +101,9 @@ def test_a_copy_whose_first_draft_is_slow_and_refused_is_not_given_up(expected: 
     works = tuple(Work("copy", 1, at, 0.020, 1, passes=1, cost={}) for at in range(count))
     work = (replace(works[0], seconds=0.045), *works[1:])  # the first pass touches the weights for the first time
     seconds = sum(each.seconds for each in work)
-    record = RoundRecord(0, {0: count}, {0: 0}, {0: 1}, seconds, 0.068, work={0: work}, allowed={0: (count, 0)})
+    record = RoundRecord(
+        0, {0: count}, {0: 0}, {0: 1}, seconds, 0.068, work={0: work}, budgets={0: (Budget(count, count), Budget(0, 0))}
+    )
     pace.heard(record)
     assert (pace.choose([0])[0][0].rows > 1) == kept, "what copies were measured to have is doubted later than a guess"
 
@@ -157,7 +159,9 @@ def test_where_rounds_are_short_the_pace_computes_in_few_of_them() -> None:
     for turn in range(4000):
         count = pace.choose([0])[0][0].rows
         assert turn < 100 or count > 3, "what was learned is still used"
-        record = RoundRecord(turn, {0: count}, {0: count}, {0: count + 1}, 0.0, short, allowed={0: (count,)})
+        record = RoundRecord(
+            turn, {0: count}, {0: count}, {0: count + 1}, 0.0, short, budgets={0: (Budget(count, count),)}
+        )
         pace.heard(record)
         taken += short
         if turn == 32:

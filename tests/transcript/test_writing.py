@@ -82,7 +82,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
 def test_every_field_that_is_read_is_written(whole: Path) -> None:
     told = json.loads(whole.read_text(encoding="utf-8"))
     read = {name.split(".")[0] for name in _FIELDS}
-    assert read | {"format", "version"} == set(told)
+    assert read | {"format", "version", "pace"} == set(told), "`pace` is read by a pace that replays it"
 
 
 def test_a_file_is_replaced_when_the_record_is_complete_and_not_before(

@@ -16,7 +16,7 @@ from foretoken.api.automatic import with_draft_chosen
 from foretoken.api.checkpoint import Checkpoint, decoder_of, expect_device, find_end_tokens, read_checkpoint
 from foretoken.api.levels import Loaded, load_level, loaded_as, memory_of_copies, warn_if_inflated
 from foretoken.api.model import Model
-from foretoken.api.pacing import pace_of
+from foretoken.api.pacing import choices_of, pace_of
 from foretoken.common.files import FilesAsRead
 from foretoken.common.source import DEFAULT_MODEL, resolve
 from foretoken.decoder.caches import Caches
@@ -50,6 +50,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     folder = resolve(model, chosen.revision, accept=read_config)
     chosen = with_draft_chosen(chosen, folder, str(model))
     levels = find_levels(name_levels(chosen), folder)
+    choices_of(levels, chosen)  # before the weights are loaded: a wrong file should not cost a load
     forked.settle()  # the load may convert weights and make copies
     config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
     files = FilesAsRead.note(deciding_files(folder).values())

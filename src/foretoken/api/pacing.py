@@ -16,6 +16,7 @@ from foretoken.pace.auto import AutoPace
 from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, Moment, PassCost
 from foretoken.pace.fixed import FixedPace
 from foretoken.pace.levels import Paced
+from foretoken.pace.replay import ReplayPace, choices_from_json, replayed_file
 from foretoken.prices import remembered
 from foretoken.prices.measuring import quick
 from foretoken.prices.price import Price
@@ -38,6 +39,9 @@ _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first 
 def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
     """The pace of a draft. A level whose length the user has named keeps it, and so do fractal drafts and most
     trees."""
+    choices = choices_of(levels, settings)
+    if choices is not None:
+        return ReplayPace(choices)
     budgets = [level.budget for level in levels]
     free = [level.recipe.free(level) for level in levels]
     free[0] &= settings.num_speculative_tokens is None
@@ -55,6 +59,13 @@ def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, De
         shares, weight = level.recipe.expected(level)
         paced.append(Paced(level.called, most, its, shares, cost, weight))
     return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
+
+
+def choices_of(levels: Sequence[Level], settings: LoadSettings) -> list[tuple[Budget, ...]] | None:
+    """The recorded choices that a draft is to repeat; None if it is to repeat none. Raises SettingError for a file
+    without any, and for those of another draft."""
+    file = replayed_file(settings.pace)
+    return None if file is None else choices_from_json(file, [level.called for level in levels])
 
 
 def _kind_of_place(drafter: Drafter) -> Callable[[int], int]:

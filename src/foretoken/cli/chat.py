@@ -70,7 +70,8 @@ def chat(
     file. Then each line is a message or a command of the conversation, standard output has nothing but replies, and
     Ctrl-C ends the program.
     """
-    generating = replace(generating, audit=audit, hash_logits=record is not None)
+    recording = record is not None
+    generating = replace(generating, audit=audit, hash_logits=recording, keep_rounds=recording)
     if audit:
         expect_repeatable(loading.rule, generating, "an audit")
 

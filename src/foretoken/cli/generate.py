@@ -59,7 +59,7 @@ def generate(
     record: Annotated[
         Path | None,
         typer.Option(
-            help="Write a record to this file, for `foretoken verify` to prove again. "
+            help="Write a record to this file, for `foretoken verify` to prove again, and for --pace replay:FILE. "
             "An existing file is replaced only if it is a record."
         ),
     ] = None,
@@ -106,7 +106,8 @@ def generate(
     typed = [*generating.stops, prompt or ""]
     if escapes:
         generating, text = with_escapes(generating), unescaped(text) if isinstance(text, str) else text
-    generating = replace(generating, hash_logits=record is not None, keep_rounds=plot is not None, audit=audit)
+    recording = record is not None
+    generating = replace(generating, hash_logits=recording, keep_rounds=recording or plot is not None, audit=audit)
     if audit:
         expect_repeatable(loading.rule, generating, "an audit")
 

@@ -61,7 +61,8 @@ LOAD: dict[str, Any] = {
         str,
         _LOADING,
         "How many tokens are drafted in a round. fixed: the same number in every round. auto: the number that is "
-        "fastest, which is learned while generating. The output is the same.",
+        "fastest, which is learned while generating. replay:FILE: the numbers of a generation that --record wrote to "
+        "FILE. The output is the same.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),

@@ -261,7 +261,7 @@ class Engine:
             dropped=sent.dropped + late,
             work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
             began=sent.began,
-            allowed={turn.sequence: turn.allowed for turn in sent.turns if turn.sequence in judged},
+            budgets={turn.sequence: turn.budgets for turn in sent.turns if turn.sequence in judged},
             read={s: verdict.read for s, verdict in judged.items() if verdict.read},
             cost=_cost(verdicts, [*told, *(work for draft in sent.drafts for work in draft.work)]),
         )

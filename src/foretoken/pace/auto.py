@@ -136,7 +136,8 @@ class AutoPace:
         rows = sum(1 + count for count in record.drafted.values())
         if rows:
             self._check.heard(rows, record.check_seconds)
-        drafting = {s: allowed for s, allowed in record.allowed.items() if any(allowed) and s in record.accepted}
+        asked = record.allowed
+        drafting = {s: allowed for s, allowed in asked.items() if any(allowed) and s in record.accepted}
         if not drafting:
             return
         start = next(at for at, count in enumerate(next(iter(drafting.values()))) if count)
@@ -156,7 +157,7 @@ class AutoPace:
         steps = max(allowed[start] for allowed in drafting.values())
         predicted = steps * inner.seconds if its.yields is None else passes * inner.each_pass
         its.drafting.heard(predicted, record.propose_seconds)
-        self._levels.heard(record.work, record.allowed)
+        self._levels.heard(record.work, asked)
 
     def _plan(self, start: int, sequences: Sequence[int]) -> _Plan:
         level, inner = self._levels.levels[start], self._levels.inner(start, sequences)

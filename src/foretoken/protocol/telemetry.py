@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from foretoken.protocol.budget import Budget
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -86,11 +88,16 @@ class RoundRecord:
     began: float = 0.0
     # What decoders computed and read in the round for all its sequences, by the name of their level.
     cost: Mapping[str, Cost] = field(default_factory=dict)
-    # How many tokens each level of the draft was allowed, nearest to the target first.
-    allowed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    # How much each level of the draft was allowed, nearest to the target first.
+    budgets: Mapping[int, tuple[Budget, ...]] = field(default_factory=dict)
     # How many prompt tokens were read. A round with an entry here belongs to the prompt, also the last one, which gives
     # the first token.
     read: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def allowed(self) -> dict[int, tuple[int, ...]]:
+        """How many tokens each level of the draft was allowed on one path."""
+        return {sequence: tuple(each.longest for each in own) for sequence, own in self.budgets.items()}
 
 
 def together(costs: Iterable[Mapping[str, Cost]]) -> dict[str, Cost]:

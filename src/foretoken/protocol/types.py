@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from foretoken.errors import ContractError, ForetokenError
+from foretoken.protocol.budget import Budget as Budget
 from foretoken.protocol.telemetry import Cost, Work
 
 if TYPE_CHECKING:
@@ -96,29 +97,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """The most that one level of a draft may propose in one round: `rows` tokens, of which at most `depth` on one path.
-    `width` is the width of a tree (`foretoken.trees.grow`). A level with 0 rows is left out.
-
-    `least` and `dues` are for trees that end themselves, best-first. Both are in accepted tokens. A tree grows no
-    further once another pass would add fewer than `least`. `dues[n]` is what sending n tokens must add: of all numbers
-    of tokens, the one with the largest difference is sent. Without dues, `rows` alone bounds them.
-    """
-
-    rows: int
-    depth: int
-    width: int = 1
-    least: float = 0.0
-    dues: tuple[float, ...] = ()
-
-    def within(self, depth: int) -> Budget:
-        """This budget, cut so that no path is longer than `depth`."""
-        if self.depth <= depth:
-            return self
-        return replace(self, rows=self.rows if depth > 0 else 0, depth=max(0, depth))
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """What one sequence may draft in one round.
 
@@ -150,9 +128,9 @@ class Turn:
         return next((budget for budget in (own, *self.below) if budget.rows), own)
 
     @property
-    def allowed(self) -> tuple[int, ...]:
-        """How many tokens each level may draft, the level that is asked first."""
-        return tuple(min(budget.rows, budget.depth) for budget in (Budget(self.rows, self.depth), *self.below))
+    def budgets(self) -> tuple[Budget, ...]:
+        """The budgets of all levels, of the level that is asked first."""
+        return (Budget(self.rows, self.depth, self.width, self.least, self.dues), *self.below)
 
     def inner(self, round: int, position: int, depth: int) -> Turn | None:
         """A turn for the level below, with paths of at most `depth`. None if no level below may draft anything."""

@@ -11,6 +11,7 @@ from foretoken.settings.values import Settings, count, is_text, one_of
 
 MOST_DRAFT_TOKENS = 4096  # in a round
 AUTO = "auto"  # the draft that is chosen for the model and the machine
+REPLAY = "replay:"  # the beginning of a pace that names a file
 _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
@@ -35,6 +36,8 @@ class LoadSettings(Settings):
     # same. `auto` leaves alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's
     # options), and the size of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed
     # whatever `pace` says: there, the text depends on how much is drafted, and one seed should give one text.
+    # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round. After
+    # its last round, nothing is drafted. So two runs can be compared in which the same drafts are made.
     pace: str = "auto"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
@@ -77,7 +80,13 @@ class LoadSettings(Settings):
             )
         one_of("weights", self.weights, ("auto", "mapped", "copied"))
         one_of("rule", self.rule, ("walk", "rejection"))
-        one_of("pace", self.pace, ("fixed", "auto"))
+        if not (isinstance(self.pace, str) and self.pace.startswith(REPLAY) and self.pace != REPLAY):
+            one_of("pace", self.pace, ("fixed", "auto", f"{REPLAY}FILE"))
+        elif self.rule == "rejection" or self.num_speculative_tokens is not None:
+            other = "rule is 'rejection'" if self.rule == "rejection" else "num_speculative_tokens was given"
+            raise SettingError(
+                f"pace is {quoted(self.pace, 80)}, which says how much is drafted, and {other}; leave one of them out"
+            )
         if self.promise == "exact" and self.rule == "rejection":
             raise SettingError(
                 "promise is 'exact', but rule is 'rejection', which keeps the distribution of what is sampled, not its "

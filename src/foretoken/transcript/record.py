@@ -16,6 +16,7 @@ from foretoken.common.source import EMBEDDED
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
+from foretoken.pace.replay import FIELD, choices_to_json
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.text.messages import Prompt
@@ -34,7 +35,7 @@ def record(path: str | Path, model: Model, prompt: Prompt, **settings: Any) -> C
     meanwhile.
     """
     expect_place(path)
-    chosen = GenerateSettings.of({**settings, "hash_logits": True})
+    chosen = GenerateSettings.of({**settings, "hash_logits": True, "keep_rounds": True})
     expect_provable(model.settings.rule, chosen)
     expect_as_loaded(model)
     written = prompt if isinstance(prompt, str) else model.tokens_of(prompt)
@@ -76,7 +77,8 @@ def write(
     """Write the record of a completion that was generated with these settings, `hash_logits` among them.
 
     prompt: text or tokens. For messages, give the tokens that the model has read, because a template may write another
-    text later, for example with the date in it. Raises InputError for a completion that is cancelled or has no SHA-256.
+    text later, for example with the date in it. With the completion's rounds, the record also has what the pace chose.
+    Raises InputError for a completion that is cancelled or has no SHA-256.
     """
     expect_provable(model.settings.rule, settings)
     if completion.finish_reason == "cancelled":
@@ -96,6 +98,7 @@ def write(
             "draft": _draft(model.draft),
             **settings_to_json(settings, completion.seed),
         },
+        FIELD: None if completion.rounds is None else choices_to_json(tuple(model.budgets), completion.rounds),
         "promise": completion.promise,
         "arithmetic": arithmetic(model),
         "tokens": completion.tokens,
