@@ -9,6 +9,7 @@ from functools import cache, partial
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.shapes import OUTPUT
 from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.earlier import EarlierTexts
@@ -288,6 +289,7 @@ TABLE: dict[str, Entry] = {
     "lookup, in files, too": Entry(lambda s: LookupDrafter(files=Known([_spoiled(text) for text in s.truth.values()]))),
     "lookup, in earlier outputs, too": Entry(lambda s: LookupDrafter(earlier=_kept(map(_spoiled, s.truth.values())))),
     "drafts with another tokenizer, translated": Entry(lambda s: translated(Foreign(s.truth, s.shape))),
+    "mxfp4, unrounded inputs, the target's own output layer": Entry(_copy("mxfp4", inputs="fp32", own=(OUTPUT,))),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

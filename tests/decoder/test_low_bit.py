@@ -10,7 +10,7 @@ import torch
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import cast, copy_of, dequantised, quantised, quantised_linears, size_in
 from foretoken.decoder.rows import chain
-from foretoken.decoder.shapes import linear_shapes
+from foretoken.decoder.shapes import OUTPUT, linear_shapes
 from foretoken.decoder.weights import LINEARS, assemble, repacked
 from foretoken.errors import CheckpointError, ContractError
 from foretoken.formats import Format, format_of
@@ -192,6 +192,17 @@ def test_codes_and_scales_lie_in_one_allocation_at_lines(format: Format) -> None
     assert {part.data_ptr() % 64 for part in parts} == {0}
     assert len({part.untyped_storage().data_ptr() for part in parts}) == 1
     assert low.nbytes == sum(part.nbytes for part in parts) + sum(t.nbytes for t in low.tensors.values() if t.ndim == 1)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_output_layer_may_stay_the_model_s_own(tied: bool) -> None:
+    config, weights = made(tie_word_embeddings=tied)
+    whole, low = (quantised(weights, config, MXFP4, own=own) for own in ((), (OUTPUT,)))
+    assert low.head.values.data_ptr() == weights.head.values.data_ptr()
+    assert isinstance(whole.head.weight, QuantisedWeight)
+    assert same_codes(replace(low, head=whole.head), whole)
+    rows = config.vocab_size * config.hidden_size
+    assert size_in(MXFP4, config) - size_in(MXFP4, config, own=(OUTPUT,)) >= rows * 17 // 32
 
 
 def test_a_copy_of_a_low_bit_model_in_its_own_format_is_the_same() -> None:

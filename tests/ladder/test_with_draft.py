@@ -41,6 +41,7 @@ def generate(model: Model, **settings: Any) -> Completion:
         "stdlib-1m:k=2:depth=3",
         "int4,lookup",
         "int2:own-layers=0+1",
+        "mxfp4:own-head:inputs=fp32",
         "mxfp4:own-cache,stdlib-1m,lookup:tokens=3",
     ],
 )
@@ -134,6 +135,15 @@ def test_a_wrong_draft_is_refused_before_anything_is_loaded(
         ("int4:own-layers=0,1", None, DraftSpecError, "there is no draft '1' (known: "),
         ("int4:own-layers=0+1+2+3", None, DraftSpecError, "draft 'int4': own-layers names all 4 layers of the model"),
         ("int4:own-layers=99", None, DraftSpecError, "draft 'int4': own-layers is 99, expected numbers from 0 to "),
+        ("stdlib-1m:own-head", None, DraftSpecError, "draft 'stdlib-1m' is no copy of the model"),
+        ("int4:own-head=1", None, DraftSpecError, "draft 'int4': own-head takes no value; leave '1' out"),
+        (
+            "int4:inputs=fp32",
+            None,
+            DraftSpecError,
+            "draft 'int4' is in int4-g64, and only mxfp4 is multiplied",
+        ),
+        ("stdlib-1m:format=int8:inputs=fp32", None, DraftSpecError, "draft 'stdlib-1m' is in int8, and only mxfp4 is"),
         ("lookup", 0, SettingError, "num_speculative_tokens is 0, expected"),
     ):
         with pytest.raises(error) as caught:

@@ -7,11 +7,12 @@ from collections.abc import Collection
 from foretoken.decoder.config import DecoderConfig
 
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
+OUTPUT = -1  # the number of the output layer, where layers are numbered
 
 
 def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> dict[str, tuple[int, int]]:
     """The shapes of a model's linear layers, [outputs, inputs] by name. The output layer comes last, tied or not.
-    without: layers whose linear layers are left out."""
+    without: layers whose linear layers are left out, `OUTPUT` for the output layer."""
     c = config
     queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
     shapes: dict[str, tuple[int, int]] = {}
@@ -26,7 +27,8 @@ def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> di
         shapes[f"{mlp}.gate_proj"] = (c.intermediate_size, c.hidden_size)
         shapes[f"{mlp}.up_proj"] = (c.intermediate_size, c.hidden_size)
         shapes[f"{mlp}.down_proj"] = (c.hidden_size, c.intermediate_size)
-    shapes[HEAD] = (c.vocab_size, c.hidden_size)
+    if OUTPUT not in without:
+        shapes[HEAD] = (c.vocab_size, c.hidden_size)
     return shapes
 
 

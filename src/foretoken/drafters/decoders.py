@@ -41,6 +41,7 @@ class DecoderRecipe(Recipe):
         """The level, completed from its checkpoint's folder. Raises DraftSpecError for options that do not suit it."""
         if level.is_copy or level.folder is not None:
             _expect_own_layers(level, folder)
+            _expect_inputs(level)
             return level
         place = resolve(level.name, accept=read_config)
         about = beside.describe(place)
@@ -58,6 +59,7 @@ class DecoderRecipe(Recipe):
                     raise DraftSpecError(f"draft {level.name!r} is no copy of the model, {why}; leave {option!r} out")
         level = replace(level, format=level.format if about is None else about.format, is_copy=is_copy, folder=place)
         _expect_own_layers(level, folder)
+        _expect_inputs(level)
         return level
 
     def loaded(self, level: Level, context: Context) -> tuple[LoadedLevel, dict[str, Any]]:
@@ -91,6 +93,7 @@ def _hint(name: str) -> str:
 _WHY_NOT = {
     "own-cache": "and has a cache of its own anyhow",
     "own-layers": "so no layer can stay the model's own",
+    "own-head": "so no layer can stay the model's own",
 }
 
 
@@ -107,14 +110,23 @@ def expect_layers(level: Level, option: str, count: int) -> None:
 def _expect_own_layers(level: Level, folder: Path) -> None:
     """Raise DraftSpecError for `own-layers` that the target does not have, or that are all it has. folder: the
     target's."""
-    if not level.own_layers:
+    if "own-layers" not in level.options:
         return
     count = read_config(folder).num_layers
     expect_layers(level, "own-layers", count)
-    if len(level.own_layers) == count:
+    if len(level.options["own-layers"]) == count:
         raise DraftSpecError(
             f"draft {level.name!r}: own-layers names all {count} layers of the model, so that it would draft no faster "
             "than the model decodes; leave some out"
+        )
+
+
+def _expect_inputs(level: Level) -> None:
+    """Raise DraftSpecError for inputs that no kernel multiplies with weights in the level's format."""
+    if level.options.get("inputs") == "fp32" and level.format is not None and level.format.name != "mxfp4":
+        raise DraftSpecError(
+            f"draft {level.name!r} is in {level.format.label}, and only mxfp4 is multiplied with inputs=fp32; leave it "
+            "out, or give inputs=bf16"
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from foretoken.copies.beside import About
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.shapes import OUTPUT
 from foretoken.decoder.views import Views
 from foretoken.drafters.table import DrafterEntry
 from foretoken.errors import DraftSpecError
@@ -56,8 +57,8 @@ class Level:
 
     @property
     def own_layers(self) -> tuple[int, ...]:
-        """For a copy of the target: the layers that stay the target's own."""
-        return tuple(self.options.get("own-layers", ()))
+        """For a copy of the target: the layers that stay the target's own, `OUTPUT` for the output layer."""
+        return (*self.options.get("own-layers", ()), *((OUTPUT,) if "own-head" in self.options else ()))
 
     @property
     def has_decoder(self) -> bool:

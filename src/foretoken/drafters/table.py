@@ -69,5 +69,11 @@ TREE = DrafterEntry(
     {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float, "least": float},
 )
 
-COPY_OPTIONS: dict[str, OptionKind] = {"group": int, "inputs": ("int8", "bf16"), "own-cache": bool, "own-layers": list}
+COPY_OPTIONS: dict[str, OptionKind] = {
+    "group": int,
+    "inputs": ("int8", "bf16", "fp32"),
+    "own-cache": bool,
+    "own-layers": list,
+    "own-head": bool,
+}
 CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), **COPY_OPTIONS}

@@ -211,6 +211,7 @@ _KEYS = (
     "inputs",
     "own-cache",
     "own-layers",
+    "own-head",
     "min_match",
     "n",
     "w",

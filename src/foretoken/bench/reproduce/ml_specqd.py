@@ -38,7 +38,7 @@ OURS = {
     "ours: the same, then lookup": "mxfp4,lookup",
     "ours: a tree of the copy's, then lookup": "mxfp4:k=2,lookup",
 }
-_BF16 = ", bf16 products"
+_FP32 = ", fp32 products"
 _GUESSED = (0.2, 0.4, 0.6, 0.8, 1.0)  # acceptance, in figures 2 and 3
 _FASTER = (4, 20, 100)  # times as fast as the model, in figure 2
 _N = 4  # draft tokens a round, in figures 2 and 3
@@ -64,8 +64,8 @@ def _methods(its: Reported, small: str) -> tuple[Method, ...]:
         Method(SMALL, f"{small}:tokens={TOKENS}:{its.small_options}"),
         Method(COPY, _copy()),
         Method(LADDER, f"{_copy()},{last}"),
-        Method(COPY + _BF16, _copy(":inputs=bf16")),
-        Method(LADDER + _BF16, f"{_copy(':inputs=bf16')},{last}"),
+        Method(COPY + _FP32, _copy(":inputs=fp32")),
+        Method(LADDER + _FP32, f"{_copy(':inputs=fp32')},{last}"),
         *(Method(name, draft) for name, draft in OURS.items()),
     )
 
@@ -95,7 +95,7 @@ def _speeds(bench: Workbench, where: str) -> Iterator[Row]:
     for its, ours, labels in _cells(bench, where):
         papers: dict[str, float] = {REFERENCE.name: 1.0, **its.speedups} if its is not None else {}
         for name in ours.methods or papers:
-            if not name.endswith(_BF16):
+            if not name.endswith(_FP32):
                 accepted = None if its is None else its.accepted.get(name)
                 yield {
                     **labels,
@@ -125,11 +125,11 @@ def _products(bench: Workbench) -> Iterator[Row]:
         if its is None or its.without_int8 or ours.generations:
             for name in (COPY, LADDER):
                 papers = (None, None) if its is None else (its.without_int8.get(name), its.speedups[name])
-                slow, fast = (ours.mean_speedup(name + more, REFERENCE.name) for more in (_BF16, ""))
+                slow, fast = (ours.mean_speedup(name + more, REFERENCE.name) for more in (_FP32, ""))
                 yield {
                     **labels,
                     "draft": name,
-                    "fp32 (ours bf16)": beside(papers[0], slow),
+                    "fp32": beside(papers[0], slow),
                     "int8": beside(papers[1], fast),
                     "int8 over it": beside(share(papers[1], papers[0]), share(fast, slow)),
                 }
@@ -258,6 +258,7 @@ _STAND_IN = (
     "At small scales a stand-in is measured: its text, and so what is accepted, is that of a small model. The paper's "
     "small models have a fourteenth to a hundredth of the target's weights; the rehearsal's has a fortieth."
 )
+_PRODUCTS = "fp32: the copy multiplies its weights with inputs that are not rounded."
 _EQUATION = (
     "Equation (1) of the paper: (accepted + 1) / (1 + drafted c), where c is what a pass of the draft costs beside a "
     "plain one; here with the tokens and the costs that were measured. It counts a check as one plain pass. What a "
@@ -292,7 +293,11 @@ _QA, _CODE = (its.model for its in REPORTED)
 _PARTS = {
     "table1": Part("Table I: question answering", partial(_speeds, where="table 1"), (_HOW, _STAND_IN)),
     "table2": Part("Table II: code", partial(_speeds, where="table 2"), (_HOW, _STAND_IN)),
-    "table3": Part("Table III: what int8 products are worth", _products, ("Ours without int8: bf16 inputs.",)),
+    "table3": Part(
+        "Table III: what int8 products are worth",
+        _products,
+        (_PRODUCTS,),
+    ),
     "prediction": Part("Equation (1), and where the time went", _predicted, (_EQUATION,)),
     "figure2": Part("Figure 2: expected speed-up of one draft", _expected, (_FIGURE,), _draw[2]),
     "figure3": Part("Figure 3: expected speed-up of two levels", _expected_of_two, (_FIGURE,), _draw[3]),
