@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "foretoken"
 LAYERS: list[set[str]] = [
     {"errors", "common", "settings", "formats"},
     {"protocol"},
-    {"trees", "acceptance", "kernels", "text", "results"},
+    {"trees", "acceptance", "kernels", "text", "results", "offload"},
     {"decoder", "sampling"},
     {"copies", "prices"},
     {"verification", "drafters", "pace", "rehearsal", "timeline"},

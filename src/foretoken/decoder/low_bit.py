@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 
 from foretoken.common.progress import progress
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.homes.huge_pages import Kind, size_of, together
-from foretoken.decoder.homes.layers import acquired
+from foretoken.decoder.homes.parts import acquired
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.shapes import linear_shapes, stored_as
-from foretoken.decoder.weights import LINEARS, Weights
+from foretoken.decoder.weights import Weights, part_of
 from foretoken.errors import ContractError
 from foretoken.formats.quantiser import Quantiser, quantise
 from foretoken.formats.table import Format
@@ -87,22 +88,23 @@ def quantised_linears(
     threads: int | None = None,
 ) -> Iterator[tuple[str, QuantisedWeight]]:
     """Yields each linear layer's name and its weight in a format, and shows progress. Layers in `own` are left out."""
-    if weights.layouts != {"rows"}:
-        raise ContractError(f"weights laid out for {weights.layouts} cannot be quantised; load the checkpoint mapped")
     named, chosen = _named(weights, config), linear_shapes(config, without=own)
     linears = {name: linear for name, linear in named.items() if name in chosen}
+    layouts = {linear.layout for linear in linears.values()}
+    if not layouts <= {"rows"}:
+        raise ContractError(f"weights laid out for {layouts} cannot be quantised; load the checkpoint mapped")
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
-        for name, linear in linears.items():
-            with acquired(weights.home_of(name)):
-                values, stored = _plain(linear, None, threads).values.cpu(), stored_as(name, config)
-                made = quantise(values, format, name=stored, quantiser=quantiser, threads=threads)
-            yield name, made
-            done(linear.nbytes)
+        for home, names in groupby(linears, key=weights.home_of):
+            with acquired(home):
+                for name in names:
+                    values, stored = _plain(linears[name], None, threads).values.cpu(), stored_as(name, config)
+                    yield name, quantise(values, format, name=stored, quantiser=quantiser, threads=threads)
+                    done(linears[name].nbytes)
 
 
 def _named(weights: Weights, config: DecoderConfig) -> dict[str, Linear]:
     """The linear layers by their names in a checkpoint."""
-    of_layers = [getattr(layer, name) for layer in weights.layers for name in LINEARS]
+    of_layers = [linear for layer in weights.layers for linear in layer.linears]
     return dict(zip(linear_shapes(config), (*of_layers, weights.head), strict=True))
 
 
@@ -117,8 +119,8 @@ def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedW
 
     replaced = {f"{name}.weight" for name in coded}
     tensors = {name: tensor for name, tensor in weights.tensors.items() if name not in replaced}
-    own = (f"model.layers.{at}.mlp.down_proj" not in coded for at in range(config.num_layers))
-    homes = tuple(home if stays else None for home, stays in zip(weights.homes, own, strict=False))
+    replaced_parts = {part_of(name) for name in coded}
+    homes = tuple(None if part in replaced_parts else home for part, home in enumerate(weights.homes))
     return replace(weights.with_linears(changed), tensors=tensors, homes=homes)
 
 

@@ -10,6 +10,8 @@ child does not have these threads, and would wait for ever. The native threads a
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +20,7 @@ import torch
 
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.homes.layers import acquired, stretches
+from foretoken.decoder.homes.parts import PARTS, acquired, stretches
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.outputs import Scored, step_by_step
 from foretoken.decoder.rope import RopeTable
@@ -74,6 +76,7 @@ class NativePass:
             native.isa_number(isa),
             threads,
         )
+        self._process, self._one_pass = os.getpid(), threading.Lock()
         self._kept.clear()  # norms and biases are copied; weights live in `weights`
 
     @property
@@ -125,7 +128,7 @@ class NativePass:
 
     def chain(self, cache: Cache, token: int, rows: Rows) -> list[int]:
         """Greedy tokens after `token`, one for each row. rows: a chain. A NaN ends it early."""
-        if any(home is not None for home in self._weights.homes):
+        if any(self._weights.homes):
             return step_by_step(self.run, token, rows)
         (segment,) = rows.segments
         layers = range(self._config.num_layers)
@@ -155,9 +158,9 @@ class NativePass:
         scores: where to write logits and choices after the last layer."""
         self._expect_fit(rows, layers)
         logits, best = (0, 0) if scores is None else (tensor.data_ptr() for tensor in scores)
-        with _placed(rows) as places:
+        with _placed(rows) as places, self._alone():
             for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):
-                ends = stretch.stop == layers.stop
+                first, ends = stretch.start == len(PARTS) * layers.start, stretch.stop == len(PARTS) * layers.stop
                 with acquired(home):
                     self._plan.run(
                         rows.tokens,
@@ -165,7 +168,7 @@ class NativePass:
                         *self._rope.addresses(rows.positions),
                         places,
                         rows.paths,
-                        embed and stretch.start == layers.start,
+                        embed and first,
                         stretch.start,
                         stretch.stop,
                         hidden.data_ptr(),
@@ -174,6 +177,18 @@ class NativePass:
                     )
         for segment in rows.segments:
             segment.cache.tag(layers, segment.slots, rows.writer)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """If a pass is made of several calls, no other thread's pass comes between them: the plan keeps what one part
+        of a layer gives to the next, and two passes would take each other's layers from the buffer."""
+        if not any(self._weights.homes):
+            yield
+            return
+        if self._process != os.getpid():  # another thread may have held the lock when this process was forked
+            self._process, self._one_pass = os.getpid(), threading.Lock()
+        with self._one_pass:
+            yield
 
     def _expect_fit(self, rows: Rows, layers: range) -> None:
         """Raise ContractError for memory whose layout native code does not expect: it writes by address."""

@@ -9,7 +9,8 @@ import torch
 from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.homes.layers import acquired, stretches
+from foretoken.decoder.homes.parts import PARTS, acquired, stretches
+from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import dequantised
 from foretoken.decoder.outputs import Scored, step_by_step
 from foretoken.decoder.rope import RopeTable, rotate
@@ -28,12 +29,12 @@ class TorchPass:
     def __init__(
         self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, *, batched: bool = False
     ) -> None:
-        for home, layer in zip(weights.homes, weights.layers, strict=False):
-            if home is not None and not isinstance(layer.down.weight, torch.Tensor):
-                raise ContractError(
-                    "in PyTorch low-bit weights become bf16 at once, so a layer of them cannot come in while a pass "
-                    "runs; install the native module"
-                )
+        away = [linear for part, home in enumerate(weights.homes) if home for linear in weights.linears_of(part)]
+        if not all(isinstance(linear.weight, torch.Tensor) for linear in away):
+            raise ContractError(
+                "in PyTorch low-bit weights become bf16 at once, so layers of them cannot come in while a pass runs; "
+                "install the native module"
+            )
         self._config = config
         self._weights = dequantised(weights, threads=threads)  # here low-bit weights save no memory
         self._rope = rope
@@ -57,10 +58,16 @@ class TorchPass:
         rows.expect_placed()
         cos, sin = self._rope(rows.positions)
         with rowwise.pinned_threads(self._threads):
-            for layers, home in stretches(self._weights.homes, lo, hi):
+            for parts, home in stretches(self._weights.homes, lo, hi):
                 with acquired(home):
-                    for index in layers:
-                        hidden = self._layer(index, hidden, rows, cos, sin)
+                    for part in parts:
+                        index, which = divmod(part, len(PARTS))
+                        if which == 0:
+                            hidden = self._attention(index, hidden, rows, cos, sin)
+                        elif which == 1:
+                            inner = self._gate(index, hidden)
+                        else:
+                            hidden = hidden + self._multiply(inner, self._weights.layers[index].down)
         return hidden
 
     def forward(self, rows: Rows) -> torch.Tensor:
@@ -73,7 +80,7 @@ class TorchPass:
         with rowwise.pinned_threads(self._threads):
             normed = rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
             head = self._weights.head
-            return self._linear(normed, head.values, head.bias)[:, : self._config.valid_vocab_size]
+            return self._multiply(normed, head)[:, : self._config.valid_vocab_size]
 
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm: float32 [N, hidden]."""
@@ -107,22 +114,28 @@ class TorchPass:
                 "one has; begin it with 'spawn', or load the model in it with threads=1"
             )
 
-    def _layer(
+    def _attention(
         self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         w, eps = self._weights.layers[index], self._config.norm_eps
         attended = self._attend(index, w, rowwise.rms_norm(hidden, w.input_norm, eps), rows, cos, sin)
-        hidden = hidden + self._linear(attended, w.output.values, w.output.bias)
-        normed = rowwise.rms_norm(hidden, w.post_norm, eps)
-        gate, up = (self._linear(normed, part.values, part.bias) for part in (w.gate, w.up))
-        return hidden + self._linear(rowwise.silu_mul(gate, up), w.down.values, w.down.bias)
+        return hidden + self._multiply(attended, w.output)
+
+    def _gate(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
+        """What the gate and up projections give, of which the down projection makes the feed-forward part's output."""
+        w = self._weights.layers[index]
+        normed = rowwise.rms_norm(hidden, w.post_norm, self._config.norm_eps)
+        return rowwise.silu_mul(self._multiply(normed, w.gate), self._multiply(normed, w.up))
+
+    def _multiply(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        return self._linear(x, linear.values, linear.bias)
 
     def _attend(
         self, index: int, w: LayerWeights, x: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
         c = self._config
         query, key, value = (
-            self._linear(x, part.values, part.bias).view(len(x), -1, c.head_dim) for part in (w.query, w.key, w.value)
+            self._multiply(x, linear).view(len(x), -1, c.head_dim) for linear in (w.query, w.key, w.value)
         )
         if w.query_norm is not None and w.key_norm is not None:
             query = rowwise.rms_norm(query, w.query_norm, c.norm_eps)

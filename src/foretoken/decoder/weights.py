@@ -12,14 +12,14 @@ import numpy as np
 import torch
 
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.homes.layers import Homes, LayerHome, acquired
 from foretoken.decoder.homes.mapped import MappedFiles
+from foretoken.decoder.homes.parts import PARTS, Homes, PartHome, acquired
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.shapes import EMBEDDING, HEAD, stored_as
 from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
 
-LINEARS = ("query", "key", "value", "output", "gate", "up", "down")  # of a layer
+LINEARS = tuple(name for names in PARTS.values() for name in names)  # of a layer
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class LayerWeights:
     query_norm: torch.Tensor | None = None
     key_norm: torch.Tensor | None = None
 
+    @property
+    def linears(self) -> list[Linear]:
+        """Its linear layers, in the order of `LINEARS`."""
+        return [getattr(self, name) for name in LINEARS]
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -46,7 +51,8 @@ class Weights:
     `tensors` holds the weights that are in no low-bit format once more, by their names in the checkpoint. They share
     their memory, so the bytes of a linear layer with a layout of its own are in that layout there, too. `mapped` are
     the files in which weights lie; None if all lie in memory of their own. `homes` has a home for the matrices of each
-    layer, None for a layer that is always in memory; if it is empty, all are. All other weights are always in memory.
+    part of a layer, None for a part that is always in memory; if it is empty, all are. All other weights are always in
+    memory.
     """
 
     embedding: torch.Tensor  # [vocab, hidden]
@@ -60,14 +66,19 @@ class Weights:
     @property
     def home(self) -> str:
         """Where the weights lie: "mapped" if any are read from their files, else "copied" into memory of their own. The
-        names of homes of single layers follow."""
+        names of homes of single parts follow. Beside these, all is in memory of its own."""
         others = sorted({home.name for home in self.homes if home is not None})
-        return " and ".join(["copied" if self.mapped is None else "mapped", *others])
+        return " and ".join(["mapped" if self.mapped is not None and not others else "copied", *others])
 
     @property
     def linears(self) -> list[Linear]:
         """Every linear layer, the output layer first."""
-        return [self.head, *(getattr(layer, name) for layer in self.layers for name in LINEARS)]
+        return [self.head, *(linear for layer in self.layers for linear in layer.linears)]
+
+    def linears_of(self, part: int) -> list[Linear]:
+        """The linear layers of a part of a layer (see `homes.parts`)."""
+        layer, which = divmod(part, len(PARTS))
+        return [getattr(self.layers[layer], name) for name in list(PARTS.values())[which]]
 
     def with_linears(self, change: Callable[[Linear], Linear]) -> Weights:
         """The same weights with every linear layer changed, in the order of `shapes.linear_shapes`."""
@@ -98,10 +109,17 @@ class Weights:
                 return f"{bad} of {tensor.numel()} numbers in {name}"
         return None
 
-    def home_of(self, name: str) -> LayerHome | None:
-        """The home of the layer to which a tensor or a linear layer belongs; None if it is always in memory."""
-        layer = re.match(r"model\.layers\.(\d+)\.", name)
-        return self.homes[int(layer[1])] if layer and self.homes else None
+    def home_of(self, name: str) -> PartHome | None:
+        """The home of the part to which a tensor or a linear layer belongs; None if it is always in memory."""
+        part = part_of(name)
+        return self.homes[part] if part is not None and self.homes else None
+
+
+def part_of(name: str) -> int | None:
+    """The number of the part (see `homes.parts`) to whose matrices a tensor or a linear layer belongs; None for what
+    belongs to none: norms, embedding and output layer."""
+    found = re.match(r"model\.layers\.(\d+)\.(?:self_attn\.[qkvo]|mlp\.(gate|up|down))_proj", name)
+    return len(PARTS) * int(found[1]) + {None: 0, "down": 2}.get(found[2], 1) if found else None
 
 
 _AT_ONCE = 1 << 24  # numbers that are looked at together
@@ -157,15 +175,18 @@ def repacked(weights: Weights, isa: str | None = None, threads: int | None = Non
     """Put weights that own their memory into the layout that the instruction set in use reads fastest, in place.
 
     Does nothing without the native module, or if the instruction set reads rows as they are. A tied output layer stays
-    as it is, because the embedding is read by rows.
+    as it is, because the embedding is read by rows, and so do parts that have a home.
     """
     if native.module() is None:
         return weights
     isa, threads = isa or native.isa(), threads or torch.get_num_threads()
+    away = {id(one) for part, home in enumerate(weights.homes) if home is not None for one in weights.linears_of(part)}
 
     def put(linear: Linear) -> Linear:
         weight = linear.weight
-        if not isinstance(weight, torch.Tensor) or weight is weights.embedding or not native.can_repack(weight, isa):
+        if not isinstance(weight, torch.Tensor) or weight is weights.embedding or id(linear) in away:
+            return linear
+        if not native.can_repack(weight, isa):
             return linear
         native.repack(weight, isa, threads)
         return replace(linear, layout=isa)

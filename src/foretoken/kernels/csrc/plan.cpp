@@ -56,7 +56,7 @@ int64_t Plan::chain(Rows rows, int64_t* tokens) {
     one.cosines[0] = rows.cosines[i];
     one.sines[0] = rows.sines[i];
     one.paths[0].swap(rows.paths[i]);
-    run_locked(one, true, 0, static_cast<int64_t>(layers_.size()), step_hidden_.data());
+    run_locked(one, true, 0, kParts * static_cast<int64_t>(layers_.size()), step_hidden_.data());
     head_locked(1, step_hidden_.data(), step_logits_.data(), tokens + i);
     if (tokens[i] < 0) return static_cast<int64_t>(i);
     one.tokens[0] = tokens[i];
@@ -105,7 +105,14 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
       kernels_->embed(shape_.embedding, embedding_ + token * bytes, shape_.hidden, hidden + row * shape_.hidden);
     }
   }
-  for (int64_t index = lo; index < hi; ++index) layer(index, rows, hidden);
+  for (int64_t part = lo; part < hi; ++part) {
+    const int64_t index = part / kParts;
+    switch (part % kParts) {
+      case 0: attention_part(index, rows, hidden); break;
+      case 1: gate_part(index, n, hidden); break;
+      default: down_part(index, n, hidden);
+    }
+  }
 }
 
 void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* best) {
@@ -166,7 +173,7 @@ void Plan::place(int64_t index, const Rows& rows, const Segment& segment, int64_
   kernels_->store(s.cache, value_.data() + row * keys, keys, segment.values + to);
 }
 
-void Plan::layer(int64_t index, const Rows& rows, float* hidden) {
+void Plan::attention_part(int64_t index, const Rows& rows, float* hidden) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   const Shape& s = shape_;
   const int64_t n = static_cast<int64_t>(rows.positions.size());
@@ -184,10 +191,19 @@ void Plan::layer(int64_t index, const Rows& rows, float* hidden) {
   attend(index, rows);
   arithmetic_.pack(w.output, attended_.data(), n, packed);
   arithmetic_.multiply({{&w.output, hidden, s.hidden, true}}, packed, n, tiles_);
+}
+
+void Plan::gate_part(int64_t index, int64_t n, const float* hidden) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
   norm_and_pack(hidden, w.post_norm, w.gate, n);
   feed(w, n);
+}
+
+void Plan::down_part(int64_t index, int64_t n, float* hidden) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
+  char* packed = aligned(packed_);
   arithmetic_.pack(w.down, inner_.data(), n, packed);
-  arithmetic_.multiply({{&w.down, hidden, s.hidden, true}}, packed, n, tiles_);
+  arithmetic_.multiply({{&w.down, hidden, shape_.hidden, true}}, packed, n, tiles_);
 }
 
 }  // namespace foretoken

@@ -53,12 +53,16 @@ struct Scratch {  // a thread's own
   std::vector<const void*> keys, values;
 };
 
+// A layer has three parts: number 3 i is the attention of layer i, 3 i + 1 its gate and up projections, 3 i + 2 its down
+// projection. What the second gives to the third is kept in the plan: both must run before another pass does.
+constexpr std::int64_t kParts = 3;
+
 class Plan {
  public:
   Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding, std::vector<float> norm, Matrix head,
        const Kernels* kernels, std::shared_ptr<Pool> pool);
 
-  // Embeds the tokens first if `embed`; runs layers [lo, hi) over hidden (float32 [rows, hidden], in place); if `logits`
+  // Embeds the tokens first if `embed`; runs parts [lo, hi) over hidden (float32 [rows, hidden], in place); if `logits`
   // is given, goes on to the output layer: float32 [rows, vocabulary], and if `best` is given, each row's choice (-1 for
   // a NaN).
   void run(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden, float* logits,
@@ -80,7 +84,9 @@ class Plan {
   void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden);
   void head_locked(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
   void reserve(std::int64_t n);
-  void layer(std::int64_t index, const Rows& rows, float* hidden);
+  void attention_part(std::int64_t index, const Rows& rows, float* hidden);
+  void gate_part(std::int64_t index, std::int64_t n, const float* hidden);
+  void down_part(std::int64_t index, std::int64_t n, float* hidden);
   void attend(std::int64_t index, const Rows& rows);
   void norm_and_pack(const float* x, const std::vector<float>& weight, const Matrix& matrix, std::int64_t n);
   void place(std::int64_t index, const Rows& rows, const Segment& segment, std::int64_t row);

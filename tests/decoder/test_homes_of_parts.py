@@ -1,8 +1,9 @@
-"""Weights that are not always in memory: a home is asked before its layer runs, and told after; no bit differs."""
+"""Weights that are not always in memory: a home is asked before its part of a layer runs, and told after; no bit
+differs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,11 @@ import torch
 
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.homes.layers import LayerHome, stretches
+from foretoken.decoder.homes.parts import PartHome, stretches
+from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import Rows, chain
-from foretoken.decoder.weights import LINEARS, LayerWeights, Weights, assemble
+from foretoken.decoder.weights import Weights, assemble
 from foretoken.errors import ContractError, ModelError
 from foretoken.formats.weight import QuantisedWeight
 from tests.decoder.low_bit import INT4, made, outcomes
@@ -25,12 +27,12 @@ WAYS = ["pytorch", *(f"native {isa}" for isa in HERE[-1:])]
 
 
 class Away:
-    """A layer's weights lie elsewhere, and nonsense lies where the layer reads them while nobody has asked for them."""
+    """A part's weights lie elsewhere, and nonsense lies where the part reads them while nobody has asked for them."""
 
     name = "away"
 
-    def __init__(self, layer: LayerWeights, log: list[str], index: int) -> None:
-        self._places = list(_memory(layer))
+    def __init__(self, linears: Sequence[Linear], log: list[str], index: int) -> None:
+        self._places = list(_memory(linears))
         self._kept = [place.clone() for place in self._places]
         self._log, self._index = log, index
         self.fails = False
@@ -52,17 +54,17 @@ class Away:
             place.fill_(float("nan") if place.dtype.is_floating_point else 77)
 
 
-def _memory(layer: LayerWeights) -> Iterator[torch.Tensor]:
-    for name in LINEARS:
-        weight = getattr(layer, name).weight
+def _memory(linears: Sequence[Linear]) -> Iterator[torch.Tensor]:
+    for linear in linears:
+        weight = linear.weight
         yield from (weight.codes, weight.scales) if isinstance(weight, QuantisedWeight) else (weight,)
 
 
-def away(weights: Weights, layers: tuple[int, ...]) -> tuple[Weights, list[str]]:
-    """The same weights, some layers of which are away."""
+def away(weights: Weights, parts: Collection[int]) -> tuple[Weights, list[str]]:
+    """The same weights, some parts of which are away. Part 3 i is the attention of layer i."""
     log: list[str] = []
-    homes: list[LayerHome | None] = [
-        Away(layer, log, index) if index in layers else None for index, layer in enumerate(weights.layers)
+    homes: list[PartHome | None] = [
+        Away(weights.linears_of(part), log, part) if part in parts else None for part in range(3 * len(weights.layers))
     ]
     return replace(weights, homes=tuple(homes)), log
 
@@ -72,47 +74,48 @@ def copies(config: DecoderConfig, weights: Weights) -> Weights:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("layers", [(0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)], ids=str)
-def test_passes_have_the_same_bits_wherever_weights_lie(layers: tuple[int, ...], way: str) -> None:
+@pytest.mark.parametrize("parts", [(0,), (1,), (5,), (1, 2), (2, 3), (0, 4, 8), tuple(range(9))], ids=str)
+def test_passes_have_the_same_bits_wherever_weights_lie(parts: tuple[int, ...], way: str) -> None:
     config, weights = made(num_hidden_layers=3, attention_bias=True)
     expected = outcomes(Decoder(config, weights, threads=1, arithmetic=way), (1, 3, 40))
-    there, log = away(copies(config, weights), layers)
+    there, log = away(copies(config, weights), parts)
     decoder = Decoder(config, there, threads=1, arithmetic=way)
     assert decoder.home == "copied and away"
     log.clear()
     assert outcomes(decoder, (1, 3, 40)) == expected
-    assert log[: 2 * len(layers)] == [f"{sign}{layer}" for layer in layers for sign in "+-"], (
-        "a pass asks for each once"
-    )
-    assert len(log) % (2 * len(layers)) == 0
+    assert log[: 2 * len(parts)] == [f"{sign}{part}" for part in parts for sign in "+-"], "a pass asks for each once"
+    assert len(log) % (2 * len(parts)) == 0
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_range_of_layers_asks_for_no_other(way: str) -> None:
     config, weights = made(num_hidden_layers=3)
-    there, log = away(copies(config, weights), (0, 1, 2))
+    there, log = away(copies(config, weights), range(9))
     decoder, plain = (Decoder(config, its, threads=1, arithmetic=way) for its in (there, weights))
     log.clear()
-    results = []
+    once = [f"{sign}{part}" for part in range(9) for sign in "+-"]
+    results, asked = [], []
     for its in (decoder, plain):
         rows = chain(its.new_cache(), [1, 2, 3])
         hidden = its.layers(its.embed(rows.tokens), rows, 0, 1)
+        asked.append(list(log))
         results.append(its.layers(hidden, rows, 1, 3))
     assert torch.equal(*results)
-    assert log == ["+0", "-0", "+1", "-1", "+2", "-2"]
+    assert asked[0] == once[:6], "those of the first layer"
+    assert log == once
     log.clear()
     chains = [its.draft_chain(its.new_cache(), 1, 4).tokens for its in (decoder, plain)]
     assert chains[0] == chains[1]
     assert len(chains[0]) == 4
-    assert log == ["+0", "-0", "+1", "-1", "+2", "-2"] * 4
+    assert log == once * 4
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_fails_while_it_comes_in_is_raised_and_the_next_pass_is_whole(way: str) -> None:
     config, weights = made(num_hidden_layers=3)
-    there, log = away(copies(config, weights), (0, 2))
+    there, log = away(copies(config, weights), (0, 8))
     decoder = Decoder(config, there, threads=1, arithmetic=way)
-    last = there.homes[2]
+    last = there.homes[8]
     assert isinstance(last, Away)
     last.fails = True
     log.clear()
@@ -130,50 +133,52 @@ def test_what_fails_while_it_comes_in_is_raised_and_the_next_pass_is_whole(way: 
 def test_low_bit_layers_come_in_too_where_the_native_module_is_and_are_refused_where_it_is_not() -> None:
     config, weights = made(num_hidden_layers=2)
     expected = outcomes(Decoder(config, quantised(weights, config, INT4), threads=1), (1, 40))
-    there, log = away(quantised(weights, config, INT4), (1,))
+    there, log = away(quantised(weights, config, INT4), (3,))
     if HERE:
         assert outcomes(Decoder(config, there, threads=1), (1, 40)) == expected
-        assert log[:2] == ["+1", "-1"]
+        assert log[:2] == ["+3", "-3"]
     with pytest.raises(ContractError, match="cannot come in while a pass runs; install the native module"):
         Decoder(config, there, threads=1, arithmetic="pytorch")
 
 
 def test_a_copy_in_memory_asks_for_no_layer_but_those_that_stay_the_model_s_own() -> None:
     config, weights = made(num_hidden_layers=3)
-    there, log = away(copies(config, weights), (0, 1, 2))
+    there, log = away(copies(config, weights), range(9))
     low, mixed = quantised(there, config, INT4), quantised(there, config, INT4, own=(1,))
-    assert log.count("+0") == log.count("-0") == 14, "each linear layer was read while it was there"
-    assert low.homes == (None,) * 3
-    assert mixed.homes == (None, there.homes[1], None)
-    for copy, its, asked in ((low, (), []), (mixed, (1,), ["+1", "-1"])):
+    assert log.count("+0") == log.count("-0") == 2, "each part came in once for each copy"
+    assert log.count("+4") == log.count("-4") == 1, "the other copy has no use for this one"
+    assert low.homes == (None,) * 9
+    assert mixed.homes == (None, None, None, *there.homes[3:6], None, None, None)
+    for copy, its, asked in ((low, (), []), (mixed, (1,), ["+3", "-3", "+4", "-4", "+5", "-5"])):
         log.clear()
         expected = outcomes(Decoder(config, quantised(weights, config, INT4, own=its), threads=1), (40,))
         if HERE or not asked:  # in PyTorch a copy is made bf16 at once
             assert outcomes(Decoder(config, copy, threads=1), (40,)) == expected
-            assert log[:2] == asked
+            assert log[:6] == asked
 
 
 def test_a_weight_that_is_no_number_is_found_where_it_lies() -> None:
     config, weights = made(num_hidden_layers=2)
     broken = copies(config, weights)
     broken.layers[1].up.values[3, 5] = float("inf")
-    there, log = away(broken, (0, 1))
+    there, log = away(broken, range(6))
     assert (
         there.first_not_finite()
         == f"1 of {broken.layers[1].up.values.numel()} numbers in model.layers.1.mlp.up_proj.weight"
     )
     assert log.count("+0") == log.count("-0") > 1
+    assert log.count("+4") == log.count("-4") > 0
 
 
-def test_layers_that_are_in_memory_run_together() -> None:
+def test_parts_that_are_in_memory_run_together() -> None:
     home = Away.__new__(Away)
-    homes = (None, None, home, home, None)
-    assert list(stretches((), 1, 4)) == [(range(1, 4), None)]
-    assert list(stretches(homes, 0, 5)) == [
-        (range(2), None),
-        (range(2, 3), home),
+    homes = (None, None, None, home, home, None)
+    assert list(stretches((), 1, 4)) == [(range(3, 12), None)]
+    assert list(stretches(homes, 0, 2)) == [
+        (range(3), None),
         (range(3, 4), home),
-        (range(4, 5), None),
+        (range(4, 5), home),
+        (range(5, 6), None),
     ]
-    assert list(stretches(homes, 1, 3)) == [(range(1, 2), None), (range(2, 3), home)]
-    assert list(stretches(homes, 2, 2)) == [(range(2, 2), None)]
+    assert list(stretches(homes, 1, 2)) == [(range(3, 4), home), (range(4, 5), home), (range(5, 6), None)]
+    assert list(stretches(homes, 1, 1)) == [(range(3, 3), None)]

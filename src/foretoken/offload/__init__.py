@@ -1,0 +1,8 @@
+"""Models that do not fit into memory: their layers are read from the disk while a pass runs.
+
+direct.py   reads a file past the system's cache of files
+store.py    where each tensor lies in a checkpoint's files
+ring.py     where in a buffer each part of the model goes
+stream.py   reads the parts in the order in which passes use them, ahead of the passes
+plan.py     what stays in memory under a bound, what is read, and what a token then takes
+"""

@@ -1,0 +1,195 @@
+"""Units come in as passes use them: what is held is what the file holds, in any order, from any number of threads."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretoken.decoder.homes.huge_pages import allocate
+from foretoken.errors import CheckpointError, ContractError
+from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
+from foretoken.offload.ring import offsets
+from foretoken.offload.store import Extent
+from foretoken.offload.stream import Stream, Streamed
+
+PAGES = (3, 1, 5, 2, 4, 1, 3)  # of each unit
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "weights"
+    path.write_bytes(random.Random(0).randbytes(sum(PAGES) * ALIGNED - 100))
+    return path
+
+
+def stream_of(file: Path, pages: int, throttle: Throttle | None = None) -> Stream:
+    units, at = [], 0
+    for size in PAGES:
+        units.append([Extent(0, at, at + size * ALIGNED)])
+        at += size * ALIGNED
+    return Stream([DirectFile(file)], units, allocate(pages * ALIGNED, huge=False), throttle or Throttle(None))
+
+
+def expect_there(stream: Stream, file: Path, unit: int) -> None:
+    ((_, start, stop),) = stream.units[unit]
+    expected = file.read_bytes()[start:stop]
+    first, _ = stream.place(unit)
+    assert stream.memory[first : first + len(expected)].numpy().tobytes() == expected, unit
+
+
+def one_pass(stream: Stream, file: Path) -> None:
+    for unit in range(len(PAGES)):
+        stream.acquire(unit)
+        expect_there(stream, file, unit)
+        stream.release(unit)
+
+
+@pytest.mark.parametrize("pages", [5, 6, 9, 12])
+def test_what_is_held_is_what_the_file_holds(file: Path, pages: int) -> None:
+    stream, chosen = stream_of(file, pages), random.Random(pages)
+    for _ in range(20):
+        lo = chosen.randrange(len(PAGES))
+        hi = chosen.randrange(lo, len(PAGES)) + 1
+        for unit in range(lo, hi):  # a pass through some layers
+            home = Streamed(stream, unit)
+            home.acquire()
+            expect_there(stream, file, unit)
+            home.release()
+    assert stream.traffic.bytes >= 20 * ALIGNED
+
+
+def test_units_come_in_ahead_and_are_not_read_twice(file: Path) -> None:
+    stream = stream_of(file, 12)
+    for _ in range(3):
+        for unit in range(len(PAGES)):
+            stream.acquire(unit)
+            stream.release(unit)
+    ahead = stream.traffic.bytes - 3 * sum(PAGES) * ALIGNED
+    assert 0 < ahead <= 12 * ALIGNED, "only the first units of the next pass"
+    for read in [read for visit in stream._visits for read in visit.reads]:
+        read.result()
+    before = stream.traffic.bytes
+    stream.acquire(0)
+    expect_there(stream, file, 0)
+    assert stream.traffic.bytes == before
+
+
+def test_nothing_is_written_over_a_unit_that_is_held(file: Path) -> None:
+    stream = stream_of(file, 5)  # room for the largest alone
+    stream.acquire(2)
+    other = threading.Thread(target=lambda: (stream.acquire(0), stream.release(0)), daemon=True)
+    other.start()
+    time.sleep(0.05)
+    expect_there(stream, file, 2)
+    assert other.is_alive()
+    stream.release(2)
+    other.join(10)
+    assert not other.is_alive()
+
+
+def test_several_threads_have_what_they_hold(file: Path) -> None:
+    stream, failed = stream_of(file, 7), []
+
+    def passes(seed: int) -> None:
+        try:
+            for _ in range(15):
+                one_pass(stream, file)
+        except BaseException as error:  # for the assertion below
+            failed.append(error)
+
+    threads = [threading.Thread(target=passes, args=(seed,), daemon=True) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    assert not any(thread.is_alive() for thread in threads)
+
+
+class Broken(DirectFile):
+    """A disk that fails some times, then works again."""
+
+    times = 0
+
+    def _fill(self, into: memoryview, offset: int, expected: int) -> None:
+        if self.times:
+            self.times -= 1
+            raise OSError(5, "Input/output error")
+        super()._fill(into, offset, expected)
+
+
+def test_a_read_that_fails_once_is_tried_again_and_twice_is_an_error_that_ends_with_the_fault(file: Path) -> None:
+    plain = stream_of(file, 9)
+    disk = Broken(file)
+    stream = Stream([disk], plain.units, plain.memory)
+    disk.times = 1
+    stream.acquire(0)
+    expect_there(stream, file, 0)
+    stream.release(0)
+    disk.times = 1000
+    with pytest.raises(CheckpointError, match=r"could not be read at .* \(Input/output error\), twice in a row"):
+        one_pass(stream, file)
+    disk.times = 0
+    one_pass(stream, file)
+
+
+def test_a_file_that_was_cut_short_is_an_error(file: Path) -> None:
+    stream = stream_of(file, 9)
+    os.truncate(file, 12 * ALIGNED + 5)
+    stream.acquire(1)
+    stream.release(1)
+    with pytest.raises(CheckpointError, match="it was cut short"):
+        stream.acquire(4)
+
+
+def test_a_file_that_was_removed_can_still_be_read(file: Path) -> None:
+    stream, kept = stream_of(file, 5), file.read_bytes()
+    file.unlink()
+    stream.acquire(3)
+    first, _ = stream.place(3)
+    assert stream.memory[first : first + 2 * ALIGNED].numpy().tobytes() == kept[9 * ALIGNED : 11 * ALIGNED]
+
+
+def test_a_bandwidth_is_kept(file: Path) -> None:
+    stream = stream_of(file, 9, Throttle(100 * ALIGNED))  # 19 pages a pass
+    began = time.perf_counter()
+    for unit in range(len(PAGES)):
+        stream.acquire(unit)
+        stream.release(unit)
+    took = time.perf_counter() - began
+    assert 0.18 <= took < 2, "19 pages at 100 a second"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_reads_too(file: Path) -> None:
+    stream = stream_of(file, 9)
+    stream.acquire(0)
+    stream.release(0)
+    child = os.fork()
+    if child == 0:
+        try:
+            one_pass(stream, file)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_buffer_has_room_for_the_largest_unit_and_begins_at_a_page(file: Path) -> None:
+    with pytest.raises(ContractError, match="expected at least 20480"):
+        stream_of(file, 4)
+    plain = stream_of(file, 6)
+    with pytest.raises(ContractError, match="at a multiple of 4096"):
+        Stream(plain.files, plain.units, torch.zeros(7 * ALIGNED, dtype=torch.uint8)[8:])
+
+
+def test_units_lie_one_behind_the_other() -> None:
+    assert offsets([3, 1, 5, 2, 4, 1, 3], 12) == [0, 3, 4, 9, 0, 4, 5]
+    assert offsets([3, 5, 2], 5) == [0, 0, 0]
