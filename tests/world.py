@@ -6,17 +6,23 @@ depends mostly (not only) on the last one. Earlier text therefore predicts later
 
 from __future__ import annotations
 
+import atexit
 import hashlib
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
+from foretoken.decoder.streaming import Stored, load_streamed
 from foretoken.decoder.weights import assemble
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.errors import ForetokenError
@@ -30,6 +36,7 @@ from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import never
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.uncached import UncachedVerifier
+from tests.decoder.low_bit_files import stored
 from tests.tiny import random_tensors, tiny_config
 
 LONGEST = 20  # tokens of plain continuation that the contracts use
@@ -85,6 +92,21 @@ def make_world(arithmetic: str = "auto", sampling: SamplingParams = GREEDY, low_
         orbit = decode(target, (start,), 40).tokens
         plains.append(decode(target, (*orbit[:30], 7, *orbit[:5]), LONGEST, sampling))
     return World(target, tuple(plains))
+
+
+@cache
+def from_disk(low_bit: str | None = None) -> Decoder:
+    """The target of `make_world`, all layers of which are read from a file in each pass."""
+    there = make_world(low_bit=low_bit).target
+    config = replace(there.config, low_bit=None if low_bit is None else format_of(low_bit))
+    folder = Path(tempfile.mkdtemp(prefix="foretoken-world-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    tensors = there.weights.tensors if low_bit is None else stored(there.weights, config)
+    save_file(tensors, folder / "model.safetensors")
+    its = Stored.of(folder, config)
+    largest = max(its.bytes_read(part) for part in range(its.parts))
+    weights = load_streamed(its, range(its.parts), 2 * largest, rows=True)
+    return Decoder(config, weights, arithmetic=there.arithmetic, threads=1)
 
 
 def decode(target: Decoder, prompt: tuple[int, ...], count: int, sampling: SamplingParams = GREEDY) -> Plain:

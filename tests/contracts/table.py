@@ -290,6 +290,7 @@ TABLE: dict[str, Entry] = {
     "lookup, in earlier outputs, too": Entry(lambda s: LookupDrafter(earlier=_kept(map(_spoiled, s.truth.values())))),
     "drafts with another tokenizer, translated": Entry(lambda s: translated(Foreign(s.truth, s.shape))),
     "mxfp4, unrounded inputs, the target's own output layer": Entry(_copy("mxfp4", inputs="fp32", own=(OUTPUT,))),
+    "tree, substitutes of two layers": Entry(_copy("int4", shape="beam", shared=True, own=(1, OUTPUT)), own=_TREE),
     "scripted": Entry(lambda s: Scripted(s.truth, s.shape)),
     "two-lengths": Entry(lambda s: Scripted(s.truth, s.shape, lengths=(1, 4))),
     "silent": Entry(lambda s: Silent(s.shape), shows=()),

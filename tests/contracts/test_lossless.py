@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -23,8 +24,9 @@ from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise
 from tests.contracts.table import TABLE, Stage
 from tests.fakes import FarVerifier, Ladder
+from tests.isas import HERE
 from tests.paces import Wild
-from tests.world import LONGEST, Plain, Run, make_world
+from tests.world import LONGEST, Plain, Run, from_disk, make_world
 
 SEED = 20261122
 # each with how many rounds may be drafted on guesses while a verdict is on its way
@@ -46,6 +48,7 @@ FACTORS: dict[str, list[Any]] = {
     "prefill_chunk": [256, 9],
     "ends_by": ["token", "text"],  # an end token, or a stop string that ends with it
     "target": [None, "mxfp4", "int3"],  # its low-bit format
+    "layers": ["in memory", "read in each pass"],
     "pace": ["fixed", "wild"],  # wild: every round draws the lengths of all levels anew
 }
 SAMPLING = {
@@ -70,6 +73,8 @@ def expected(plain: Plain, max_new_tokens: int, end_at: int | None) -> tuple[int
 def run_one(name: str, case: Mapping[str, Any], events: Counter[str]) -> None:
     sampling = SAMPLING[case["sampling"]]
     world, caches = make_world(sampling=sampling, low_bit=case["target"]), Caches()
+    if case["layers"] != "in memory" and (case["target"] is None or HERE):  # in PyTorch low-bit layers must be there
+        world = replace(world, target=from_disk(case["target"]))
     drafter = TABLE[name].make(Stage(world, caches, case["shape"]))
     plains = world.plains[: case["sequences"]]
     ends = [frozenset[int]() if case["end_at"] is None else frozenset([p.tokens[case["end_at"]]]) for p in plains]

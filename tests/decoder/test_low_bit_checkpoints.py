@@ -14,25 +14,14 @@ from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.loading import load_weights
 from foretoken.decoder.low_bit import dequantised, quantised
-from foretoken.decoder.shapes import linear_shapes
 from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, ForetokenError
 from foretoken.formats import Format, format_of
 from foretoken.formats.weight import QuantisedWeight
 from tests.decoder.low_bit import INT4, MXFP4, SHAPES, formats, made, outcomes, same_codes
+from tests.decoder.low_bit_files import stored
 from tests.decoder.test_weights import file_under
 from tests.tiny import BASE
-
-
-def stored(low: Weights, config: DecoderConfig) -> dict[str, torch.Tensor]:
-    """The tensors of a low-bit checkpoint."""
-    tensors = dict(low.tensors)
-    head, *of_layers = low.linears
-    for name, linear in zip(linear_shapes(config), [*of_layers, head], strict=True):
-        assert isinstance(linear.weight, QuantisedWeight)
-        tensors[f"{name}.weight.codes"] = linear.weight.codes
-        tensors[f"{name}.weight.scales"] = linear.weight.scales
-    return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def write(folder: Path, format: Format, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> Weights:

@@ -13,23 +13,43 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.api.automatic import with_draft_chosen
-from foretoken.api.checkpoint import Checkpoint, decoder_of, expect_device, find_end_tokens, read_checkpoint
+from foretoken.api.checkpoint import (
+    Checkpoint,
+    decoder_of,
+    expect_device,
+    find_end_tokens,
+    read_checkpoint,
+    read_tokenizer,
+)
 from foretoken.api.levels import Loaded, load_level, loaded_as, memory_of_copies, warn_if_inflated
 from foretoken.api.model import Model
+from foretoken.api.offloading import (
+    SUBSPEC,
+    Offloading,
+    bounded,
+    can_substitute,
+    planned,
+    room,
+    sharing,
+    warn_if_larger_than_memory,
+)
 from foretoken.api.pacing import choices_of, pace_of
 from foretoken.common.files import FilesAsRead
+from foretoken.common.progress import size
 from foretoken.common.source import DEFAULT_MODEL, resolve
 from foretoken.decoder.caches import Caches
-from foretoken.decoder.config import read_config
+from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import expect_known, find_levels, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
+from foretoken.errors import SettingError
 from foretoken.kernels import forked
 from foretoken.protocol.types import TARGET
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings.load import LoadSettings
+from foretoken.settings.load import AUTO, LoadSettings
 from foretoken.text.stream import watch_for_stops
+from foretoken.text.tokenizer import Tokenizer
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.uncached import UncachedVerifier
 
@@ -48,20 +68,70 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     expect_known(chosen)  # before the model is loaded: a wrong name should not cost a load
     expect_device(chosen.device)
     folder = resolve(model, chosen.revision, accept=read_config)
-    chosen = with_draft_chosen(chosen, folder, str(model))
-    levels = find_levels(name_levels(chosen), folder)
-    choices_of(levels, chosen)  # before the weights are loaded: a wrong file should not cost a load
     forked.settle()  # the load may convert weights and make copies
-    config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
-    files = FilesAsRead.note(deciding_files(folder).values())
-    config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
+    if chosen.offloads:
+        files, offloading, config, tokenizer, chosen = _offloading(folder, str(model), chosen)
+        levels = offloading.levels
+        choices_of(levels, chosen)
+        weights = offloading.load(chosen)
+    else:
+        chosen = with_draft_chosen(chosen, folder, str(model))
+        levels = find_levels(name_levels(chosen), folder)
+        choices_of(levels, chosen)  # before the weights are loaded: a wrong file should not cost a load
+        config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
+        files = FilesAsRead.note(deciding_files(folder).values())
+        warn_if_larger_than_memory(folder, str(model))
+        config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
+        config = bounded(config, chosen)
     target = decoder_of(config, weights, chosen)
+    target.room = room(config, levels, chosen) or target.room
     if target.promise == "exact" and chosen.promise == "algorithmic":
         log.info("promise algorithmic was asked for; exact is kept instead, at no cost")
     if config.low_bit is not None:
         warn_if_inflated(f"{model} ({config.low_bit.label})", weights)
     ends = find_end_tokens(folder, config, tokenizer)
     return _drafting(levels, Checkpoint(target, tokenizer, str(model), folder, ends, files), chosen)
+
+
+def plan(model: str | Path = DEFAULT_MODEL, **settings: Any) -> tuple[Offloading, str]:
+    """What a bound of memory means for a model, and the draft for which it was planned. Nothing is loaded.
+
+    settings: as in `load`, `memory` or `stream_layers` among them. Raises what `load` raises, SettingError for a bound
+    within which the model cannot run.
+    """
+    chosen = LoadSettings.of(settings)
+    expect_known(chosen)
+    folder = resolve(model, chosen.revision, accept=read_config)
+    _, offloading, _, _, chosen = _offloading(folder, str(model), chosen)
+    return offloading, chosen.draft
+
+
+def _offloading(
+    folder: Path, name: str, settings: LoadSettings
+) -> tuple[FilesAsRead, Offloading, DecoderConfig, Tokenizer | None, LoadSettings]:
+    """Plan for a bound of memory. The draft is chosen, too, if it is `auto`: substitutes, if layers must be read."""
+    config = read_config(folder)
+    files = FilesAsRead.note(deciding_files(folder).values())
+    config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
+    config = bounded(config, settings)
+
+    def planned_with(draft: str) -> tuple[LoadSettings, Offloading]:
+        chosen = replace(settings, draft=draft)
+        return chosen, planned(folder, config, find_levels(name_levels(chosen), folder), chosen)
+
+    if settings.draft != AUTO:
+        chosen, offloading = planned_with(settings.draft)
+        return files, offloading, config, tokenizer, chosen
+    chosen, offloading = planned_with("lookup")
+    better = SUBSPEC if offloading.plan.streamed else with_draft_chosen(settings, folder, name).draft
+    try:
+        if better != SUBSPEC or can_substitute(config):
+            with_it = planned_with(better)
+            if better == SUBSPEC or not with_it[1].plan.streamed:
+                chosen, offloading = with_it
+    except SettingError as error:  # there is no room for it
+        log.info("draft lookup, because %s does not fit: %s", better, error)
+    return files, offloading, config, tokenizer, chosen
 
 
 def with_draft(
@@ -81,10 +151,15 @@ def with_draft(
 
     Raises what `load` raises for a draft; for a wrong name, before anything is loaded.
     """
+    if model.settings.memory is not None:
+        raise SettingError(
+            f"memory is {size(int(model.settings.memory))}, which was planned for draft {model.draft!r}; load the "
+            f"model anew with draft {draft!r}"
+        )
     cache = model.settings.cache if cache is None else cache
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
     chosen = with_draft_chosen(chosen, model.folder, model.checkpoint.name)
-    levels = find_levels(name_levels(chosen), model.folder)
+    levels = sharing(find_levels(name_levels(chosen), model.folder), model.target.weights)
     checkpoint = replace(model.checkpoint, tokenizer=model.tokenizer, end_tokens=model.end_tokens)
     return _drafting(levels, checkpoint, chosen, samplers, loaded)
 

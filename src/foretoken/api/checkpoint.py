@@ -37,6 +37,12 @@ def read_checkpoint(
     besides: bytes of memory that other things will need, before or while the weights are used. Raises CheckpointError
     if tokenizer and model do not fit together.
     """
+    config, tokenizer = read_tokenizer(folder)
+    return config, weights_of(folder, config, settings, besides), tokenizer
+
+
+def read_tokenizer(folder: Path) -> tuple[DecoderConfig, Tokenizer | None]:
+    """The configuration and the tokenizer in a folder. Raises CheckpointError if they do not fit together."""
     config = read_config(folder)
     tokenizer = Tokenizer.load(folder)
     if tokenizer is not None and tokenizer.size > config.vocab_size:
@@ -44,7 +50,7 @@ def read_checkpoint(
             f"the tokenizer in {folder} has {tokenizer.size} tokens and the model {config.vocab_size}; "
             "they do not belong together: fetch both from one place"
         )
-    return config, weights_of(folder, config, settings, besides), tokenizer
+    return config, tokenizer
 
 
 def weights_of(folder: Path, config: DecoderConfig, settings: LoadSettings, besides: int = 0) -> Weights:

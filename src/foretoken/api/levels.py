@@ -13,7 +13,7 @@ from foretoken.common.progress import size
 from foretoken.copies import beside
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import cast, copy_of, size_in, with_inputs
+from foretoken.decoder.low_bit import cast, copy_of, in_rows, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
@@ -71,7 +71,10 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
         weights, copy = _low_bit(level, folder, config, weights, settings)
     elif copy is not None and level.is_copy:
         weights = copy_of(
-            weights, config, beside.read(copy, config, settings.threads, own=level.own_layers), inputs=_inputs(level)
+            weights,
+            config,
+            beside.read(copy, config, settings.threads, own=level.own_layers, bounded=settings.memory is not None),
+            inputs=_inputs(level),
         )
         _tell(level.called, weights, f"read from {copy.folder} ({copy.quantiser})", began)
         tokenizer = Tokenizer.load(level.folder)
@@ -88,7 +91,7 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
             )
         config, weights, tokenizer = read_checkpoint(level.folder, settings)
     else:
-        config, weights, tokenizer = read_checkpoint(level.folder, replace(settings, weights="mapped"))
+        config, weights, tokenizer = read_checkpoint(level.folder, _mapped(settings))
         weights, copy = _low_bit(level, level.folder, config, weights, settings)
     return LoadedLevel(decoder_of(config, weights, settings), tokenizer, copy)
 
@@ -102,7 +105,9 @@ def _low_bit(
     began = perf_counter()
     called = level.format.label if level.is_copy else f"{level.called} in {level.format.label}"
     copy = None
-    found = beside.find(folder, config, level.format, settings.threads, own=level.own_layers)
+    found = beside.find(
+        folder, config, level.format, settings.threads, own=level.own_layers, bounded=settings.memory is not None
+    )
     if found is not None:
         copy, coded = found
         made = copy_of(weights, config, coded, inputs=_inputs(level))
@@ -113,12 +118,17 @@ def _low_bit(
             spec = other.format.label if level.is_copy else in_format(level.name, other.format)
             log.debug("beside the model lies %s: --draft %s would read that instead", other.folder, spec)
         rows = weights
-        if weights.layouts != {"rows"}:  # a cast reads rows, not an instruction set's own layout
-            rows = weights_of(folder, config, replace(settings, weights="mapped"))
+        if not in_rows(weights, config, level.own_layers):  # a cast cannot read an instruction set's own layout
+            rows = weights_of(folder, config, _mapped(settings))
         coded = cast(rows, config, level.format, own=level.own_layers, threads=settings.threads)
         made, how = copy_of(weights, config, coded, inputs=_inputs(level)), "cast"
     _tell(called, made, how, began)
     return made, copy
+
+
+def _mapped(settings: LoadSettings) -> LoadSettings:
+    """The settings for weights that are only read once."""
+    return replace(settings, weights="mapped", memory=None, stream_layers=None, disk_bandwidth=None)
 
 
 def _inputs(level: Level) -> str:

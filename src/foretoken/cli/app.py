@@ -10,7 +10,20 @@ from typing import Annotated, NoReturn, TextIO
 import typer
 
 from foretoken import __version__
-from foretoken.cli import bench, chat, demo, doctor, generate, quantize, recommend, rehearse, reproduce, tune, verify
+from foretoken.cli import (
+    bench,
+    chat,
+    demo,
+    doctor,
+    generate,
+    plan,
+    quantize,
+    recommend,
+    rehearse,
+    reproduce,
+    tune,
+    verify,
+)
 from foretoken.errors import ForetokenError, one_line
 
 _LONGEST = 400  # characters of a message; its end says what to do
@@ -34,6 +47,7 @@ app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
 app.command("recommend")(recommend.recommend)
+app.command("plan")(plan.plan)
 app.command("quantize")(quantize.quantize)
 app.command("rehearse")(rehearse.rehearse)
 app.command("reproduce")(reproduce.reproduce)

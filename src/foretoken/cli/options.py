@@ -73,6 +73,31 @@ LOAD: dict[str, Any] = {
         "Where the weights are kept. mapped: in their files. copied: in memory, in huge pages. auto: copied if that is "
         "faster and leaves 2 GiB free.",
     ),
+    "memory": _option(
+        str | None,
+        _LOADING,
+        "The most memory that the process may use, such as 8GiB. Layers for which there is no room are read from the "
+        "disk in each pass.",
+        show_default="no bound",
+    ),
+    "context": _option(
+        int | None,
+        _LOADING,
+        "The most tokens of one text, prompt and output together.",
+        show_default="the model's; 1024 with --memory",
+    ),
+    "stream_layers": _option(
+        str | None,
+        _LOADING,
+        "Read this many layers (or all) from the disk in each pass, even if there is memory for them.",
+        show_default="none",
+    ),
+    "disk_bandwidth": _option(
+        str | None,
+        _LOADING,
+        "Read no faster than this from the disk, such as 1.4GB/s.",
+        show_default="as fast as it can",
+    ),
     "cache": _option(
         bool,
         _LOADING,

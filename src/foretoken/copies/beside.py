@@ -12,6 +12,7 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.loading import copied_codes
 from foretoken.decoder.low_bit import INSTEAD
+from foretoken.decoder.streaming import read_codes
 from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from foretoken.formats import FORMATS, Format
 from foretoken.formats.weight import QuantisedWeight
@@ -51,12 +52,18 @@ def describe(place: Path) -> About | None:
 
 
 def read(
-    about: About, config: DecoderConfig, threads: int | None = None, *, own: Collection[int] = ()
+    about: About,
+    config: DecoderConfig,
+    threads: int | None = None,
+    *,
+    own: Collection[int] = (),
+    bounded: bool = False,
 ) -> dict[str, QuantisedWeight]:
     """The low-bit weights of a copy, by the names of their layers, in memory of their own. config: the model's; own:
-    layers that stay the model's."""
+    layers that stay the model's. bounded: use no more memory on the way, which may take longer."""
     low_bit = replace(config, low_bit=about.format)
-    return copied_codes(about.folder, low_bit, instead=INSTEAD, without=own, threads=threads)
+    reader = read_codes if bounded else copied_codes
+    return reader(about.folder, low_bit, instead=INSTEAD, without=own, threads=threads)
 
 
 def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | None:
@@ -80,10 +87,16 @@ def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | N
 
 
 def find(
-    folder: Path, config: DecoderConfig, format: Format, threads: int | None = None, *, own: Collection[int] = ()
+    folder: Path,
+    config: DecoderConfig,
+    format: Format,
+    threads: int | None = None,
+    *,
+    own: Collection[int] = (),
+    bounded: bool = False,
 ) -> tuple[About, dict[str, QuantisedWeight]] | None:
-    """The copy beside a model's folder, and its low-bit weights; None without a copy. config: the model's; own: layers
-    that stay the model's.
+    """The copy beside a model's folder, and its low-bit weights; None without a copy. config: the model's; own,
+    bounded: as in `read`.
 
     A copy of other weights, in a different format or damaged, is not used, and a warning says why.
     """
@@ -99,7 +112,7 @@ def find(
         elif not about.is_of(folder, config):
             reason = f"it was made of other weights than those in {folder}"
         else:
-            return about, read(about, config, threads, own=own)
+            return about, read(about, config, threads, own=own, bounded=bounded)
     except _OF_FILES as error:
         reason = str(error)
     log.warning("%s is not used: %s; quantise the model again with --force, or take it away", place, reason)

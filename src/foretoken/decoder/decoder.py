@@ -15,7 +15,7 @@ from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.cost import CostModel
-from foretoken.decoder.memory import Memory
+from foretoken.decoder.memory import FIRST_CAPACITY, Memory
 from foretoken.decoder.native_pass import NativePass, why_not
 from foretoken.decoder.outputs import Outputs, Scored
 from foretoken.decoder.rope import RopeTable
@@ -67,6 +67,7 @@ class Decoder:
             raise ContractError(f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native ISA{lacking}")
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
         self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not checked yet
+        self.room = FIRST_CAPACITY  # positions for which a new cache has room at once; it then need not grow
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
         self._pass: NativePass | TorchPass
@@ -94,7 +95,7 @@ class Decoder:
         c = self.config
         layers = range(c.num_layers) if layers is None else layers
         memory = Memory.empty(len(layers), c.num_kv_heads, c.head_dim, self._pass.cache_dtype, self.device)
-        return Cache(layers, memory)
+        return Cache(layers, memory._replace(least=self.room))
 
     def embed(self, tokens: list[int] | Rows) -> torch.Tensor:
         """The embeddings of tokens, or of the tokens of a pass: float32 [N, hidden]."""

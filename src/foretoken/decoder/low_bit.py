@@ -88,11 +88,9 @@ def quantised_linears(
     threads: int | None = None,
 ) -> Iterator[tuple[str, QuantisedWeight]]:
     """Yields each linear layer's name and its weight in a format, and shows progress. Layers in `own` are left out."""
-    named, chosen = _named(weights, config), linear_shapes(config, without=own)
-    linears = {name: linear for name, linear in named.items() if name in chosen}
-    layouts = {linear.layout for linear in linears.values()}
-    if not layouts <= {"rows"}:
-        raise ContractError(f"weights laid out for {layouts} cannot be quantised; load the checkpoint mapped")
+    if not in_rows(weights, config, own):
+        raise ContractError(f"weights laid out for {weights.layouts} cannot be quantised; load the checkpoint mapped")
+    linears = _named(weights, config, own)
     with progress(f"quantising to {format.label}", sum(linear.nbytes for linear in linears.values())) as done:
         for home, names in groupby(linears, key=weights.home_of):
             with acquired(home):
@@ -102,10 +100,16 @@ def quantised_linears(
                     done(linears[name].nbytes)
 
 
-def _named(weights: Weights, config: DecoderConfig) -> dict[str, Linear]:
-    """The linear layers by their names in a checkpoint."""
+def in_rows(weights: Weights, config: DecoderConfig, own: Collection[int] = ()) -> bool:
+    """Whether all linear layers lie in rows, as a cast reads them, but for those in `own`."""
+    return all(linear.layout == "rows" for linear in _named(weights, config, own).values())
+
+
+def _named(weights: Weights, config: DecoderConfig, own: Collection[int] = ()) -> dict[str, Linear]:
+    """The linear layers by their names in a checkpoint, without those of the layers in `own`."""
     of_layers = [linear for layer in weights.layers for linear in layer.linears]
-    return dict(zip(linear_shapes(config), (*of_layers, weights.head), strict=True))
+    named = dict(zip(linear_shapes(config), (*of_layers, weights.head), strict=True))
+    return {name: named[name] for name in linear_shapes(config, without=own)}
 
 
 def copy_of(weights: Weights, config: DecoderConfig, coded: dict[str, QuantisedWeight], *, inputs: str) -> Weights:

@@ -15,7 +15,7 @@ import torch
 from foretoken.errors import ContractError
 
 UNWRITTEN = 0  # the tag of a slot that no pass has written
-_FIRST_CAPACITY = 256  # positions
+FIRST_CAPACITY = 256  # positions
 
 
 class Memory(NamedTuple):
@@ -28,6 +28,7 @@ class Memory(NamedTuple):
     keys: torch.Tensor
     values: torch.Tensor
     tags: npt.NDArray[np.int64]
+    least: int = FIRST_CAPACITY  # positions for which there is room once there is room for any
 
     @classmethod
     def empty(cls, layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device) -> Memory:
@@ -42,14 +43,14 @@ class Memory(NamedTuple):
         return self.keys.shape[1]
 
     def grown(self, rows: int) -> Memory:
-        """Memory with the same contents and room for at least `rows` positions. The capacity is doubled until it
-        suffices."""
-        capacity = max(_FIRST_CAPACITY, self.capacity)
+        """Memory with the same contents and room for at least `rows` positions, and for `least`. The capacity is
+        doubled until it suffices."""
+        capacity = max(self.least, self.capacity)
         while capacity < rows:
             capacity *= 2
         tags = np.full((len(self.tags), capacity), UNWRITTEN)
         tags[:, : self.tags.shape[1]] = self.tags
-        return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags)
+        return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags, self.least)
 
     def copy_to(self, other: Memory, length: int) -> None:
         """Copy the keys and values of the first `length` positions, without their tags, to other memory with room."""

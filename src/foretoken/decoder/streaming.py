@@ -27,6 +27,7 @@ from foretoken.decoder.shapes import linear_shapes
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.weights import Weights, assemble, part_of, repacked
 from foretoken.errors import CheckpointError, SettingError
+from foretoken.formats import Format
 from foretoken.formats.slices import on_threads
 from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
 from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
@@ -139,6 +140,21 @@ def load_streamed(
     return weights if rows else repacked(weights, threads=threads)
 
 
+def read_codes(
+    folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
+) -> dict[str, QuantisedWeight]:
+    """As `loading.copied_codes`, but past the system's cache of files: no more memory is used on the way."""
+    stored = Stored.of(folder, config)
+    assert config.low_bit is not None
+    linears = linear_shapes(config, without=without)
+    kinds = {f"{name}.weight.{each}" for name, shape in linears.items() for each in parts(config.low_bit, *shape)}
+    tensors = together({name: kind for name, kind in stored.kinds.items() if name in kinds}, instead=instead)
+    _read(stored, [DirectFile(path) for path in stored.paths], tensors, Throttle(None))
+    coded = _taken(tensors, config.low_bit, linears)
+    _expect_valid(list(coded.items()), threads)
+    return coded
+
+
 def _read(stored: Stored, files: list[DirectFile], into: Mapping[str, torch.Tensor], throttle: Throttle) -> None:
     """Read whole tensors, on several threads."""
     with ThreadPoolExecutor(READERS) as pool, progress("reading weights", sum(t.nbytes for t in into.values())) as done:
@@ -191,10 +207,7 @@ def _coded(
     format = stored.config.low_bit
     if format is None:
         return {}
-    coded = {}
-    for name, shape in linear_shapes(stored.config).items():
-        made = {each: tensors.pop(f"{name}.weight.{each}") for each in parts(format, *shape)}
-        coded[name] = QuantisedWeight(format, shape, **made)
+    coded = _taken(tensors, format, linear_shapes(stored.config))
 
     def home_of(name: str) -> PartHome | None:
         part = part_of(name)
@@ -203,6 +216,16 @@ def _coded(
     for home, names in groupby(coded, key=home_of):
         with acquired(home):
             _expect_valid([(name, coded[name]) for name in names], threads)
+    return coded
+
+
+def _taken(
+    tensors: dict[str, torch.Tensor], format: Format, linears: Mapping[str, tuple[int, int]]
+) -> dict[str, QuantisedWeight]:
+    coded = {}
+    for name, shape in linears.items():
+        made = {each: tensors.pop(f"{name}.weight.{each}") for each in parts(format, *shape)}
+        coded[name] = QuantisedWeight(format, shape, **made)
     return coded
 
 

@@ -128,6 +128,7 @@ class Recipe:
     """One kind of draft. The defaults suit most: a chain of tokens, without a decoder, that nothing speeds up."""
 
     has_decoder = False
+    substitutes = False  # whether it is a copy of those layers alone that are read from the disk in each pass
     paced = False  # whether its drafts may be of any length, from round to round: those without `tokens`
     # the share of its tokens that is accepted before anything is known, by the kind of place (`foretoken.api.pacing`)
     usual: tuple[float, ...] = (0.7, 0.7, 0.7, 0.75, 0.8, 0.9)

@@ -28,6 +28,14 @@ class DrafterEntry:
     num_speculative_tokens: int = 8  # most draft tokens a round, if the user names no number
 
 
+_TREE_OPTIONS: dict[str, OptionKind] = {
+    "k": int,
+    "depth": int,
+    "nodes": int,
+    "shape": SHAPES,
+    "sharpness": float,
+    "least": float,
+}
 DRAFTERS: dict[str, DrafterEntry] = {
     "none": DrafterEntry("foretoken.drafters.nothing", "plain decoding"),
     "lookup": DrafterEntry(
@@ -51,6 +59,12 @@ DRAFTERS: dict[str, DrafterEntry] = {
             "slots": ("fixed", "lookup", "recycle"),
         },
     ),
+    "subspec": DrafterEntry(
+        "foretoken.drafters.subspec",
+        "for a model that is larger than `--memory`: low-bit substitutes of the layers that are read from the disk in "
+        "each pass draft a deep tree, which one pass checks",
+        {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS},
+    ),
 }
 
 FRACTAL = DRAFTERS["fractal"]
@@ -66,7 +80,7 @@ TREE = DrafterEntry(
     "the same, drafting a tree: `k` nodes wide and `depth` deep, of which at most `nodes` are sent to the model; "
     "`sharpness` is the temperature at which the draft's scores become probabilities; with `shape=best-first`, "
     "`least=0.6` ends a tree as soon as another pass would add less than 0.6 accepted tokens",
-    {"k": int, "depth": int, "nodes": int, "shape": SHAPES, "sharpness": float, "least": float},
+    _TREE_OPTIONS,
 )
 
 COPY_OPTIONS: dict[str, OptionKind] = {

@@ -7,7 +7,7 @@ difference between the draft's logits and the target's, not the temperature of t
 over the whole vocabulary. When sampling, scores are normalised among the 16 best sums: a sum with noise in it has no
 probability, and the best few sums decide.
 
-Sources: SpecInfer (Miao et al. 2023) for trees over one cache; SubSpec (Lee et al. 2025), section 4.2, for deep beams
+Sources: SpecInfer (Miao et al. 2023) for trees over one cache; SubSpec (Wang et al. 2025), section 4.2, for deep beams
 with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.trees.grow).
 """
 
@@ -92,13 +92,15 @@ class _Tree(Open):
 class TreeDrafter(DecoderDrafter):
     """A decoder that drafts a tree, as wide and deep as its turn says.
 
-    shape: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities. below: makes the
-    `inner` drafter, if there is one, which has no decoder. It guesses how the likeliest path goes on. The rows of its
-    guess are run in the same pass. Where the tree grows along the guess, those nodes need no other pass.
+    shape: see `foretoken.trees.grow`. sharpness: the temperature at which scores become probabilities; `sampled` is
+    that of sampled texts, if it is another. below: makes the `inner` drafter, if there is one, which has no decoder. It
+    guesses how the likeliest path goes on. The rows of its guess are run in the same pass. Where the tree grows along
+    the guess, those nodes need no other pass.
     """
 
     shape: str
     sharpness: float
+    sampled: float | None = None
     below: InitVar[Callable[[Views], Drafter] | None] = None
     inner: Drafter | None = field(init=False, default=None)
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
@@ -265,8 +267,9 @@ class TreeDrafter(DecoderDrafter):
         ranked = sampler.rank(logits, count)
         if ranked is not None and ranked[0]:
             tokens, scores = ranked
-            total = sampler.log_total(logits, self.sharpness) if sampler.greedy else None
-            growth.add(node, tokens[: growth.width], log_probs(scores, self.sharpness, total)[: growth.width])
+            sharpness = self.sharpness if sampler.greedy or self.sampled is None else self.sampled
+            total = sampler.log_total(logits, sharpness) if sampler.greedy else None
+            growth.add(node, tokens[: growth.width], log_probs(scores, sharpness, total)[: growth.width])
             drawn = self.drawn_from(sampler, logits)
             if drawn is not None:
                 tree.distributions[node] = drawn
@@ -281,42 +284,69 @@ def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
     return [slot for slot in slots if slot is not None]  # only the leaf of a branch may have none
 
 
-_WIDTH, _DEPTH, _SHARPNESS = 4, 6, 0.5  # the defaults
-_BEST_FIRST: dict[str, Any] = {"depth": 16, "nodes": 12, "least": 0.6}  # those of a best-first tree
+@dataclass(frozen=True)
+class Usual:
+    """What a tree is if its options do not say it: that of fixed depth, and the best-first one."""
+
+    width: int = 4
+    depth: int = 6
+    sharpness: float = 0.5
+    sampled: float | None = None
+    best_first: Mapping[str, Any] = field(default_factory=lambda: {"k": 4, "depth": 16, "nodes": 12, "least": 0.6})
+
+    def of(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Shape, k, depth, nodes, least and sharpness of a tree with these options; `sampled` is the sharpness for
+        sampled texts. A sharpness that is given holds for all texts."""
+        usual = {"sharpness": self.sharpness, "sampled": None if "sharpness" in options else self.sampled}
+        given = {"shape": "beam", **usual, **options}
+        if given["shape"] == "best-first":
+            return {**self.best_first, **given}
+        width, depth = options.get("k", self.width), options.get("depth", self.depth)
+        return {"nodes": width * depth, **given, "k": width, "depth": depth, "least": 0.0}
 
 
 class TreeRecipe(DecoderRecipe):
     """A tree, which lookup may speed up."""
 
+    sizes = Usual()
+
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for these options."""
-        return Level(name, entry, options, _sizes(options)["nodes"])
+        return Level(name, entry, options, self.sizes.of(options)["nodes"])
 
     def budget(self, level: Level) -> Budget:
         """The tree's nodes, depth and width, and where it ends."""
-        sizes = _sizes(level.options)
-        return Budget(level.tokens, sizes["depth"], level.options.get("k", _WIDTH), sizes["least"])
+        its = self.sizes.of(level.options)
+        return Budget(level.tokens, its["depth"], its["k"], its["least"])
 
     def free(self, level: Level) -> bool:
         """Whether a pace may choose how far the tree grows: a best-first tree, of which nothing else was said."""
-        return _shape(level.options) == "best-first" and not _BEST_FIRST.keys() & level.options.keys()
+        said = {"depth", "nodes", "least"} & level.options.keys()
+        return self.sizes.of(level.options)["shape"] == "best-first" and not said
 
     def make(self, level: Level, context: Context) -> TreeDrafter:
         """Make the drafter."""
         loaded, common = self.loaded(level, context)
-        shape, sharpness = _shape(level.options), level.options.get("sharpness", _SHARPNESS)
+        its = self.sizes.of(level.options)
         return TreeDrafter(
-            loaded.decoder, context.guessing, shape=shape, sharpness=sharpness, below=context.below(level), **common
+            loaded.decoder,
+            context.guessing,
+            shape=its["shape"],
+            sharpness=its["sharpness"],
+            sampled=its["sampled"],
+            below=context.below(level),
+            **common,
         )
 
     def expect_size(self, level: Level, spec: str) -> None:
         """Raise DraftSpecError for more draft tokens than a round may have, or than a beam can ever send."""
-        width, depth = level.options.get("k", _WIDTH), _sizes(level.options)["depth"]
+        its = self.sizes.of(level.options)
+        width, depth = its["k"], its["depth"]
         size = max(level.tokens, width * depth)
         if size > MOST_DRAFT_TOKENS:
             what = "nodes" if size == level.tokens != width * depth else f"nodes, k = {width} times depth = {depth}"
             raise DraftSpecError(f"draft {spec!r} is a tree of {size} {what}; expected at most {MOST_DRAFT_TOKENS}")
-        if _shape(level.options) == "beam" and level.tokens > width * depth:
+        if its["shape"] == "beam" and level.tokens > width * depth:
             raise DraftSpecError(
                 f"draft {spec!r} is to send {level.tokens} nodes, but a beam has {width * depth}, k = {width} times "
                 f"depth = {depth}; give fewer nodes, or another shape"
@@ -331,28 +361,15 @@ class TreeRecipe(DecoderRecipe):
                 f"draft {spec!r}: {level.name!r} drafts a tree, which can be sped up {what}; leave {below.name!r} out"
             )
         options = {**level.options, "shape": "best-first"}
-        return replace(level, options=options, tokens=_sizes(options)["nodes"])
+        return replace(level, options=options, tokens=self.sizes.of(options)["nodes"])
 
     def expect_rule(self, level: Level, rule: str, spec: str) -> None:
         """Raise DraftSpecError if the rule is rejection and sampled tokens decide the tree's form."""
-        if rule == "rejection" and _shape(level.options) != "full":
+        if rule == "rejection" and self.sizes.of(level.options)["shape"] != "full":
             raise DraftSpecError(
                 f"draft {spec!r} grows a tree whose form depends on what is sampled, which the rejection rule cannot "
                 "judge; use shape=full, or rule 'walk'"
             )
-
-
-def _shape(options: Mapping[str, Any]) -> str:
-    shape: str = options.get("shape", "beam")
-    return shape
-
-
-def _sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Depth, nodes and least of a tree with these options."""
-    if _shape(options) == "best-first":
-        return {name: options.get(name, usual) for name, usual in _BEST_FIRST.items()}
-    depth = options.get("depth", _DEPTH)
-    return {"depth": depth, "nodes": options.get("nodes", options.get("k", _WIDTH) * depth), "least": 0.0}
 
 
 RECIPE = TreeRecipe()

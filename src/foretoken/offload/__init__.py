@@ -4,5 +4,6 @@ direct.py   reads a file past the system's cache of files
 store.py    where each tensor lies in a checkpoint's files
 ring.py     where in a buffer each part of the model goes
 stream.py   reads the parts in the order in which passes use them, ahead of the passes
+measure.py  how fast a model's files can be read
 plan.py     what stays in memory under a bound, what is read, and what a token then takes
 """

@@ -23,7 +23,7 @@ from foretoken.offload.ring import offsets, overlap
 from foretoken.offload.store import Extent
 
 READERS = 4  # threads: disks do several reads at once
-_BLOCK = 4 << 20  # bytes of one read
+BLOCK = 4 << 20  # bytes of one read
 
 
 @dataclass(eq=False)
@@ -162,8 +162,8 @@ class Stream:
         at, _ = self._ranges[unit]
         reads = []
         for file, start, stop in self.units[unit]:
-            for offset in range(start, stop, _BLOCK):
-                size = min(_BLOCK, stop - offset)
+            for offset in range(start, stop, BLOCK):
+                size = min(BLOCK, stop - offset)
                 into = self._view[at : at + size]
                 reads.append(self._readers.submit(_read, self.files[file], into, offset, self.throttle))
                 at += size

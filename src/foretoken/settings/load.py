@@ -7,10 +7,12 @@ import re
 from dataclasses import dataclass
 
 from foretoken.errors import SettingError, quoted
+from foretoken.settings.amounts import bytes_a_second, bytes_of
 from foretoken.settings.values import Settings, count, is_text, one_of
 
 MOST_DRAFT_TOKENS = 4096  # in a round
 AUTO = "auto"  # the draft that is chosen for the model and the machine
+ALL = "all"  # layers
 REPLAY = "replay:"  # the beginning of a pace that names a file
 _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -50,6 +52,19 @@ class LoadSettings(Settings):
     # Where the weights lie. `mapped`: in their files. `copied`: in memory of their own. `auto`: copied where that is
     # faster and leaves 2 GiB free.
     weights: str = "auto"
+    # The most memory that the whole process may use, such as `8GiB` (2**30 bytes each) or `8GB` (10**9). Layers for
+    # which there is no room are read from the disk in each pass, and the draft is then best `subspec`. With None, the
+    # whole model is in memory. `foretoken plan` shows what a bound would mean.
+    memory: str | int | None = None
+    # The most tokens of one text, prompt and output together. With None, as many as the model can read, or at most
+    # 1024 of these if `memory` is given: room for their keys and values is part of the bound.
+    context: int | None = None
+    # How many layers are read from the disk in each pass even if there is memory for them: a number, or `all`. With
+    # None, only those for which `memory` leaves no room.
+    stream_layers: str | int | None = None
+    # Reads from the disk no faster than this, such as `1.4GB/s`, to see what a slower disk would mean. With None, as
+    # fast as the disk can.
+    disk_bandwidth: str | int | None = None
     # The branch, tag or commit of a model from the hub. With None, the hub's main branch.
     revision: str | None = None
     # Whether keys and values are kept between passes. With False, each pass reads the whole text again; under the
@@ -104,6 +119,48 @@ class LoadSettings(Settings):
         if self.num_speculative_tokens is not None:
             count("num_speculative_tokens", self.num_speculative_tokens, MOST_DRAFT_TOKENS)
         expect_threads(self.threads)
+        self._expect_offloading()
+
+    def _expect_offloading(self) -> None:
+        """Read amounts, and refuse settings that contradict each other."""
+        for name, read, example in (
+            ("memory", bytes_of, "8GiB or 500MB"),
+            ("disk_bandwidth", bytes_a_second, "1.4GB/s"),
+        ):
+            value = getattr(self, name)
+            amount = read(value) if isinstance(value, str) else value
+            if value is not None and not (type(amount) is int and amount > 0):
+                raise SettingError(f"{name} is {quoted(value)}, expected an amount such as {example}")
+            object.__setattr__(self, name, amount)
+        if self.context is not None:
+            count("context", self.context, 2**31 - 1)
+        layers = self.stream_layers
+        if isinstance(layers, str) and re.fullmatch(r"[0-9]{1,9}", layers):
+            layers = int(layers)
+        if layers is not None and not (isinstance(layers, str) and layers == ALL):
+            if isinstance(layers, str):
+                raise SettingError(f"stream_layers is {quoted(layers)}, expected a number, or all")
+            count("stream_layers", layers, 100_000)
+        object.__setattr__(self, "stream_layers", layers)
+        if not self.offloads:
+            if self.disk_bandwidth is not None:
+                raise SettingError("disk_bandwidth is for layers that are read in each pass; give memory as well")
+            return
+        others = [
+            f"{name} is {quoted(getattr(self, name))}"
+            for name, usual in (("device", "cpu"), ("dtype", "auto"), ("weights", "auto"), ("cache", True))
+            if getattr(self, name) != usual  # of which the type has been checked
+        ]
+        if others:
+            raise SettingError(
+                f"{others[0]}, which cannot be had under a bound of memory: layers that are read in each pass have the "
+                "type and the place that they have in the files; leave it out"
+            )
+
+    @property
+    def offloads(self) -> bool:
+        """Whether layers may have to be read from the disk in each pass."""
+        return self.memory is not None or self.stream_layers is not None
 
 
 def expect_threads(threads: object) -> None:

@@ -8,7 +8,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,17 @@ class Tokenizer:
         CheckpointError if the tokenizer cannot be loaded."""
         if not any((folder / name).exists() for name in TOKENIZER_FILES):
             return None
-        from transformers import AutoConfig, AutoTokenizer
+        from transformers import AutoTokenizer
 
         with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"), _without_warnings():
             _expect_sound_merges(folder / "tokenizer.json")
             try:
                 # without trust_remote_code, transformers would ask on standard input, and run the program after a `y`
-                family = _family(folder)
-                config = None if family is None else AutoConfig.for_model(family)
-                tokenizer = AutoTokenizer.from_pretrained(
-                    folder, config=config, local_files_only=True, trust_remote_code=False
-                )
+                load = partial(AutoTokenizer.from_pretrained, folder, local_files_only=True, trust_remote_code=False)
+                try:
+                    tokenizer = load(config=_small_configuration(folder))
+                except (AttributeError, LookupError, TypeError, ImportError):  # it lacks what is asked for
+                    tokenizer = load(config=_configuration(folder))
             except ValueError as error:
                 if "trust_remote_code" not in str(error):
                     raise
@@ -204,6 +204,31 @@ def _family(folder: Path) -> str | None:
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return named if isinstance(named, str) else None
+
+
+def _configuration(folder: Path) -> Any:
+    """For a rehearsal, transformers' configuration of the family whose tokenizer it has; else None."""
+    family = _family(folder)
+    if family is None:
+        return None
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(family)
+
+
+def _small_configuration(folder: Path) -> Any:
+    """What transformers asks of a configuration to choose a kind of tokenizer. Its own classes import PyTorch's
+    compiler, which takes half a second and 80 MB. None for a family that it does not know."""
+    from transformers.models.auto.tokenization_auto import CONFIG_MAPPING_NAMES
+
+    try:
+        raw: Any = json.loads(read_bytes(folder / "config.json"))
+        family = _family(folder) or raw["model_type"]
+        name = CONFIG_MAPPING_NAMES[family]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    asked = {key: raw[key] for key in ("model_name", "tokenizer_class") if key in raw}
+    return type(name, (), {**asked, "model_type": family, "_name_or_path": str(folder)})()
 
 
 def _program(folder: Path) -> str:

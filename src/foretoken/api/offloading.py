@@ -1,0 +1,190 @@
+"""Loads a model under a bound of memory: looks into its files, plans, and loads what the plan keeps in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from foretoken.common.limits import memory_left
+from foretoken.common.progress import size
+from foretoken.decoder.config import DecoderConfig, read_config
+from foretoken.decoder.homes.huge_pages import size_of
+from foretoken.decoder.homes.parts import PARTS
+from foretoken.decoder.low_bit import size_in
+from foretoken.decoder.shapes import EMBEDDING, OUTPUT
+from foretoken.decoder.shards import weight_files
+from foretoken.decoder.streaming import Stored, load_streamed
+from foretoken.decoder.weights import Weights
+from foretoken.drafters.recipe import Level
+from foretoken.errors import SettingError
+from foretoken.formats import Format
+from foretoken.kernels import native
+from foretoken.offload.plan import Needs, Plan, fit, reading, spread
+from foretoken.settings.load import ALL, LoadSettings
+
+log = logging.getLogger(__name__)
+
+SUBSPEC = "subspec,lookup"  # the draft for layers that are read in each pass
+_CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else was asked for
+_GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
+_LOGITS = 64  # rows of logits that are computed at once
+
+
+@dataclass(frozen=True)
+class Offloading:
+    """A checkpoint, the plan for it, and the levels of the draft. Substitutes share with the model the layers that
+    stay in memory."""
+
+    stored: Stored
+    plan: Plan
+    levels: list[Level]
+
+    def load(self, settings: LoadSettings) -> Weights:
+        """The weights: some in memory, the others read in each pass."""
+        assert settings.disk_bandwidth is None or isinstance(settings.disk_bandwidth, int)
+        return load_streamed(
+            self.stored,
+            self.plan.parts,
+            self.plan.buffer,
+            bandwidth=settings.disk_bandwidth,
+            rows=any(level.format is not None and not level.recipe.substitutes for level in self.levels),
+            threads=settings.threads,
+        )
+
+
+def bounded(config: DecoderConfig, settings: LoadSettings) -> DecoderConfig:
+    """The configuration with the context that the settings allow."""
+    context = settings.context or (_CONTEXT if settings.memory is not None else config.context_length)
+    return replace(config, context_length=min(context, config.context_length))
+
+
+def room(config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int | None:
+    """The positions of the model's caches under a bound of memory: those of a whole text, and of the rows of a pass.
+    None without a bound: then caches grow."""
+    return None if settings.memory is None else config.context_length + _rows(levels, settings)
+
+
+def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Offloading:
+    """The plan for a model. To be called when all libraries are loaded: the memory in use now is part of the bound.
+
+    Raises SettingError for a bound within which the model cannot run.
+    """
+    stored = Stored.of(folder, config)
+    needs = _needs(stored, config, levels, settings)
+    if settings.stream_layers is not None:
+        count = config.num_layers if settings.stream_layers == ALL else int(settings.stream_layers)
+        if count > config.num_layers:
+            raise SettingError(f"stream_layers is {count}, and the model has {config.num_layers} layers")
+        plan = reading(needs, spread(count, config.num_layers))
+        if settings.memory is not None and plan.total > int(settings.memory):
+            raise SettingError(
+                f"memory is {size(int(settings.memory))}, and with {count} layers read in each pass "
+                f"{size(plan.total)} are needed; leave stream_layers out"
+            )
+    else:
+        assert isinstance(settings.memory, int)
+        plan = fit(needs, settings.memory)
+    return Offloading(stored, plan, _sharing(levels, plan.streamed, config.num_layers))
+
+
+def warn_if_larger_than_memory(folder: Path, name: str) -> None:
+    """Log a warning for weights that do not fit into memory: every token would wait for the disk."""
+    weights, left = sum(path.stat().st_size for path in weight_files(folder)), memory_left()
+    if left is not None and weights > left:
+        log.warning(
+            "the weights of %s, %s, do not fit into the %s of memory that are left, so each token would wait for the "
+            "disk; with --memory %.1fGiB (in Python memory=...) drafts make up for that: see `foretoken plan`",
+            *(name, size(weights), size(left), 0.9 * left / 2**30),
+        )
+
+
+def can_substitute(config: DecoderConfig) -> bool:
+    """Whether low-bit substitutes can be faster than the layers."""
+    return native.module() is not None and config.low_bit is None
+
+
+def sharing(levels: Sequence[Level], weights: Weights) -> list[Level]:
+    """The levels of a draft for a model that is loaded. Substitutes share the layers that are always in memory."""
+    streamed = {part // len(PARTS) for part, home in enumerate(weights.homes) if home is not None}
+    return _sharing(levels, tuple(streamed), len(weights.layers))
+
+
+def _sharing(levels: Sequence[Level], streamed: Sequence[int], count: int) -> list[Level]:
+    shared = tuple(layer for layer in range(count) if layer not in streamed) if streamed else ()
+    return [
+        replace(level, options={**level.options, "own-layers": shared}) if level.recipe.substitutes else level
+        for level in levels
+    ]
+
+
+def memory_in_use() -> int:
+    """The bytes of memory that this process uses now."""
+    used: int = psutil.Process().memory_info().rss
+    return used
+
+
+def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Needs:
+    substitutes = [0] * config.num_layers
+    copies = 0
+    for level in levels:
+        if level.format is not None and level.recipe.substitutes:
+            each = _of_layers(level.format, config)
+            substitutes = [one + other for one, other in zip(substitutes, each, strict=True)]
+        elif level.format is not None:
+            copies += size_in(level.format, config if level.is_copy else read_config(_folder(level)), level.own_layers)
+        elif level.has_decoder:
+            copies += sum(path.stat().st_size for path in weight_files(_folder(level)))
+    fixed = {
+        "Python and its libraries": memory_in_use() + _GROWS,
+        "embedding, output layer, norms": size_of(stored.besides),
+        "keys and values": _cache_bytes(stored, config, levels, settings),
+        "a pass": _pass_bytes(config, levels, settings),
+        "drafts": copies,
+    }
+    parts = range(stored.parts)
+    return Needs(
+        tuple(stored.bytes_of(part) for part in parts),
+        tuple(stored.bytes_read(part) for part in parts),
+        tuple(substitutes),
+        fixed,
+    )
+
+
+def _of_layers(format: Format, config: DecoderConfig) -> list[int]:
+    """The bytes of each layer in a format."""
+    every = range(config.num_layers)
+    return [size_in(format, config, [OUTPUT, *(other for other in every if other != layer)]) for layer in every]
+
+
+def _folder(level: Level) -> Path:
+    assert level.folder is not None
+    return level.folder
+
+
+def _rows(levels: Sequence[Level], settings: LoadSettings) -> int:
+    """The most rows of a pass."""
+    return max([settings.prefill_chunk, *(level.budget.rows + 1 for level in levels)])
+
+
+def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int:
+    """Keys and values of a whole text, and of the rows of a pass: the model's, and those of each draft's decoder."""
+    itemsize = stored.kinds[f"{EMBEDDING}.weight"][1].itemsize
+    position = 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize
+    rows = _rows(levels, settings)
+    views = sum(level.has_decoder for level in levels)  # what a draft's decoder has computed and is not decided yet
+    return position * (config.context_length + rows + views * 2 * rows)
+
+
+def _pass_bytes(config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int:
+    """What is computed in a pass: float32 numbers for each row, some of them twice, and rows of logits."""
+    c = config
+    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    row = 4 * (3 * c.hidden_size + 2 * queries + 2 * keys + 2 * c.intermediate_size)
+    logits = 2 * 4 * _LOGITS * c.vocab_size
+    # a draft's decoder reads what was accepted, and expands a tree's nodes: some dozens of rows
+    drafts = sum(level.has_decoder for level in levels) * (row * _LOGITS + logits)
+    return row * _rows(levels, settings) + logits + drafts

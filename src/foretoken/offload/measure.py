@@ -1,0 +1,38 @@
+"""How fast a model's files can be read."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from foretoken.offload.direct import ALIGNED, DirectFile
+from foretoken.offload.stream import BLOCK, READERS
+
+_MOST = 1 << 30  # bytes
+_LONG = 1.0  # seconds
+
+
+def read_speed(paths: Sequence[Path]) -> float:
+    """Bytes a second of direct reads of the largest of some files, as layers are read in a pass. Takes a second at
+    most. Raises CheckpointError if it cannot be read."""
+    file = DirectFile(max(paths, key=lambda path: path.stat().st_size))
+    size = min(_MOST, file.size // ALIGNED * ALIGNED)
+    memory = memoryview(mmap.mmap(-1, READERS * BLOCK))
+    began = time.perf_counter()
+
+    def read(reader: int) -> int:
+        done = 0
+        for at in range(reader * BLOCK, size, READERS * BLOCK):
+            count = min(BLOCK, size - at)
+            file.read(memory[reader * BLOCK : reader * BLOCK + count], at)
+            done += count
+            if time.perf_counter() - began > _LONG:
+                break
+        return done
+
+    with ThreadPoolExecutor(READERS) as pool:
+        done = sum(pool.map(read, range(READERS)))
+    return max(done, 1) / (time.perf_counter() - began)

@@ -1,0 +1,160 @@
+"""A model under a bound of memory: what it says, with which draft, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import foretoken
+from foretoken.api.build import plan
+from foretoken.errors import SettingError
+from foretoken.settings.load import LoadSettings
+from tests.tiny import needs_native
+
+PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
+MODEL, LAYERS = "stdlib-7m", 4
+
+
+def generated(**settings: object) -> tuple[tuple[int, ...], str | None, foretoken.Completion]:
+    model = foretoken.load(MODEL, **settings)
+    done = model.generate(PROMPT, max_new_tokens=24, hash_logits=True, ignore_eos=True)
+    return done.tokens, done.logits_sha256, done
+
+
+@pytest.mark.parametrize("draft", ["none", "lookup", "subspec", "subspec:k=2:depth=5", "int4,lookup"])
+@pytest.mark.parametrize("layers", ["all", 2])
+def test_what_is_read_in_each_pass_says_the_same_bit_for_bit(draft: str, layers: str | int) -> None:
+    plain = generated(draft="none")
+    tokens, digest, done = generated(draft=draft, stream_layers=layers, pace="fixed")
+    assert (tokens, digest) == plain[:2]
+    if draft != "none":
+        assert done.stats.accepted_tokens > 0
+
+
+def test_two_texts_at_once_and_a_long_prompt_are_read_from_disk_too() -> None:
+    prompts = [PROMPT * 20, "import os", "def f(x):"]
+    models = [foretoken.load(MODEL, draft="none", stream_layers=n) for n in (None, "all")]
+    one, other = (m.generate_many(prompts, max_new_tokens=8, hash_logits=True) for m in models)
+    assert [done.logits_sha256 for done in one] == [done.logits_sha256 for done in other]
+
+
+@needs_native
+def test_substitutes_are_of_the_layers_that_are_read_and_share_the_rest() -> None:
+    model = foretoken.load(MODEL, draft="subspec", stream_layers=2)
+    target, draft = model.target.weights, model.decoders["subspec"].weights
+    away = {part // 3 for part, home in enumerate(target.homes) if home is not None}
+    assert len(away) == 2
+    for at, (its, own) in enumerate(zip(draft.layers, target.layers, strict=True)):
+        shared = [one is other for one, other in zip(its.linears, own.linears, strict=True)]
+        assert shared == [at not in away] * 7
+    assert draft.head is target.head
+    assert not any(draft.homes), "a draft reads nothing from the disk"
+    whole = foretoken.load(MODEL, draft="subspec").decoders["subspec"].weights
+    assert {linear.format for layer in whole.layers for linear in layer.linears} == {"int4-g64"}
+
+
+def test_a_bound_chooses_the_draft(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
+    roomy, draft = plan("stdlib-7m", memory="2GiB")
+    assert roomy.plan.streamed == ()
+    assert draft == "lookup", "as without a bound"
+    tight, draft = plan("stdlib-7m", memory=roomy.plan.total - (5 << 20))
+    assert tight.plan.streamed
+    assert tight.plan.total <= roomy.plan.total - (5 << 20)
+    assert draft in ("subspec", "lookup")
+    with pytest.raises(SettingError, match="; allow that much, or take a smaller model"):
+        plan("stdlib-7m", memory="100MB")
+    with caplog.at_level(logging.INFO):
+        found, draft = plan("stdlib-7m", memory="2GiB", draft="none", stream_layers=3)
+    assert (draft, len(found.plan.streamed)) == ("none", 3)
+
+
+def test_a_bound_is_one_of_the_context_too() -> None:
+    model = foretoken.load("stdlib-1m", draft="none", memory="2GiB")
+    assert model.context_length == 1024
+    assert foretoken.load("stdlib-1m", draft="none", context=40).context_length == 40
+    short = foretoken.load("stdlib-1m", draft="none", context=40)
+    done = short.generate("def f(x):", max_new_tokens=100, ignore_eos=True)
+    assert done.finish_reason == "length"
+    assert len(done.tokens) + done.prompt_tokens == 40
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"memory": "8 gallons"}, "memory is '8 gallons', expected an amount such as 8GiB or 500MB"),
+        ({"memory": 0}, "memory is 0, expected an amount"),
+        ({"memory": -5}, "memory is -5, expected an amount"),
+        ({"memory": 1.5}, "memory is 1.5, expected an amount"),
+        ({"memory": True}, "memory is True, expected an amount"),
+        ({"memory": "8GiB", "disk_bandwidth": "fast"}, "disk_bandwidth is 'fast', expected an amount such as 1.4GB/s"),
+        ({"disk_bandwidth": "1GB/s"}, "disk_bandwidth is for layers that are read in each pass; give memory as well"),
+        ({"stream_layers": "some"}, "stream_layers is 'some', expected a number, or all"),
+        ({"stream_layers": 0}, "stream_layers is 0, expected"),
+        ({"context": 0}, "context is 0, expected"),
+        ({"memory": "8GiB", "dtype": "float32"}, "dtype is 'float32', which cannot be had under a bound of memory"),
+        ({"memory": "8GiB", "weights": "copied"}, "weights is 'copied', which cannot be had"),
+        ({"stream_layers": "all", "cache": False}, "cache is False, which cannot be had"),
+        ({"memory": "8GiB", "device": "cuda"}, "device is 'cuda', which cannot be had"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_read(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError) as error:
+        LoadSettings(**settings)  # type: ignore[arg-type]
+    assert message in str(error.value)
+
+
+def test_amounts_are_read_as_people_write_them() -> None:
+    amounts = {"8GiB": 8 << 30, "8gb": 8 * 10**9, "1.5 MiB": 3 << 19, "700MB": 700_000_000, "4096": 4096}
+    assert {text: LoadSettings(memory=text).memory for text in amounts} == amounts
+    assert LoadSettings(memory="1GB", disk_bandwidth="1.4GB/s").disk_bandwidth == 1_400_000_000
+
+
+def test_more_layers_than_the_model_has_are_refused() -> None:
+    with pytest.raises(SettingError, match=f"stream_layers is 99, and the model has {LAYERS} layers"):
+        foretoken.load(MODEL, stream_layers=99)
+
+
+def test_a_file_that_changes_ends_a_generation_with_the_reason(tmp_path: Path) -> None:
+    from foretoken.common.source import resolve
+
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in resolve("stdlib-1m").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    model = foretoken.load(folder, draft="none", stream_layers="all")
+    stream = model.stream(PROMPT, max_new_tokens=200, ignore_eos=True)
+    came = [next(stream) for _ in range(3)]
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(100_000)
+    with pytest.raises(foretoken.CheckpointError, match=r"has changed since it was loaded|was cut short"):
+        came.extend(stream)
+    assert len(came) >= 3
+
+
+def test_a_model_that_does_not_fit_is_told_what_to_type(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretoken.api.offloading.memory_left", lambda: 10_000_000)
+    foretoken.load(MODEL, draft="none")
+    assert "do not fit into the 10.0 MB of memory that are left" in caplog.text
+    assert "with --memory 0.0GiB" in caplog.text
+    caplog.clear()
+    monkeypatch.undo()
+    foretoken.load(MODEL, draft="none")
+    assert "do not fit" not in caplog.text
+
+
+def test_a_draft_needs_a_load_of_its_own_under_a_bound() -> None:
+    from foretoken.api.build import with_draft
+
+    bounded = foretoken.load("stdlib-1m", draft="none", memory="2GiB")
+    with pytest.raises(SettingError, match=r"memory is 2\.15 GB, which was planned for draft 'none'; load the model"):
+        with_draft(bounded, "lookup")
+    streamed = foretoken.load(MODEL, draft="none", stream_layers=2)
+    drafting = with_draft(streamed, "subspec")
+    shared = drafting.decoders["subspec"].weights.layers
+    assert sum(one is other for one, other in zip(shared, streamed.target.weights.layers, strict=True)) in (0, 2)
+    assert drafting.generate(PROMPT, max_new_tokens=12).tokens == streamed.generate(PROMPT, max_new_tokens=12).tokens
