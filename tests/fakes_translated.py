@@ -32,7 +32,7 @@ class Triples:
         return [0, *self.encode_part(text)]
 
     def encode_part(self, text: str) -> list[int]:
-        tokens = []
+        tokens, text = [], text.replace("\n", "")  # which has no token here
         for at in range(0, len(text), 3):
             token = 0
             for letter in text[at : at + 3]:

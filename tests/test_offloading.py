@@ -9,7 +9,10 @@ import pytest
 
 import foretoken
 from foretoken.api.build import plan
+from foretoken.drafters.ladder import name_levels
+from foretoken.drafters.subspec import SubspecRecipe
 from foretoken.errors import SettingError
+from foretoken.protocol.types import Budget
 from foretoken.settings.load import LoadSettings
 from tests.tiny import needs_native
 
@@ -158,3 +161,20 @@ def test_a_draft_needs_a_load_of_its_own_under_a_bound() -> None:
     shared = drafting.decoders["subspec"].weights.layers
     assert sum(one is other for one, other in zip(shared, streamed.target.weights.layers, strict=True)) in (0, 2)
     assert drafting.generate(PROMPT, max_new_tokens=12).tokens == streamed.generate(PROMPT, max_new_tokens=12).tokens
+
+
+def test_substitutes_draft_the_paper_s_tree_and_with_lookup_one_that_goes_as_deep_as_it_is_sure() -> None:
+    def level(draft: str) -> tuple[Budget, dict[str, object]]:
+        first = name_levels(LoadSettings(draft=draft))[0]
+        assert isinstance(first.recipe, SubspecRecipe)
+        its = first.recipe.sizes.of(first.options)
+        return first.budget, {name: its[name] for name in ("shape", "sharpness", "sampled")}
+
+    beam = {"shape": "beam", "sharpness": 0.2, "sampled": 0.5}
+    assert level("subspec") == (Budget(288, 48, 6), beam)
+    assert level("subspec:k=2:depth=10") == (Budget(20, 10, 2), beam)
+    best = {**beam, "shape": "best-first"}
+    assert level("subspec,lookup") == (Budget(160, 160, 4, 0.3), best)
+    assert level("subspec:nodes=64:least=0.1,lookup") == (Budget(64, 160, 4, 0.1), best)
+    assert level("subspec:sharpness=0.3,lookup")[1] == {**best, "sharpness": 0.3, "sampled": None}
+    assert not name_levels(LoadSettings(draft="subspec,lookup"))[0].recipe.paced

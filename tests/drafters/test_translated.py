@@ -9,8 +9,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 import foretoken
 from foretoken.common.source import resolve
@@ -78,6 +81,30 @@ def test_half_a_character_waits_for_its_other_half() -> None:
         halves += not asked
     assert halves > 3
     assert tokenizer.decode(listener.texts[0]) == text
+
+
+def marking_the_beginning(text: str) -> Tokenizer:
+    """A tokenizer that puts a space before each text that it encodes, as those of SentencePiece do."""
+    rust = tokenizers.Tokenizer(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    rust.decoder = decoders.Metaspace(prepend_scheme="always", split=False)
+    rust.train_from_iterator([text], trainers.BpeTrainer(vocab_size=300, show_progress=False))
+    return Tokenizer(PreTrainedTokenizerFast(tokenizer_object=rust))
+
+
+def test_a_long_text_is_not_encoded_again_as_a_whole_though_its_beginning_is_marked() -> None:
+    ours = Tokenizer.load(resolve("stdlib-1m"))
+    text = Path(json.__file__).read_text(encoding="utf-8")[:6000]
+    theirs, tokens = marking_the_beginning(text), ours.encode(text)
+    listener = Listener()
+    drafter = TranslatedDrafter(listener, ours, theirs)
+    drafter.begin([Request(0, tuple(tokens[:40]), 9999)])
+    for at in range(40, len(tokens), 4):
+        told(drafter, at, tokens[at : at + 4])
+    (heard,) = listener.texts.values()
+    assert theirs.decode(heard) == text
+    assert list(heard) == theirs.encode(text), "as if it had been encoded as a whole"
+    assert drafter._texts[0].anchor > len(heard) - 300
 
 
 @pytest.fixture(scope="module")

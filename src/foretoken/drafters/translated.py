@@ -24,13 +24,15 @@ from foretoken.trees.tree import longest_path
 _HELD = 8  # the last tokens of the prompt, which may be encoded otherwise once text follows them
 _TAIL = 32  # tokens at the end of the text that are encoded again in every round
 _CONTEXT = 16  # tokens that are decoded together with new ones, because text may join over a token's border
+_BEFORE = ("", "\n")  # what may stand before a part of the text while it is encoded (`_alone`)
 _INCOMPLETE = "\ufffd"  # a tokenizer's output for bytes that are not a character yet
 
 
 @dataclass
 class _Text:
     """A sequence in both tokenizers' tokens. tokens: the model's. told: the draft's. tail: the text from the draft's
-    token `anchor` on; the tokens before that are not encoded again."""
+    token `anchor` on; the tokens before that are not encoded again. before: what stands before the tail while it is
+    encoded."""
 
     request: Request
     tokens: list[int]
@@ -38,6 +40,7 @@ class _Text:
     told: list[int]
     anchor: int
     tail: str
+    before: str
     pieces: list[str] = field(default_factory=list)  # of the tail: what each of the model's last tokens added
 
 
@@ -114,25 +117,33 @@ class TranslatedDrafter:
         whole = self._theirs.encode(written)
         if not whole:
             return
-        anchor, tail = self._anchor(written, whole)
+        anchor, tail, before = self._anchor(written, whole)
         its = replace(request, prompt=tuple(whole), sampling=SamplingParams(), end_tokens=frozenset(), stop=())
         self.inner.begin([its])
         decoder = StreamDecoder(self._ours, tokens)
-        self._texts[request.sequence] = _Text(request, list(tokens), decoder, whole, anchor, tail)
+        self._texts[request.sequence] = _Text(request, list(tokens), decoder, whole, anchor, tail, before)
 
-    def _anchor(self, written: str, whole: Sequence[int]) -> tuple[int, str]:
-        """Where the part of a text begins that is encoded again once more text follows, and that part: it must be
-        encoded alone as it is within the text."""
+    def _anchor(self, written: str, whole: Sequence[int]) -> tuple[int, str, str]:
+        """Where the part of a text begins that is encoded again once more text follows, that part, and what stands
+        before it meanwhile: it must be encoded alone as it is within the text."""
         for kept in range(max(1, len(whole) - _HELD), max(0, len(whole) - 2 * _HELD), -1):
             tail = self._theirs.decode(whole[kept:])
-            if written.endswith(tail) and self._theirs.encode_part(tail) == whole[kept:]:
-                return kept, tail
-        return len(whole), ""
+            for before in _BEFORE:
+                if written.endswith(tail) and self._alone(before, tail) == whole[kept:]:
+                    return kept, tail, before
+        return len(whole), "", ""
+
+    def _alone(self, before: str, text: str) -> list[int]:
+        """The draft's tokens for a part of a text. Some tokenizers mark the beginning of a text, with a space or a
+        token. With a line break before the part, that is marked, and left out again."""
+        first = self._theirs.encode_part(before) if before else []
+        encoded = self._theirs.encode_part(before + text)
+        return encoded[len(first) :] if encoded[: len(first)] == first else self._theirs.encode_part(text)
 
     def _tell(self, sequence: int, text: _Text) -> Sequence[Work]:
         """Bring the inner drafter up to the text's end. What it was told is taken back as far as it is encoded
         otherwise now."""
-        tail = self._theirs.encode_part(text.tail)
+        tail = self._alone(text.before, text.tail)
         common = agreeing(text.told[text.anchor :], tail)
         place = text.anchor + common
         self._checks += 1
@@ -150,11 +161,13 @@ class TranslatedDrafter:
         if len(text.pieces) < 2 * _TAIL:
             return
         rest = "".join(text.pieces[-_TAIL:])
-        encoded = self._theirs.encode_part(rest)
-        if encoded and list(tail[-len(encoded) :]) == encoded:
-            text.anchor += len(tail) - len(encoded)
-            text.tail = rest
-            del text.pieces[:-_TAIL]
+        for before in _BEFORE:
+            encoded = self._alone(before, rest)
+            if encoded and list(tail[-len(encoded) :]) == encoded:
+                text.anchor += len(tail) - len(encoded)
+                text.tail, text.before = rest, before
+                del text.pieces[:-_TAIL]
+                return
 
     def _translated(self, turn: Turn, draft: Draft) -> Draft:
         """A draft in the model's tokens: the longest path. Each token's origin is that of the token at its place."""
