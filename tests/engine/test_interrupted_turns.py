@@ -61,7 +61,7 @@ def test_a_cache_is_whole_wherever_its_growing_is_interrupted(arithmetic: str) -
     for at in range(lines):
         cache = full()
         interrupts.during(partial(cache.place, [GROWS - 1]), at)
-        keys, values, tags = cache._memory
+        keys, values, tags, _ = cache._memory
         assert keys.shape == values.shape
         assert keys.shape[:2] == tags.shape
         assert keys.shape[1] >= cache._used

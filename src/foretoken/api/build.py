@@ -154,7 +154,7 @@ def with_draft(
     if model.settings.memory is not None:
         raise SettingError(
             f"memory is {size(int(model.settings.memory))}, which was planned for draft {model.draft!r}; load the "
-            f"model anew with draft {draft!r}"
+            f"model anew with draft {draft!r} (python -m foretoken.bench.offload measures several)"
         )
     cache = model.settings.cache if cache is None else cache
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)

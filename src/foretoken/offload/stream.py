@@ -3,6 +3,10 @@
 A unit is read as soon as its place is free: while the pass computes with units before it, and between passes. So at the
 end of a pass the first units of the next pass are read. A place is free when no unit lies there that is still to be
 used, and nothing is read into it any more.
+
+One thread, the clerk, decides what is read where; others only send it messages. Ctrl-C interrupts the main thread, at
+any instruction. That can leave a lock of Python's `threading` locked for ever, but not a queue of the kind that is used
+here.
 """
 
 from __future__ import annotations
@@ -11,13 +15,14 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 
-from foretoken.errors import ContractError
+from foretoken.errors import ContractError, ForetokenError
 from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
 from foretoken.offload.ring import offsets, overlap
 from foretoken.offload.store import Extent
@@ -25,24 +30,53 @@ from foretoken.offload.store import Extent
 READERS = 4  # threads: disks do several reads at once
 BLOCK = 4 << 20  # bytes of one read
 
+Reply = SimpleQueue[BaseException | None]
+
 
 @dataclass(eq=False)
 class _Visit:
-    """One reading of a unit into the buffer. held: how many users it has now."""
+    """One reading of a unit into the buffer. left: how many reads are not done yet. holders: the threads that use it
+    now. replies: to those that wait for it. given_up: nobody will use it; reads that have not begun are left out."""
 
     unit: int
-    reads: list[Future[None]]
-    held: int = 0
+    left: int = 0
+    error: BaseException | None = None
+    holders: list[int] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    given_up: bool = False
 
-    def cancel(self) -> None:
-        """Give up reads that have not begun."""
-        for read in self.reads:
-            read.cancel()
 
-    @property
-    def running(self) -> list[Future[None]]:
-        """Reads that still write into the buffer."""
-        return [read for read in self.reads if not read.done()]
+class _Hold(NamedTuple):
+    """A message: a thread wants to hold a unit."""
+
+    unit: int
+    thread: int
+    reply: Reply
+
+
+class _LetGo(NamedTuple):
+    """A message: a thread holds nothing any more."""
+
+    thread: int
+
+
+class _Done(NamedTuple):
+    """A message: a read of a visit is done, or has failed, or was left out."""
+
+    visit: _Visit
+    error: BaseException | None
+
+
+_Message = _Hold | _LetGo | _Done
+
+
+class _Read(NamedTuple):
+    """What a reader is to do."""
+
+    visit: _Visit
+    file: DirectFile
+    into: memoryview
+    offset: int
 
 
 @dataclass
@@ -51,6 +85,128 @@ class Traffic:
 
     bytes: int = 0
     waited: float = 0.0  # seconds
+
+
+@dataclass(eq=False)
+class _Clerk:
+    """Decides what is read where. All but `begin` and the queues is its own thread's."""
+
+    files: Sequence[DirectFile]
+    units: Sequence[Sequence[Extent]]
+    ranges: Sequence[tuple[int, int]]
+    view: memoryview
+    throttle: Throttle
+    traffic: Traffic
+    inbox: SimpleQueue[_Message | None] = field(default_factory=SimpleQueue)
+    reads: SimpleQueue[_Read | None] = field(default_factory=SimpleQueue)
+    _visits: list[_Visit] = field(default_factory=list)  # in the order of use: held, read, or being read
+    _given_up: list[_Visit] = field(default_factory=list)  # of which reads still write into the buffer
+    _waiting: list[_Hold] = field(default_factory=list)
+    _next: int = 0  # the unit that is read next
+
+    def begin(self) -> None:
+        """Begin the threads."""
+        threading.Thread(target=self._work, name="foretoken-clerk", daemon=True).start()
+        for _ in range(READERS):
+            threading.Thread(target=_reader, args=(self.reads, self.inbox, self.throttle), daemon=True).start()
+
+    def stop(self) -> None:
+        """End the threads."""
+        self.inbox.put(None)
+        for _ in range(READERS):
+            self.reads.put(None)
+
+    def _work(self) -> None:
+        while (message := self.inbox.get()) is not None:
+            try:
+                self._take(message)
+                self._advance()
+            except BaseException as error:  # a fault of this program: nobody should wait for ever
+                waiting = [hold.reply for hold in self._waiting]
+                for reply in [*waiting, *(reply for visit in self._visits for reply in visit.replies)]:
+                    reply.put(error)
+                self._waiting.clear()
+
+    def _take(self, message: _Message) -> None:
+        if isinstance(message, _Done):
+            message.visit.left -= 1
+            message.visit.error = message.visit.error or message.error
+            return
+        # a thread holds one unit at a time: what it held before, it was interrupted with
+        self._waiting = [hold for hold in self._waiting if hold.thread != message.thread]
+        for visit in [visit for visit in self._visits if message.thread in visit.holders]:
+            visit.holders.remove(message.thread)
+            if not visit.holders:
+                self._forget(visit)
+        if isinstance(message, _Hold):
+            self._waiting.append(message)
+
+    def _advance(self) -> None:
+        """Do all that can be done now."""
+        self._given_up = [visit for visit in self._given_up if visit.left]
+        if self._waiting and self._coming(self._waiting[0].unit) is None:
+            for visit in [visit for visit in self._visits if not visit.holders]:  # a pass that begins elsewhere
+                self._forget(visit)
+            self._next = self._waiting[0].unit
+            self._read_ahead()
+        for hold in list(self._waiting):
+            if (wanted := self._coming(hold.unit)) is not None:
+                self._waiting.remove(hold)
+                wanted.holders.append(hold.thread)
+                wanted.replies.append(hold.reply)
+                for skipped in self._visits[: self._visits.index(wanted)]:
+                    if not skipped.holders:
+                        self._forget(skipped)
+        for visit in [visit for visit in self._visits if visit.replies and not visit.left]:
+            for reply in visit.replies:
+                reply.put(visit.error)
+            visit.replies.clear()
+            if visit.error is not None:  # the next who asks for it tries again
+                visit.holders.clear()
+                self._forget(visit)
+        self._read_ahead()
+
+    def _coming(self, unit: int) -> _Visit | None:
+        return next((visit for visit in self._visits if visit.unit == unit), None)
+
+    def _forget(self, visit: _Visit) -> None:
+        visit.given_up = True
+        self._visits.remove(visit)
+        if visit.left:
+            self._given_up.append(visit)
+
+    def _read_ahead(self) -> None:
+        """Begin to read the next units, as many as have a free place."""
+        while True:
+            start, stop = self.ranges[self._next]
+            taken = (self.ranges[visit.unit] for visit in (*self._visits, *self._given_up))
+            if any(overlap((start, stop), place) for place in taken):
+                return
+            visit, at = _Visit(self._next), start
+            self._visits.append(visit)
+            for file, first, behind in self.units[visit.unit]:
+                for offset in range(first, behind, BLOCK):
+                    size = min(BLOCK, behind - offset)
+                    visit.left += 1
+                    self.reads.put(_Read(visit, self.files[file], self.view[at : at + size], offset))
+                    at += size
+            self.traffic.bytes += stop - start
+            self._next = (self._next + 1) % len(self.units)
+
+
+def _reader(reads: SimpleQueue[_Read | None], inbox: SimpleQueue[_Message | None], throttle: Throttle) -> None:
+    """What a reader's thread does."""
+    while (read := reads.get()) is not None:
+        error: BaseException | None = None
+        if not read.visit.given_up:
+            try:
+                until = throttle.begin(len(read.into))
+                read.file.read(read.into, read.offset)
+                throttle.wait(until)
+            except BaseException as found:
+                error = found
+        inbox.put(_Done(read.visit, error))
+        del read
 
 
 @dataclass(eq=False)
@@ -76,17 +232,14 @@ class Stream:
             )
         starts = offsets(sizes, len(self.memory))
         self._ranges = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-        self._view = self.memory.numpy().data
         self._begin()
 
     def _begin(self) -> None:
+        view = self.memory.numpy().data
+        self._clerk = _Clerk(self.files, self.units, self._ranges, view, self.throttle, self.traffic)
+        weakref.finalize(self, self._clerk.stop)
+        self._clerk.begin()
         self._process = os.getpid()
-        self._changed = threading.Condition()
-        self._visits: list[_Visit] = []  # in the order of use: held, read, or being read
-        self._given_up: list[_Visit] = []
-        self._next = 0  # the unit that is read next
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="foretoken-reader")
-        weakref.finalize(self, self._readers.shutdown, wait=False, cancel_futures=True)
 
     def place(self, unit: int) -> tuple[int, int]:
         """The bytes [start, stop) of the buffer where a unit lies while it is held."""
@@ -97,84 +250,23 @@ class Stream:
         be read. The next call tries again."""
         if os.getpid() != self._process:
             self._begin()  # a forked child has none of its parent's threads
-        began = perf_counter()
-        visit = self._held(unit)
+        began, me = perf_counter(), threading.get_ident()
+        reply: Reply = SimpleQueue()
         try:
-            for read in visit.reads:
-                read.result()
+            self._clerk.inbox.put(_Hold(unit, me, reply))
+            error = reply.get()
         except BaseException:
-            with self._changed:
-                visit.held -= 1
-                self._give_up(kept=())
-                self._changed.notify_all()
+            self._clerk.inbox.put(_LetGo(me))
             raise
         self.traffic.waited += perf_counter() - began
+        if isinstance(error, ForetokenError):
+            raise type(error)(str(error))  # one of its own for each who waits
+        if error is not None:
+            raise error
 
     def release(self, unit: int) -> None:
         """A unit's place may be used for others."""
-        with self._changed:
-            visit = next(visit for visit in self._visits if visit.unit == unit and visit.held)
-            visit.held -= 1
-            if not visit.held:
-                self._visits.remove(visit)
-            self._read_ahead()
-            self._changed.notify_all()
-
-    def _held(self, unit: int) -> _Visit:
-        """The visit of a unit, held. Its reads have begun, but may not be done."""
-        with self._changed:
-            while (visit := next((visit for visit in self._visits if visit.unit == unit), None)) is None:
-                self._give_up(kept=())  # a pass that begins elsewhere
-                self._next = unit
-                if not self._read_ahead(soon=True):
-                    self._changed.wait()  # another thread holds what lies there
-            visit.held += 1
-            self._give_up(kept=self._visits[self._visits.index(visit) :])  # what was skipped
-            self._read_ahead()
-            return visit
-
-    def _give_up(self, kept: Sequence[_Visit]) -> None:
-        """Forget all visits but those kept, and those that are held."""
-        for visit in [visit for visit in self._visits if not visit.held and visit not in kept]:
-            visit.cancel()
-            self._visits.remove(visit)
-            self._given_up.append(visit)
-
-    def _read_ahead(self, soon: bool = False) -> bool:
-        """Begin to read the next units, as many as have a free place. Returns whether there was one. soon: wait for
-        reads that were given up and still write there."""
-        any_read = False
-        while True:
-            self._given_up = [visit for visit in self._given_up if visit.running]
-            here = self._ranges[self._next]
-            if any(overlap(here, self._ranges[visit.unit]) for visit in self._visits):
-                return any_read
-            if writing := [visit for visit in self._given_up if overlap(here, self._ranges[visit.unit])]:
-                if not soon:
-                    return any_read
-                wait([read for visit in writing for read in visit.running])
-            self._visits.append(_Visit(self._next, self._reads(self._next)))
-            self._next = (self._next + 1) % len(self.units)
-            any_read, soon = True, False
-
-    def _reads(self, unit: int) -> list[Future[None]]:
-        """Begin to read a unit, in blocks."""
-        at, _ = self._ranges[unit]
-        reads = []
-        for file, start, stop in self.units[unit]:
-            for offset in range(start, stop, BLOCK):
-                size = min(BLOCK, stop - offset)
-                into = self._view[at : at + size]
-                reads.append(self._readers.submit(_read, self.files[file], into, offset, self.throttle))
-                at += size
-                self.traffic.bytes += size
-        return reads
-
-
-def _read(file: DirectFile, into: memoryview, offset: int, throttle: Throttle) -> None:
-    until = throttle.begin(len(into))
-    file.read(into, offset)
-    throttle.wait(until)
+        self._clerk.inbox.put(_LetGo(threading.get_ident()))
 
 
 @dataclass(frozen=True)
