@@ -147,6 +147,17 @@ def build_reference(case: FamilyCase, seed: int = 0) -> Any:
     return model.eval()
 
 
+def logits_token_by_token(reference: Any, tokens: list[int]) -> torch.Tensor:
+    """(tokens, vocabulary): the logits of a transformers model that reads one token a pass, with its own cache.
+
+    The cache stands where every release of transformers takes it: its name was `past_key_values` before 5.24.
+    """
+    cache = transformers.DynamicCache(config=reference.config)
+    with torch.inference_mode():
+        passes = [reference(torch.tensor([[token]]), None, None, cache, use_cache=True) for token in tokens]
+    return torch.stack([output.logits[0, 0] for output in passes])
+
+
 def reference_logits(model: Any, tokens: list[int]) -> torch.Tensor:
     """transformers' logits of every position of one sequence: [len(tokens), vocab]."""
     with torch.inference_mode():

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
 from torch.utils.flop_counter import FlopCounterMode
 
 from foretoken.decoder.cache import Cache
@@ -20,7 +19,7 @@ from foretoken.formats import format_of
 from foretoken.protocol.telemetry import Cost
 from tests.costs import cost_of
 from tests.costs import counting as counting
-from tests.decoder.models import build_reference, family_case, load_decoder, random_tokens
+from tests.decoder.models import build_reference, family_case, load_decoder, logits_token_by_token, random_tokens
 from tests.tiny import tiny_decoder
 
 # of `tests.tiny.BASE`, in float32: hidden size 32, intermediate 48, 4 heads and 2 of keys and values of 8, 97 tokens
@@ -65,11 +64,9 @@ def test_operations_are_those_that_pytorch_counts_of_transformers(name: str, ari
     case, tokens = family_case(name), random_tokens(20, 1)  # more than a window of 8 holds
     reference = build_reference(case)
     reference.save_pretrained(tmp_path)
-    past = transformers.DynamicCache(config=reference.config)
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        for token in tokens:
-            reference(torch.tensor([[token]]), past_key_values=past, use_cache=True)
+    with counter:
+        logits_token_by_token(reference, tokens)
     decoder = load_decoder(tmp_path, arithmetic=arithmetic)
     cache = decoder.new_cache()
     for token in tokens:

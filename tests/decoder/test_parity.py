@@ -27,6 +27,7 @@ from tests.decoder.models import (
     build_reference,
     family_case,
     load_decoder,
+    logits_token_by_token,
     old_style,
     path_to,
     random_tokens,
@@ -181,13 +182,7 @@ def test_dynamic_rope_beyond_the_trained_length_equals_token_by_token_decoding_i
     weights = assemble({name: state[name] for name in expected_shapes(config)}, config)
     decoder = Decoder(config, weights, threads=1, arithmetic=arithmetic)
     tokens = random_tokens(PROMPT, seed=1)
-    expected, past = [], None
-    with torch.inference_mode():
-        for token in tokens:
-            output = reference(torch.tensor([[token]]), past_key_values=past, use_cache=True)
-            past = output.past_key_values
-            expected.append(output.logits[0, 0])
-    stretched = torch.stack(expected)
+    stretched = logits_token_by_token(reference, tokens)
     assert difference(run_in_chunks(decoder, tokens, len(tokens)), stretched) < 1e-5
     # and the stretch is seen
     assert difference(reference_logits(reference, tokens), stretched) > 1e-3
