@@ -9,9 +9,15 @@ import pytest
 
 import foretoken
 from foretoken.api.build import plan
+from foretoken.api.offloading import with_long_chunks
+from foretoken.common.source import resolve
+from foretoken.decoder.config import read_config
+from foretoken.decoder.homes.parts import PARTS
+from foretoken.decoder.native_pass import PIECE
 from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.subspec import SubspecRecipe
 from foretoken.errors import SettingError
+from foretoken.offload.stream import Streamed
 from foretoken.protocol.types import Budget
 from foretoken.settings.load import LoadSettings
 from tests.tiny import needs_native
@@ -44,10 +50,45 @@ def test_two_texts_at_once_and_a_long_prompt_are_read_from_disk_too() -> None:
 
 
 @needs_native
+def test_a_long_prompt_is_read_in_one_pass_which_reads_each_layer_once() -> None:
+    prompt = list(range(5, 1005))
+    plain = foretoken.load(MODEL, draft="none").generate(prompt, max_new_tokens=1, hash_logits=True)
+    model = foretoken.load(MODEL, draft="none", stream_layers="all")
+    home = model.target.weights.homes[0]
+    assert isinstance(home, Streamed)
+    traffic = home.stream.traffic
+    done = model.generate(prompt, max_new_tokens=1, hash_logits=True)
+    assert (done.tokens, done.logits_sha256) == (plain.tokens, plain.logits_sha256)
+    assert len(prompt) > 3 * PIECE
+    every = sum(extent.size for unit in home.stream.units for extent in unit)
+    assert every <= traffic.bytes <= 2 * every  # the buffer has what comes next
+
+
+def test_prompts_of_several_texts_share_a_pass_of_several_pieces() -> None:
+    prompts = [list(range(5, 5 + n)) for n in (150, 333, 90, 200)]
+    models = [foretoken.load(MODEL, draft="none", stream_layers=n) for n in (None, 3)]
+    one, other = (m.generate_many(prompts, max_new_tokens=4, hash_logits=True, ignore_eos=True) for m in models)
+    assert [done.logits_sha256 for done in one] == [done.logits_sha256 for done in other]
+    assert sum(map(len, prompts)) > 2 * PIECE
+
+
+def test_how_much_of_a_prompt_a_pass_reads_is_as_asked_or_as_the_memory_allows() -> None:
+    config = read_config(resolve(MODEL))
+
+    def rows(**settings: object) -> int:
+        return with_long_chunks(config, LoadSettings.of(settings)).prefill_chunk
+
+    assert rows(stream_layers="all") == config.context_length
+    assert rows(stream_layers="all", prefill_chunk=9) == 9
+    assert rows(memory="50MB") == 256
+    assert 256 < rows(memory="100MB") < rows(memory="120MB") < config.context_length
+
+
+@needs_native
 def test_substitutes_are_of_the_layers_that_are_read_and_share_the_rest() -> None:
     model = foretoken.load(MODEL, draft="subspec", stream_layers=2)
     target, draft = model.target.weights, model.decoders["subspec"].weights
-    away = {part // 3 for part, home in enumerate(target.homes) if home is not None}
+    away = {part // len(PARTS) for part, home in enumerate(target.homes) if home is not None}
     assert len(away) == 2
     for at, (its, own) in enumerate(zip(draft.layers, target.layers, strict=True)):
         shared = [one is other for one, other in zip(its.linears, own.linears, strict=True)]

@@ -32,6 +32,7 @@ from foretoken.api.offloading import (
     room,
     sharing,
     warn_if_larger_than_memory,
+    with_long_chunks,
 )
 from foretoken.api.pacing import choices_of, pace_of
 from foretoken.common.files import FilesAsRead
@@ -114,6 +115,7 @@ def _offloading(
     files = FilesAsRead.note(deciding_files(folder).values())
     config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
     config = bounded(config, settings)
+    settings = with_long_chunks(config, settings)
 
     def planned_with(draft: str) -> tuple[LoadSettings, Offloading]:
         chosen = replace(settings, draft=draft)

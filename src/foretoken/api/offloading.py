@@ -15,6 +15,8 @@ from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.homes.huge_pages import size_of
 from foretoken.decoder.homes.parts import PARTS
 from foretoken.decoder.low_bit import size_in
+from foretoken.decoder.memory import FIRST_CAPACITY
+from foretoken.decoder.native_pass import PIECE
 from foretoken.decoder.shapes import EMBEDDING, OUTPUT
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import Stored, load_streamed
@@ -32,6 +34,8 @@ SUBSPEC = "subspec,lookup"  # the draft for layers that are read in each pass
 _CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else was asked for
 _GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
 _LOGITS = 64  # rows of logits that are computed at once
+_SHARE = 20  # a pass over a prompt takes at most this part of the bound
+_LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,19 @@ def bounded(config: DecoderConfig, settings: LoadSettings) -> DecoderConfig:
 def room(config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int | None:
     """The positions of the model's caches under a bound of memory: those of a whole text, and of the rows of a pass.
     None without a bound: then caches grow."""
-    return None if settings.memory is None else config.context_length + _rows(levels, settings)
+    return None if settings.memory is None else config.context_length + _rows(levels)
+
+
+def with_long_chunks(config: DecoderConfig, settings: LoadSettings) -> LoadSettings:
+    """The settings, with as many rows of a prompt in a pass as its memory allows, unless they ask for another number:
+    every pass reads the layers from the disk."""
+    if settings.prefill_chunk != LoadSettings.prefill_chunk:
+        return settings
+    most = min(config.context_length, settings.rows_per_pass, _LONGEST)
+    if settings.memory is not None:
+        whole, piece = _row_bytes(config)
+        most = min(most, (int(settings.memory) // _SHARE - piece * PIECE) // whole)
+    return replace(settings, prefill_chunk=max(most, settings.prefill_chunk))
 
 
 def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Offloading:
@@ -141,7 +157,7 @@ def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], setti
     fixed = {
         "Python and its libraries": memory_in_use() + _GROWS,
         "embedding, output layer, norms": size_of(stored.besides),
-        "keys and values": _cache_bytes(stored, config, levels, settings),
+        "keys and values": _cache_bytes(stored, config, levels),
         "a pass": _pass_bytes(config, levels, settings),
         "drafts": copies,
     }
@@ -165,26 +181,35 @@ def _folder(level: Level) -> Path:
     return level.folder
 
 
-def _rows(levels: Sequence[Level], settings: LoadSettings) -> int:
-    """The most rows of a pass."""
-    return max([settings.prefill_chunk, *(level.budget.rows + 1 for level in levels)])
+def _rows(levels: Sequence[Level]) -> int:
+    """The most rows of a pass that are not text yet: those of a draft."""
+    return max([1, *(level.budget.rows + 1 for level in levels)])
 
 
-def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int:
-    """Keys and values of a whole text, and of the rows of a pass: the model's, and those of each draft's decoder."""
+def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level]) -> int:
+    """Keys and values of a whole text, and of the rows of a draft: the model's, and those of each draft's decoder."""
     itemsize = stored.kinds[f"{EMBEDDING}.weight"][1].itemsize
     position = 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize
-    rows = _rows(levels, settings)
-    views = sum(level.has_decoder for level in levels)  # what a draft's decoder has computed and is not decided yet
-    return position * (config.context_length + rows + views * 2 * rows)
+    rows = _rows(levels)
+    # what a draft's decoder has computed and is not decided yet, in memory that grows to twice its size
+    views = sum(level.has_decoder for level in levels)
+    return position * (config.context_length + rows + views * 2 * max(rows, FIRST_CAPACITY))
+
+
+def _row_bytes(config: DecoderConfig) -> tuple[int, int]:
+    """What a row takes in a pass, in float32 numbers: for as long as the pass runs, and while its piece runs."""
+    c = config
+    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+    return 4 * (c.hidden_size + c.intermediate_size), 4 * (
+        2 * c.hidden_size + 2 * queries + 2 * keys + c.intermediate_size
+    )
 
 
 def _pass_bytes(config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int:
-    """What is computed in a pass: float32 numbers for each row, some of them twice, and rows of logits."""
-    c = config
-    queries, keys = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
-    row = 4 * (3 * c.hidden_size + 2 * queries + 2 * keys + 2 * c.intermediate_size)
-    logits = 2 * 4 * _LOGITS * c.vocab_size
+    """What is computed in a pass: numbers for each row, and rows of logits."""
+    whole, piece = _row_bytes(config)
+    rows = max(settings.prefill_chunk, _rows(levels))
+    logits = 2 * 4 * _LOGITS * config.vocab_size
     # a draft's decoder reads what was accepted, and expands a tree's nodes: some dozens of rows
-    drafts = sum(level.has_decoder for level in levels) * (row * _LOGITS + logits)
-    return row * _rows(levels, settings) + logits + drafts
+    drafts = sum(level.has_decoder for level in levels) * ((whole + piece) * _LOGITS + logits)
+    return whole * rows + piece * min(rows, PIECE) + logits + drafts

@@ -14,6 +14,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError
 from foretoken.kernels import native
+
+PIECE = 320  # rows of a pass that run together where weights come in part by part: more than a draft has
 
 
 def why_not(weights: Weights) -> str | None:
@@ -48,6 +51,16 @@ def why_not(weights: Weights) -> str | None:
     if loose:
         return f"{loose[0]} is not contiguous"
     return None
+
+
+class _Piece(NamedTuple):
+    """Rows of a pass that run together. before: how many rows of the pass are before them. rows, hidden, scores: as the
+    plan takes them; the last two are addresses."""
+
+    before: int
+    rows: tuple[Any, ...]
+    hidden: int
+    scores: tuple[int, int]
 
 
 class NativePass:
@@ -157,26 +170,46 @@ class NativePass:
         """Run layers over hidden states, which are overwritten. embed: the pass begins with the rows' embeddings.
         scores: where to write logits and choices after the last layer."""
         self._expect_fit(rows, layers)
-        logits, best = (0, 0) if scores is None else (tensor.data_ptr() for tensor in scores)
         with _placed(rows) as places, self._alone():
+            pieces = list(self._pieces(rows, places, hidden, scores))
             for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):
                 first, ends = stretch.start == len(PARTS) * layers.start, stretch.stop == len(PARTS) * layers.stop
                 with acquired(home):
-                    self._plan.run(
-                        rows.tokens,
-                        rows.positions,
-                        *self._rope.addresses(rows.positions),
-                        places,
-                        rows.paths,
-                        embed and first,
-                        stretch.start,
-                        stretch.stop,
-                        hidden.data_ptr(),
-                        logits if ends else 0,
-                        best if ends else 0,
-                    )
+                    for piece in pieces:
+                        self._plan.run(
+                            *piece.rows,
+                            embed and first,
+                            stretch.start,
+                            stretch.stop,
+                            piece.hidden,
+                            *(piece.scores if ends else (0, 0)),
+                            piece.before,
+                            len(rows),
+                        )
         for segment in rows.segments:
             segment.cache.tag(layers, segment.slots, rows.writer)
+
+    def _pieces(
+        self,
+        rows: Rows,
+        places: list[list[int]],
+        hidden: torch.Tensor,
+        scores: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> Iterator[_Piece]:
+        """The rows of a pass, in pieces that run one after the other within each part. So a part is read once for all
+        of them, and most of the memory of a pass is that of a piece. With all weights in memory there is one piece."""
+        count = -(-len(rows) // PIECE) if any(self._weights.homes) else 1
+        for at in range(count):
+            start, stop = at * len(rows) // count, (at + 1) * len(rows) // count
+            positions = rows.positions[start:stop]
+            segments = [
+                [max(first, start) - start, min(end, stop) - start, length, slot + max(0, start - first), *others]
+                for first, end, length, slot, *others in places
+                if first < stop and end > start
+            ]
+            its = (rows.tokens[start:stop], positions, *self._rope.addresses(positions), segments)
+            of = [0, 0] if scores is None else [tensor[start:stop].data_ptr() for tensor in scores]
+            yield _Piece(start, (*its, rows.paths[start:stop]), hidden[start:stop].data_ptr(), (of[0], of[1]))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

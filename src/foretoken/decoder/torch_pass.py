@@ -65,7 +65,9 @@ class TorchPass:
                         if which == 0:
                             hidden = self._attention(index, hidden, rows, cos, sin)
                         elif which == 1:
-                            inner = self._gate(index, hidden)
+                            normed, gate = self._gate(index, hidden)
+                        elif which == 2:
+                            inner = rowwise.silu_mul(gate, self._multiply(normed, self._weights.layers[index].up))
                         else:
                             hidden = hidden + self._multiply(inner, self._weights.layers[index].down)
         return hidden
@@ -121,11 +123,11 @@ class TorchPass:
         attended = self._attend(index, w, rowwise.rms_norm(hidden, w.input_norm, eps), rows, cos, sin)
         return hidden + self._multiply(attended, w.output)
 
-    def _gate(self, index: int, hidden: torch.Tensor) -> torch.Tensor:
-        """What the gate and up projections give, of which the down projection makes the feed-forward part's output."""
+    def _gate(self, index: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The inputs of the gate and up projections, and what the gate projection gives."""
         w = self._weights.layers[index]
         normed = rowwise.rms_norm(hidden, w.post_norm, self._config.norm_eps)
-        return rowwise.silu_mul(self._multiply(normed, w.gate), self._multiply(normed, w.up))
+        return normed, self._multiply(normed, w.gate)
 
     def _multiply(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         return self._linear(x, linear.values, linear.bias)

@@ -119,7 +119,7 @@ def part_of(name: str) -> int | None:
     """The number of the part (see `homes.parts`) to whose matrices a tensor or a linear layer belongs; None for what
     belongs to none: norms, embedding and output layer."""
     found = re.match(r"model\.layers\.(\d+)\.(?:self_attn\.[qkvo]|mlp\.(gate|up|down))_proj", name)
-    return len(PARTS) * int(found[1]) + {None: 0, "down": 2}.get(found[2], 1) if found else None
+    return len(PARTS) * int(found[1]) + (None, "gate", "up", "down").index(found[2]) if found else None
 
 
 _AT_ONCE = 1 << 24  # numbers that are looked at together

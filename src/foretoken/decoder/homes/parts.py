@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import Protocol
 
-# The parts of a layer, with their matrices. Part 3 i is the attention of layer i; 3 i + 1 and 3 i + 2 are its others.
+# The parts of a layer, with their matrices. Part 4 i is the attention of layer i; the next three are its others. They
+# are small: while one is in use, there must be room to read the next.
 PARTS = {
     "attention": ("query", "key", "value", "output"),
-    "gate and up projections": ("gate", "up"),
+    "gate projection": ("gate",),
+    "up projection": ("up",),
     "down projection": ("down",),
 }
 

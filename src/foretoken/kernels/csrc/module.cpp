@@ -114,8 +114,11 @@ NB_MODULE(_native, m) {
       .def("run",
            [](Plan& plan, Numbers tokens, Numbers positions, const std::vector<Address>& cosines,
               const std::vector<Address>& sines, const std::vector<Numbers>& segments, std::vector<Numbers> paths,
-              bool embed, std::int64_t lo, std::int64_t hi, Address hidden, Address logits, Address best) {
-             const Rows r = rows(std::move(tokens), std::move(positions), cosines, sines, segments, std::move(paths));
+              bool embed, std::int64_t lo, std::int64_t hi, Address hidden, Address logits, Address best,
+              std::int64_t before, std::int64_t of) {
+             Rows r = rows(std::move(tokens), std::move(positions), cosines, sines, segments, std::move(paths));
+             r.before = before;
+             r.of = of;
              nb::gil_scoped_release release;
              plan.run(r, embed, lo, hi, at<float>(hidden), at<float>(logits), at<std::int64_t>(best));
            })

@@ -47,7 +47,7 @@ int64_t Plan::chain(Rows rows, int64_t* tokens) {
   const std::size_t steps = rows.positions.size();
   at_least(step_hidden_, shape_.hidden);
   at_least(step_logits_, shape_.vocabulary);
-  Rows one{rows.tokens, {0}, {nullptr}, {nullptr}, std::move(rows.segments), {{}}};
+  Rows one{rows.tokens, {0}, {nullptr}, {nullptr}, std::move(rows.segments), {{}}, 0, 0};
   Segment& segment = one.segments[0];
   segment.from = 0;
   segment.to = 1;
@@ -75,16 +75,16 @@ void Plan::attention(const Rows& rows, int64_t layer, const float* query, float*
   std::memcpy(out, attended_.data(), bytes);
 }
 
-void Plan::reserve(int64_t n) {
-  if (n <= reserved_) return;
+void Plan::reserve(int64_t n, int64_t of) {
   const Shape& s = shape_;
+  at_least(inner_, std::max(n, of) * s.intermediate);
+  if (n <= reserved_) return;
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
   at_least(normed_, n * s.hidden);
   at_least(query_, n * queries);
   at_least(key_, n * keys);
   at_least(value_, n * keys);
   at_least(attended_, n * queries);
-  at_least(inner_, n * s.intermediate);
   int64_t bytes = arithmetic_.packed_bytes(head_, n);
   for (const Layer& w : layers_) {
     for (const Matrix* m : {&w.query, &w.output, &w.gate, &w.down}) bytes = std::max(bytes, arithmetic_.packed_bytes(*m, n));
@@ -97,7 +97,8 @@ void Plan::reserve(int64_t n) {
 
 void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden) {
   const int64_t n = static_cast<int64_t>(rows.positions.size());
-  reserve(n);
+  reserve(n, rows.of);
+  float* inner = inner_.data() + rows.before * shape_.intermediate;
   if (embed) {
     const std::size_t bytes = static_cast<std::size_t>(shape_.hidden) * size_of(shape_.embedding);
     for (int64_t row = 0; row < n; ++row) {
@@ -109,8 +110,16 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
     const int64_t index = part / kParts;
     switch (part % kParts) {
       case 0: attention_part(index, rows, hidden); break;
-      case 1: gate_part(index, n, hidden); break;
-      default: down_part(index, n, hidden);
+      case 1:
+        if (part + 1 < hi) {
+          gate_and_up_parts(index, n, hidden, inner);
+          ++part;
+        } else {
+          gate_part(index, n, hidden, inner);
+        }
+        break;
+      case 2: up_part(index, n, hidden, inner); break;
+      default: down_part(index, n, hidden, inner);
     }
   }
 }
@@ -130,25 +139,6 @@ void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, const
   pool_->run_light(n, n * k, [&](int64_t row, int) {
     kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
     arithmetic_.pack_row(matrix, normed_.data() + row * k, row, n, to);
-  });
-}
-
-// silu(gate) * up, block by block.
-void Plan::feed(const Layer& w, int64_t n) {
-  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes());
-  const char* x = aligned(packed_);
-  pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
-    float* gate = tiles_[static_cast<std::size_t>(thread)].data();
-    float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
-    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
-      arithmetic_.tile(w.gate, block, x, n, gate);
-      arithmetic_.tile(w.up, block, x, n, up);
-      kernels_->silu_mul(gate, up, n * kTile, gate);
-      const int64_t first = block * kTile, count = std::min(kTile, shape_.intermediate - first);
-      for (int64_t row = 0; row < n; ++row) {
-        std::memcpy(inner_.data() + row * shape_.intermediate + first, gate + row * kTile, static_cast<std::size_t>(count) * 4);
-      }
-    }
   });
 }
 
@@ -193,16 +183,57 @@ void Plan::attention_part(int64_t index, const Rows& rows, float* hidden) {
   arithmetic_.multiply({{&w.output, hidden, s.hidden, true}}, packed, n, tiles_);
 }
 
-void Plan::gate_part(int64_t index, int64_t n, const float* hidden) {
+// silu(gate) * up, block by block.
+void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   norm_and_pack(hidden, w.post_norm, w.gate, n);
-  feed(w, n);
+  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes());
+  const char* x = aligned(packed_);
+  pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
+    float* gate = tiles_[static_cast<std::size_t>(thread)].data();
+    float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
+    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
+      arithmetic_.tile(w.gate, block, x, n, gate);
+      arithmetic_.tile(w.up, block, x, n, up);
+      kernels_->silu_mul(gate, up, n * kTile, gate);
+      const int64_t first = block * kTile, count = std::min(kTile, shape_.intermediate - first);
+      for (int64_t row = 0; row < n; ++row) {
+        std::memcpy(inner + row * shape_.intermediate + first, gate + row * kTile, static_cast<std::size_t>(count) * 4);
+      }
+    }
+  });
 }
 
-void Plan::down_part(int64_t index, int64_t n, float* hidden) {
+void Plan::gate_part(int64_t index, int64_t n, const float* hidden, float* inner) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
+  norm_and_pack(hidden, w.post_norm, w.gate, n);
+  arithmetic_.multiply({{&w.gate, inner, shape_.intermediate, false}}, aligned(packed_), n, tiles_);
+}
+
+// The same numbers as of gate_and_up_parts: each product of silu(gate) and up is one of two numbers.
+void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) {
+  const Layer& w = layers_[static_cast<std::size_t>(index)];
+  norm_and_pack(hidden, w.post_norm, w.up, n);
+  const Cut shares = arithmetic_.cut(w.up.blocks(), w.up.block_bytes());
+  const char* x = aligned(packed_);
+  pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
+    float* gate = scratch_[static_cast<std::size_t>(thread)].other.data();
+    float* up = tiles_[static_cast<std::size_t>(thread)].data();
+    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
+      arithmetic_.tile(w.up, block, x, n, up);
+      const int64_t first = block * kTile, count = std::min(kTile, shape_.intermediate - first);
+      const std::size_t bytes = static_cast<std::size_t>(count) * 4;
+      for (int64_t row = 0; row < n; ++row) std::memcpy(gate + row * kTile, inner + row * shape_.intermediate + first, bytes);
+      kernels_->silu_mul(gate, up, n * kTile, gate);
+      for (int64_t row = 0; row < n; ++row) std::memcpy(inner + row * shape_.intermediate + first, gate + row * kTile, bytes);
+    }
+  });
+}
+
+void Plan::down_part(int64_t index, int64_t n, float* hidden, const float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   char* packed = aligned(packed_);
-  arithmetic_.pack(w.down, inner_.data(), n, packed);
+  arithmetic_.pack(w.down, inner, n, packed);
   arithmetic_.multiply({{&w.down, hidden, shape_.hidden, true}}, packed, n, tiles_);
 }
 

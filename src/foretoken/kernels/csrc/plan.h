@@ -45,6 +45,9 @@ struct Rows {
   std::vector<Segment> segments;
   // Of each row: the slots of its ancestors and itself, from the end of the prefix down. Empty: slots 0, 1, 2, ...
   std::vector<std::vector<std::int64_t>> paths;
+  // If the rows of a pass run piece by piece within each part: how many rows of the pass are before these, and how many
+  // rows the pass has. 0: these are all.
+  std::int64_t before = 0, of = 0;
 };
 
 struct Scratch {  // a thread's own
@@ -53,9 +56,10 @@ struct Scratch {  // a thread's own
   std::vector<const void*> keys, values;
 };
 
-// A layer has three parts: number 3 i is the attention of layer i, 3 i + 1 its gate and up projections, 3 i + 2 its down
-// projection. What the second gives to the third is kept in the plan: both must run before another pass does.
-constexpr std::int64_t kParts = 3;
+// A layer has four parts: number 4 i is the attention of layer i, 4 i + 1 its gate projection, 4 i + 2 its up projection,
+// 4 i + 3 its down projection. What the second gives to the third, and that to the fourth, is kept in the plan for all
+// rows of a pass: all three must run before another pass does.
+constexpr std::int64_t kParts = 4;
 
 class Plan {
  public:
@@ -83,14 +87,15 @@ class Plan {
  private:
   void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden);
   void head_locked(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
-  void reserve(std::int64_t n);
+  void reserve(std::int64_t n, std::int64_t of = 0);
   void attention_part(std::int64_t index, const Rows& rows, float* hidden);
-  void gate_part(std::int64_t index, std::int64_t n, const float* hidden);
-  void down_part(std::int64_t index, std::int64_t n, float* hidden);
+  void gate_and_up_parts(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
+  void gate_part(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
+  void up_part(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
+  void down_part(std::int64_t index, std::int64_t n, float* hidden, const float* inner);
   void attend(std::int64_t index, const Rows& rows);
   void norm_and_pack(const float* x, const std::vector<float>& weight, const Matrix& matrix, std::int64_t n);
   void place(std::int64_t index, const Rows& rows, const Segment& segment, std::int64_t row);
-  void feed(const Layer& w, std::int64_t n);
 
   Shape shape_;
   std::vector<Layer> layers_;
