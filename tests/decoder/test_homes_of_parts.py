@@ -61,10 +61,10 @@ def _memory(linears: Sequence[Linear]) -> Iterator[torch.Tensor]:
 
 
 def away(weights: Weights, parts: Collection[int]) -> tuple[Weights, list[str]]:
-    """The same weights, some parts of which are away. Part 3 i is the attention of layer i."""
+    """The same weights, some parts of which are away. Part 4 i is the attention of layer i."""
     log: list[str] = []
     homes: list[PartHome | None] = [
-        Away(weights.linears_of(part), log, part) if part in parts else None for part in range(3 * len(weights.layers))
+        Away(weights.linears_of(part), log, part) if part in parts else None for part in range(4 * len(weights.layers))
     ]
     return replace(weights, homes=tuple(homes)), log
 
@@ -74,7 +74,9 @@ def copies(config: DecoderConfig, weights: Weights) -> Weights:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("parts", [(0,), (1,), (5,), (1, 2), (2, 3), (0, 4, 8), tuple(range(9))], ids=str)
+@pytest.mark.parametrize(
+    "parts", [(0,), (1,), (2,), (7,), (1, 2), (2, 3), (3, 4), (0, 5, 10), tuple(range(12))], ids=str
+)
 def test_passes_have_the_same_bits_wherever_weights_lie(parts: tuple[int, ...], way: str) -> None:
     config, weights = made(num_hidden_layers=3, attention_bias=True)
     expected = outcomes(Decoder(config, weights, threads=1, arithmetic=way), (1, 3, 40))
@@ -90,10 +92,10 @@ def test_passes_have_the_same_bits_wherever_weights_lie(parts: tuple[int, ...], 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_range_of_layers_asks_for_no_other(way: str) -> None:
     config, weights = made(num_hidden_layers=3)
-    there, log = away(copies(config, weights), range(9))
+    there, log = away(copies(config, weights), range(12))
     decoder, plain = (Decoder(config, its, threads=1, arithmetic=way) for its in (there, weights))
     log.clear()
-    once = [f"{sign}{part}" for part in range(9) for sign in "+-"]
+    once = [f"{sign}{part}" for part in range(12) for sign in "+-"]
     results, asked = [], []
     for its in (decoder, plain):
         rows = chain(its.new_cache(), [1, 2, 3])
@@ -101,7 +103,7 @@ def test_a_range_of_layers_asks_for_no_other(way: str) -> None:
         asked.append(list(log))
         results.append(its.layers(hidden, rows, 1, 3))
     assert torch.equal(*results)
-    assert asked[0] == once[:6], "those of the first layer"
+    assert asked[0] == once[:8], "those of the first layer"
     assert log == once
     log.clear()
     chains = [its.draft_chain(its.new_cache(), 1, 4).tokens for its in (decoder, plain)]
@@ -113,9 +115,9 @@ def test_a_range_of_layers_asks_for_no_other(way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_fails_while_it_comes_in_is_raised_and_the_next_pass_is_whole(way: str) -> None:
     config, weights = made(num_hidden_layers=3)
-    there, log = away(copies(config, weights), (0, 8))
+    there, log = away(copies(config, weights), (0, 11))
     decoder = Decoder(config, there, threads=1, arithmetic=way)
-    last = there.homes[8]
+    last = there.homes[11]
     assert isinstance(last, Away)
     last.fails = True
     log.clear()
@@ -133,52 +135,52 @@ def test_what_fails_while_it_comes_in_is_raised_and_the_next_pass_is_whole(way: 
 def test_low_bit_layers_come_in_too_where_the_native_module_is_and_are_refused_where_it_is_not() -> None:
     config, weights = made(num_hidden_layers=2)
     expected = outcomes(Decoder(config, quantised(weights, config, INT4), threads=1), (1, 40))
-    there, log = away(quantised(weights, config, INT4), (3,))
+    there, log = away(quantised(weights, config, INT4), (4,))
     if HERE:
         assert outcomes(Decoder(config, there, threads=1), (1, 40)) == expected
-        assert log[:2] == ["+3", "-3"]
+        assert log[:2] == ["+4", "-4"]
     with pytest.raises(ContractError, match="cannot come in while a pass runs; install the native module"):
         Decoder(config, there, threads=1, arithmetic="pytorch")
 
 
 def test_a_copy_in_memory_asks_for_no_layer_but_those_that_stay_the_model_s_own() -> None:
     config, weights = made(num_hidden_layers=3)
-    there, log = away(copies(config, weights), range(9))
+    there, log = away(copies(config, weights), range(12))
     low, mixed = quantised(there, config, INT4), quantised(there, config, INT4, own=(1,))
     assert log.count("+0") == log.count("-0") == 2, "each part came in once for each copy"
-    assert log.count("+4") == log.count("-4") == 1, "the other copy has no use for this one"
-    assert low.homes == (None,) * 9
-    assert mixed.homes == (None, None, None, *there.homes[3:6], None, None, None)
-    for copy, its, asked in ((low, (), []), (mixed, (1,), ["+3", "-3", "+4", "-4", "+5", "-5"])):
+    assert log.count("+5") == log.count("-5") == 1, "the other copy has no use for this one"
+    assert low.homes == (None,) * 12
+    assert mixed.homes == (*[None] * 4, *there.homes[4:8], *[None] * 4)
+    for copy, its, asked in ((low, (), []), (mixed, (1,), [f"{sign}{part}" for part in range(4, 8) for sign in "+-"])):
         log.clear()
         expected = outcomes(Decoder(config, quantised(weights, config, INT4, own=its), threads=1), (40,))
         if HERE or not asked:  # in PyTorch a copy is made bf16 at once
             assert outcomes(Decoder(config, copy, threads=1), (40,)) == expected
-            assert log[:6] == asked
+            assert log[:8] == asked
 
 
 def test_a_weight_that_is_no_number_is_found_where_it_lies() -> None:
     config, weights = made(num_hidden_layers=2)
     broken = copies(config, weights)
     broken.layers[1].up.values[3, 5] = float("inf")
-    there, log = away(broken, range(6))
+    there, log = away(broken, range(8))
     assert (
         there.first_not_finite()
         == f"1 of {broken.layers[1].up.values.numel()} numbers in model.layers.1.mlp.up_proj.weight"
     )
     assert log.count("+0") == log.count("-0") > 1
-    assert log.count("+4") == log.count("-4") > 0
+    assert log.count("+6") == log.count("-6") > 0
 
 
 def test_parts_that_are_in_memory_run_together() -> None:
     home = Away.__new__(Away)
-    homes = (None, None, None, home, home, None)
-    assert list(stretches((), 1, 4)) == [(range(3, 12), None)]
+    homes = (*[None] * 4, home, home, None, None)
+    assert list(stretches((), 1, 4)) == [(range(4, 16), None)]
     assert list(stretches(homes, 0, 2)) == [
-        (range(3), None),
-        (range(3, 4), home),
+        (range(4), None),
         (range(4, 5), home),
-        (range(5, 6), None),
+        (range(5, 6), home),
+        (range(6, 8), None),
     ]
-    assert list(stretches(homes, 1, 2)) == [(range(3, 4), home), (range(4, 5), home), (range(5, 6), None)]
-    assert list(stretches(homes, 1, 1)) == [(range(3, 3), None)]
+    assert list(stretches(homes, 1, 2)) == [(range(4, 5), home), (range(5, 6), home), (range(6, 8), None)]
+    assert list(stretches(homes, 1, 1)) == [(range(4, 4), None)]
