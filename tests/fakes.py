@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.decoder.views import Views
 from foretoken.drafters.suffixes import SuffixArray
+from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, PromptChunk, Request, Turn, Verdict
@@ -238,6 +240,39 @@ class Delayed:
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         self.inner.observe([pickle.loads(pickle.dumps(verdict)) for verdict in verdicts])
+
+    def rewind(self, sequence: int, position: int) -> None:
+        self.inner.rewind(sequence, position)
+
+    def end(self, sequence: int) -> None:
+        self.inner.end(sequence)
+
+
+class GoesOn:
+    """A drafter that has made some more steps by the time a verdict comes, as while the target waits for a disk.
+    `went_on`: how many verdicts led to a node that had been expanded. `passes`: how many were made for proposals."""
+
+    needs = Needs()
+
+    def __init__(self, inner: TreeDrafter, steps: int = 6) -> None:
+        self.inner, self.steps, self.name = inner, steps, inner.name
+        self.went_on = self.passes = 0
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        self.inner.begin(requests)
+
+    def propose(self, turns: Sequence[Turn]) -> list[Draft]:
+        began = time.perf_counter()
+        drafts = self.inner.propose(turns)
+        self.passes += len({work.began for draft in drafts for work in draft.work if work.began >= began})
+        return drafts
+
+    def observe(self, verdicts: Sequence[Verdict]) -> Sequence[Work]:
+        left = iter(range(self.steps))
+        self.inner.go_on(lambda: next(left, None) is not None)
+        found = self.inner.observe(verdicts)
+        self.went_on += len(self.inner._reached)
+        return found
 
     def rewind(self, sequence: int, position: int) -> None:
         self.inner.rewind(sequence, position)

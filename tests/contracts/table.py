@@ -27,7 +27,7 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
-from tests.fakes import Delayed, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
+from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
 from tests.world import VOCABULARY, World, weak_decoder
@@ -95,7 +95,7 @@ def _tree(
     *,
     model: Decoder = _poor,
     shared: bool = False,
-) -> Drafter:
+) -> TreeDrafter:
     return TreeDrafter(
         model,
         Sampler,
@@ -126,6 +126,10 @@ def copy_of(target: Decoder, format: str, inputs: str, own: tuple[int, ...] = ()
     """A target's copy in a low-bit format, which shares its memory. own: layers that stay the target's."""
     weights = quantised(target.weights, target.config, format_of(format), inputs=inputs, own=own)
     return Decoder(target.config, weights, arithmetic=target.arithmetic, threads=1)
+
+
+def _substitutes(target: Decoder) -> Decoder:
+    return copy_of(target, "int4", "int8", (1, OUTPUT))
 
 
 def _above(stage: Stage, *formats: str) -> Drafter:
@@ -301,4 +305,11 @@ TABLE: dict[str, Entry] = {
     "last-layer": Entry(lambda s: LastLayer(s.world.target, s.shape)),
     "halves": Entry(lambda s: Halves(s.world.target, s.caches, s.shape)),
     "delayed": Entry(lambda s: Delayed(Scripted(s.truth, s.shape))),
+    "tree, substitutes of two layers, that goes on while it is checked": Entry(
+        lambda s: GoesOn(
+            _tree(s, "best-first", LookupDrafter(), model=_substitutes(s.world.target), shared=True),
+        ),
+        below=(_THREE,),
+        own=_TREE,
+    ),
 }

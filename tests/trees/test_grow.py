@@ -176,6 +176,47 @@ def test_best_first_sends_the_best_of_the_whole_tree(case: Case) -> None:
     assert len(grown.chosen) == min(case.nodes, len(everything))
 
 
+@given(cases(("best-first",), childless=(0.0, 0.3)), st.integers(0, 6), st.integers(1, 4), st.integers(0, 10**6))
+@settings(deadline=None, max_examples=200)
+def test_a_tree_that_takes_over_another_sends_what_one_sends_that_begins_there(
+    case: Case, steps: int, depth: int, seed: int
+) -> None:
+    """However far the other has grown meanwhile, and to whichever of its nodes the text has come."""
+    other, nodes = grow(case).growth, grow(case).seen
+    other.depth = 9
+    for _ in range(steps):
+        for at in other.beyond(1e-9):
+            other.add(at, *case.scoring.children(nodes[at].path, case.width))
+            nodes.extend(Case("best-first", case.width, 9, 99, case.scoring).below(nodes[at]))
+    if not nodes:
+        return
+    root = random.Random(seed).randrange(len(nodes))
+    assert other.find(nodes[root].path) == root
+    assert other.find((*nodes[root].path, 100)) is None
+    here = Growth("best-first", case.width, depth, case.nodes)
+    taken = here.take_over(other, root)
+    its = dict(zip(taken.values(), (nodes[at] for at in taken), strict=True))
+    assert all(node.path[: len(nodes[root].path)] == nodes[root].path for node in its.values())
+    if root not in other._looked:
+        assert not taken
+        here.add(-1, *case.scoring.children(nodes[root].path, case.width))
+        its = dict(enumerate(case.below(nodes[root])))
+    while frontier := here.frontier():
+        for at in frontier:
+            first = len(here.tokens)
+            here.add(at, *case.scoring.children(its[at].path, case.width))
+            its.update(enumerate(case.below(its[at]), first))
+    below, level = [], [nodes[root]]
+    for _ in range(depth):
+        level = [child for node in level for child in case.below(node)]
+        below += level
+    expected = best([Node(node.path, node.score - nodes[root].score) for node in below], case.nodes)
+    assert best([its[at] for at in here.chosen()], 99) == pytest.approx(
+        [score + nodes[root].score for score in expected]
+    )
+    assert sorted((here.scores[at] for at in here.chosen()), reverse=True) == pytest.approx(expected)
+
+
 def test_best_first_leaves_most_of_a_large_tree_unseen() -> None:
     case = Case("best-first", 4, 5, 12, Scoring(3))
     assert len(grow(case).seen) < 0.1 * sum(len(level) for level in case.levels())

@@ -28,6 +28,7 @@ from foretoken.api.offloading import (
     Offloading,
     bounded,
     can_substitute,
+    drafting_meanwhile,
     planned,
     room,
     sharing,
@@ -199,7 +200,7 @@ def _drafting(
     )
     return Model(
         checkpoint,
-        verifier,
+        drafting_meanwhile(verifier, target, drafter),
         drafter,
         budgets={level.called: level.budget for level in levels},
         pace=pace_of(levels, drafter, {TARGET: target, **decoders}, settings),

@@ -12,6 +12,7 @@ import psutil
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
 from foretoken.decoder.config import DecoderConfig, read_config
+from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import size_of
 from foretoken.decoder.homes.parts import PARTS
 from foretoken.decoder.low_bit import size_in
@@ -22,11 +23,14 @@ from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import Stored, load_streamed
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.recipe import Level
+from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import SettingError
 from foretoken.formats import Format
 from foretoken.kernels import native
 from foretoken.offload.plan import Needs, Plan, fit, reading, spread
+from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.settings.load import ALL, LoadSettings
+from foretoken.verification.meanwhile import MeanwhileVerifier
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +141,14 @@ def _sharing(levels: Sequence[Level], streamed: Sequence[int], count: int) -> li
     ]
 
 
+def drafting_meanwhile(verifier: Verifier, target: Decoder, drafter: Drafter) -> Verifier:
+    """The verifier, with drafting while its passes wait for the disk, if they do and the drafter can go on."""
+    waits = target.because is None and any(target.weights.homes)
+    if waits and isinstance(drafter, TreeDrafter) and drafter.can_go_on:
+        return MeanwhileVerifier(verifier, lambda: target.waiting, drafter.go_on)
+    return verifier
+
+
 def memory_in_use() -> int:
     """The bytes of memory that this process uses now."""
     used: int = psutil.Process().memory_info().rss
@@ -191,9 +203,10 @@ def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level])
     itemsize = stored.kinds[f"{EMBEDDING}.weight"][1].itemsize
     position = 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize
     rows = _rows(levels)
-    # what a draft's decoder has computed and is not decided yet, in memory that grows to twice its size
-    views = sum(level.has_decoder for level in levels)
-    return position * (config.context_length + rows + views * 2 * max(rows, FIRST_CAPACITY))
+    # what a draft's decoder has computed and is not decided yet, in memory that grows to twice its size; a tree that
+    # goes on while it is checked hands it on to the next
+    views = sum(2 * (1 + level.recipe.substitutes) for level in levels if level.has_decoder)
+    return position * (config.context_length + rows + views * max(rows, FIRST_CAPACITY))
 
 
 def _row_bytes(config: DecoderConfig) -> tuple[int, int]:

@@ -77,6 +77,17 @@ class Cache:
         self._memory.tags[:, start + first : start + self.scratch] = UNWRITTEN
         return range(first, self.scratch)
 
+    def adopt(self, other: Cache, slots: Sequence[int], parents: Sequence[int]) -> range:
+        """Copy rows from the scratch of another cache of the same model, at the same positions in the text, with the
+        tags of their writers. parents: as in `place`. Returns the slots that they have here."""
+        found = self.place(parents)
+        places = [(self.position(mine), other.position(theirs)) for mine, theirs in zip(found, slots, strict=True)]
+        if self.layers != other.layers or any(mine != theirs for mine, theirs in places):
+            raise ContractError(f"rows of layers {other.layers} at positions {places} cannot be adopted: other places")
+        theirs = other.length - other.base
+        self._memory.copy_from(other._memory, [theirs + slot for slot in slots], self.length - self.base + found.start)
+        return found
+
     def position(self, slot: int) -> int:
         """The position in the sequence of the row in a slot."""
         return self.length + self._depths[slot]

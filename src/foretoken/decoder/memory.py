@@ -57,6 +57,16 @@ class Memory(NamedTuple):
         for ours, theirs in zip(self[:2], other[:2], strict=True):
             _copy(theirs, ours, length)
 
+    def copy_from(self, other: Memory, rows: Sequence[int], start: int) -> None:
+        """Copy keys, values and tags of some rows of other memory to the rows from `start` on."""
+        to = slice(start, start + len(rows))
+        for ours, theirs in zip(self[:2], other[:2], strict=True):
+            if ours.device.type == "cpu":
+                _bytes(ours)[:, to] = _bytes(theirs)[:, list(rows)]
+            else:
+                ours[:, to] = theirs[:, list(rows)]
+        self.tags[:, to] = other.tags[:, list(rows)]
+
     def move(self, path: Sequence[int], start: int) -> None:
         """Move the keys and values of a path of slots to the first slots. Slot 0 is at `start`. Tags stay."""
         for tensor in (self.keys, self.values):

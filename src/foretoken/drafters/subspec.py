@@ -15,7 +15,7 @@ from typing import Any
 from foretoken.drafters.decoders import format_asked
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import DrafterEntry
-from foretoken.drafters.tree import TreeRecipe, Usual
+from foretoken.drafters.tree_recipe import TreeRecipe, Usual
 
 
 class SubspecRecipe(TreeRecipe):

@@ -62,8 +62,9 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "subspec": DrafterEntry(
         "foretoken.drafters.subspec",
         "for a model that is larger than `--memory`: low-bit substitutes of the layers that are read from the disk in "
-        "each pass draft a deep tree, which one pass checks",
-        {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS},
+        "each pass draft a deep tree, which one pass checks; a best-first tree grows on while that pass waits for the "
+        "disk, unless it `pauses`",
+        {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS, "pauses": bool},
     ),
 }
 
@@ -76,7 +77,7 @@ CHAIN = DrafterEntry(
     num_speculative_tokens=5,
 )
 TREE = DrafterEntry(
-    "foretoken.drafters.tree",
+    "foretoken.drafters.tree_recipe",
     "the same, drafting a tree: `k` nodes wide and `depth` deep, of which at most `nodes` are sent to the model; "
     "`sharpness` is the temperature at which the draft's scores become probabilities; with `shape=best-first`, "
     "`least=0.6` ends a tree as soon as another pass would add less than 0.6 accepted tokens",

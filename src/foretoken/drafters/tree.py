@@ -14,30 +14,24 @@ with sharpened scores; EAGLE-2 and SpecExec for the other shapes (foretoken.tree
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
-from typing import Any
 
 import torch
 
 from foretoken.acceptance.walk import NOTHING, agreeing, walk
-from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.views import Views
-from foretoken.drafters.decoders import DecoderRecipe
+from foretoken.drafters.growing import GrowingTree
 from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
-from foretoken.drafters.recipe import Context, Level
-from foretoken.drafters.table import DrafterEntry
-from foretoken.errors import DraftSpecError
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Budget, Distribution, Draft, Request, Turn, Verdict
-from foretoken.settings.load import MOST_DRAFT_TOKENS
-from foretoken.trees.grow import Growth
+from foretoken.protocol.types import Draft, Request, Turn, Verdict
+from foretoken.trees.grow import ROOT, Growth
 from foretoken.trees.tree import for_turns, longest_path, only
 
-ROOT = -1  # the node above a tree's first tokens: the end of the text
 _CANDIDATES = 16  # children of a node that are ranked before the shape chooses, or the width if that is larger
 
 
@@ -53,41 +47,6 @@ class _Grown:
     writer: int
 
 
-@dataclass
-class _Tree(Open):
-    """A sequence whose tree is growing. slots: of each node that the model has run, the slot of its row; the root's is
-    that of the end of the text. origins: of the nodes that the level below has guessed."""
-
-    growth: Growth = field(kw_only=True)
-    slots: dict[int, int] = field(default_factory=dict)
-    distributions: dict[int, Distribution] = field(default_factory=dict)
-    origins: dict[int, str] = field(default_factory=dict)
-    passes: dict[int, int] = field(default_factory=dict)  # by index in `work`: how many nodes there were behind it
-
-    def told(self, sent: Sequence[int]) -> tuple[Work, ...]:
-        """The work, with how many of the nodes that are sent each pass gave."""
-        work, first = list(self.work), 0
-        for at, stop in self.passes.items():
-            work[at] = replace(work[at], draft_tokens=sum(first <= node < stop for node in sent))
-            first = stop
-        return tuple(work)
-
-    def part(self, frontier: Sequence[int], guess: Sequence[int]) -> tuple[Cache, list[int], list[int]]:
-        """The cache, tokens and parents' slots of a pass that expands the nodes of a frontier. guess: tokens that may
-        follow the first of them, which are run, too."""
-        first = self.cache.scratch
-        if ROOT in frontier:
-            tokens, above = list(self.text), list(range(-1, len(self.text) - 1))
-            start = len(self.text) - 1
-        else:
-            tokens = [self.growth.tokens[node] for node in frontier]
-            above = [self.slots[self.growth.parents[node]] for node in frontier]
-            start = first
-        if guess:
-            above += [start, *range(first + len(tokens), first + len(tokens) + len(guess) - 1)]
-        return self.cache, [*tokens, *guess], above
-
-
 @dataclass(eq=False, kw_only=True)
 class TreeDrafter(DecoderDrafter):
     """A decoder that drafts a tree, as wide and deep as its turn says.
@@ -96,14 +55,21 @@ class TreeDrafter(DecoderDrafter):
     that of sampled texts, if it is another. below: makes the `inner` drafter, if there is one, which has no decoder. It
     guesses how the likeliest path goes on. The rows of its guess are run in the same pass. Where the tree grows along
     the guess, those nodes need no other pass.
+
+    While a best-first tree on a view is checked, `go_on` can grow it further, where the text is likeliest to go on. If
+    the text comes to a node that was expanded, the next tree begins with what has grown there. pauses: it is not to.
     """
 
     shape: str
     sharpness: float
     sampled: float | None = None
+    pauses: bool = False
     below: InitVar[Callable[[Views], Drafter] | None] = None
     inner: Drafter | None = field(init=False, default=None)
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
+    _sent_trees: dict[int, GrowingTree] = field(init=False, default_factory=dict)  # by sequence: those under check
+    _reached: dict[int, tuple[GrowingTree, int]] = field(init=False, default_factory=dict)  # and the text's node in it
+    _writer: int = field(init=False, default=0)  # of the trees under check
     _told: dict[int, Sequence[int]] = field(init=False, default_factory=dict)  # by sequence: what `inner` was told
     _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
 
@@ -123,18 +89,43 @@ class TreeDrafter(DecoderDrafter):
         found = [self.opened(turn, turn.depth) for turn in own]
         trees = [self._planted(opened) for opened in found if opened is not None]
         steps = [(tree, tree.reading.sampler.step) for tree in trees]
-        writer = new_writer()
+        self._writer = new_writer()
         try:
-            growing = [(tree, [ROOT]) for tree in trees]
+            growing = [(tree, nodes) for tree in trees if (nodes := tree.first())]
             while growing:
-                self._grow(growing, writer)
+                self._grow(growing)
                 growing = [(tree, nodes) for tree in trees if (nodes := tree.growth.frontier())]
         finally:
             for tree, step in steps:
                 tree.reading.sampler.rewind(step)
-        sent = [self._sent(tree, writer) for tree in trees]
+        sent = [self._sent(tree) for tree in trees]
         nothing = [turn.chain((), self.name) for turn, opened in zip(own, found, strict=True) if opened is None]
         return [*sent, *nothing, *self._left_out([turn for turn in turns if not turn.rows])]
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether trees can grow further while they are checked."""
+        possible = self.shape == "best-first" and self.views is not None and not self.independent
+        return possible and not self.pauses
+
+    def go_on(self, may: Callable[[], bool]) -> None:
+        """Grow the trees that were sent further, while they are checked. To be called after `propose` and before
+        `observe`, in a thread of its own perhaps. may: whether there is time for another pass; waits until it is clear,
+        and is False once the check has ended.
+
+        The likeliest nodes are expanded, sent or not: so the drafts behind the likeliest verdicts grow most. The rows
+        lie in the trees' own views. Nothing of the target's is written, and what is under check is read no more.
+
+        Source: drafting while the target's weights come in is ShadowSpec's; one tree for all verdicts is ours.
+        """
+        trees = [tree for tree in self._sent_trees.values() if self.can_go_on]
+        for tree in trees:
+            tree.growth.depth = tree.reading.room()
+        while may():
+            growing = [(tree, nodes) for tree in trees if (nodes := tree.beyond())]
+            if not growing:
+                return
+            self._grow(growing)
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the keys and values of the branch that was accepted."""
@@ -142,6 +133,7 @@ class TreeDrafter(DecoderDrafter):
         for verdict in verdicts:
             reading = self._readings[verdict.sequence]
             grown = self._grown.pop(verdict.sequence, None)
+            work += self._follow(verdict)
             if grown is not None:
                 reading.keep_branch([*grown.text, *_branch(grown, verdict.tokens)], grown.writer)
             reading.gain(verdict.tokens)
@@ -152,7 +144,7 @@ class TreeDrafter(DecoderDrafter):
 
     def rewind(self, sequence: int, position: int) -> None:
         """Forget the tokens from a position on: they were a wrong guess."""
-        self._grown.pop(sequence, None)
+        self._drop(sequence)
         self._readings[sequence].rewind(position)
         if self.inner is not None:
             self._told.pop(sequence, None)
@@ -161,22 +153,44 @@ class TreeDrafter(DecoderDrafter):
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
         super().end(sequence)
-        self._grown.pop(sequence, None)
+        self._drop(sequence)
         self._told.pop(sequence, None)
         if self.inner is not None:
             self.inner.end(sequence)
 
-    def _planted(self, opened: Open) -> _Tree:
+    def _planted(self, opened: Open) -> GrowingTree:
         turn = opened.turn
         growth = Growth(self.shape, turn.width, opened.count, turn.rows, least=turn.least, dues=turn.dues)
-        return _Tree(**vars(opened), growth=growth)
+        tree = GrowingTree(**vars(opened), growth=growth)
+        grown, node = self._reached.pop(turn.sequence, (None, ROOT))
+        if grown is not None and len(tree.text) == 1:  # all else of the text is in the target's cache
+            tree.take_over(grown, node)
+        return tree
 
-    def _grow(self, growing: Sequence[tuple[_Tree, list[int]]], writer: int) -> None:
+    def _follow(self, verdict: Verdict) -> Sequence[Work]:
+        """Note to which node of the tree under check a verdict has led. If to none, returns the work that was done
+        there for nothing."""
+        self._reached.pop(verdict.sequence, None)
+        tree = self._sent_trees.pop(verdict.sequence, None)
+        if tree is None:
+            return ()
+        node = tree.behind(verdict.tokens) if self.can_go_on else None
+        if node is None:
+            return tree.work
+        self._reached[verdict.sequence] = tree, node
+        return ()
+
+    def _drop(self, sequence: int) -> None:
+        """Forget the tree of a sequence."""
+        for trees in (self._grown, self._sent_trees, self._reached):
+            trees.pop(sequence, None)
+
+    def _grow(self, growing: Sequence[tuple[GrowingTree, list[int]]]) -> None:
         """One step of some trees, in one pass: each with the nodes to expand, and with a guess behind the first."""
         guesses = [self._guess(tree, nodes[0]) for tree, nodes in growing]
         began = time.perf_counter()
         parts = [tree.part(nodes, guess.tokens) for (tree, nodes), guess in zip(growing, guesses, strict=True)]
-        rows = Rows(parts, writer=writer)
+        rows = Rows(parts, writer=self._writer)
         starts = [  # of the nodes, behind what there is of the text
             segment.span.stop - len(nodes) - len(guess)
             for (_, nodes), guess, segment in zip(growing, guesses, rows.segments, strict=True)
@@ -204,7 +218,7 @@ class TreeDrafter(DecoderDrafter):
             tree.passes[len(tree.work)] = len(tree.growth.tokens)
             tree.work.append(Work(self.name, count, began, seconds, 0, len(guess), right, passes=1, cost=cost))
 
-    def _guess(self, tree: _Tree, node: int) -> Draft:
+    def _guess(self, tree: GrowingTree, node: int) -> Draft:
         """How the level below guesses that the path to a node goes on: a chain."""
         nothing = tree.turn.chain((), self.name)
         if self.inner is None:
@@ -244,7 +258,7 @@ class TreeDrafter(DecoderDrafter):
         asked = [turn for turn in below if turn is not None]
         return [] if self.inner is None or not asked else [*self.inner.propose(asked)]
 
-    def _sent(self, tree: _Tree, writer: int) -> Draft:
+    def _sent(self, tree: GrowingTree) -> Draft:
         """The draft that a tree sends. Notes where its rows lie until the verdict comes."""
         growth, sent = tree.growth, tree.growth.chosen()
         place = {-1: -1, **{node: i for i, node in enumerate(sent)}}
@@ -252,12 +266,15 @@ class TreeDrafter(DecoderDrafter):
         above = tuple(place[growth.parents[i]] for i in sent)
         slots = tuple(tree.slots.get(i) for i in sent)
         text = range(tree.slots[ROOT] - len(tree.text) + 1, tree.slots[ROOT] + 1)
-        self._grown[tree.turn.sequence] = _Grown(tuple(text), tokens, above, slots, writer)
+        self._grown[tree.turn.sequence] = _Grown(tuple(text), tokens, above, slots, self._writer)
         probs = {place[node]: drawn for node, drawn in tree.distributions.items() if node in place}
         origins = [tree.origins.get(node, self.name) for node in sent]
-        return tree.turn.tree(tokens, above, origins, tree.told(sent), probs or None)
+        draft = tree.turn.tree(tokens, above, origins, tree.told(sent), probs or None)
+        self._sent_trees[tree.turn.sequence] = tree
+        tree.sent()
+        return draft
 
-    def _expand(self, tree: _Tree, node: int, logits: torch.Tensor) -> None:
+    def _expand(self, tree: GrowingTree, node: int, logits: torch.Tensor) -> None:
         """Give a node its children, from its row of logits, float32 [V]. At a NaN it gets none."""
         growth, sampler = tree.growth, tree.reading.sampler
         step = sampler.step
@@ -282,94 +299,3 @@ def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:
     accepted, _ = walk(grown.tokens, grown.parents, lambda _: next(text, NOTHING))
     slots = [grown.slots[i] for i in accepted]
     return [slot for slot in slots if slot is not None]  # only the leaf of a branch may have none
-
-
-@dataclass(frozen=True)
-class Usual:
-    """What a tree is if its options do not say it: that of fixed depth, and the best-first one."""
-
-    width: int = 4
-    depth: int = 6
-    sharpness: float = 0.5
-    sampled: float | None = None
-    best_first: Mapping[str, Any] = field(default_factory=lambda: {"k": 4, "depth": 16, "nodes": 12, "least": 0.6})
-
-    def of(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Shape, k, depth, nodes, least and sharpness of a tree with these options; `sampled` is the sharpness for
-        sampled texts. A sharpness that is given holds for all texts."""
-        usual = {"sharpness": self.sharpness, "sampled": None if "sharpness" in options else self.sampled}
-        given = {"shape": "beam", **usual, **options}
-        if given["shape"] == "best-first":
-            return {**self.best_first, **given}
-        width, depth = options.get("k", self.width), options.get("depth", self.depth)
-        return {"nodes": width * depth, **given, "k": width, "depth": depth, "least": 0.0}
-
-
-class TreeRecipe(DecoderRecipe):
-    """A tree, which lookup may speed up."""
-
-    sizes = Usual()
-
-    def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
-        """The level for these options."""
-        return Level(name, entry, options, self.sizes.of(options)["nodes"])
-
-    def budget(self, level: Level) -> Budget:
-        """The tree's nodes, depth and width, and where it ends."""
-        its = self.sizes.of(level.options)
-        return Budget(level.tokens, its["depth"], its["k"], its["least"])
-
-    def free(self, level: Level) -> bool:
-        """Whether a pace may choose how far the tree grows: a best-first tree, of which nothing else was said."""
-        said = {"depth", "nodes", "least"} & level.options.keys()
-        return self.sizes.of(level.options)["shape"] == "best-first" and not said
-
-    def make(self, level: Level, context: Context) -> TreeDrafter:
-        """Make the drafter."""
-        loaded, common = self.loaded(level, context)
-        its = self.sizes.of(level.options)
-        return TreeDrafter(
-            loaded.decoder,
-            context.guessing,
-            shape=its["shape"],
-            sharpness=its["sharpness"],
-            sampled=its["sampled"],
-            below=context.below(level),
-            **common,
-        )
-
-    def expect_size(self, level: Level, spec: str) -> None:
-        """Raise DraftSpecError for more draft tokens than a round may have, or than a beam can ever send."""
-        its = self.sizes.of(level.options)
-        width, depth = its["k"], its["depth"]
-        size = max(level.tokens, width * depth)
-        if size > MOST_DRAFT_TOKENS:
-            what = "nodes" if size == level.tokens != width * depth else f"nodes, k = {width} times depth = {depth}"
-            raise DraftSpecError(f"draft {spec!r} is a tree of {size} {what}; expected at most {MOST_DRAFT_TOKENS}")
-        if its["shape"] == "beam" and level.tokens > width * depth:
-            raise DraftSpecError(
-                f"draft {spec!r} is to send {level.tokens} nodes, but a beam has {width * depth}, k = {width} times "
-                f"depth = {depth}; give fewer nodes, or another shape"
-            )
-
-    def sped_up(self, level: Level, below: Level, spec: str) -> Level:
-        """A best-first tree, by default one that ends where it is unsure. Raises DraftSpecError for another shape, and
-        for a level below that needs passes of its own."""
-        if below.has_decoder or level.options.get("shape", "best-first") != "best-first":
-            what = "only by lookup" if below.has_decoder else "only if its shape is best-first"
-            raise DraftSpecError(
-                f"draft {spec!r}: {level.name!r} drafts a tree, which can be sped up {what}; leave {below.name!r} out"
-            )
-        options = {**level.options, "shape": "best-first"}
-        return replace(level, options=options, tokens=self.sizes.of(options)["nodes"])
-
-    def expect_rule(self, level: Level, rule: str, spec: str) -> None:
-        """Raise DraftSpecError if the rule is rejection and sampled tokens decide the tree's form."""
-        if rule == "rejection" and self.sizes.of(level.options)["shape"] != "full":
-            raise DraftSpecError(
-                f"draft {spec!r} grows a tree whose form depends on what is sampled, which the rejection rule cannot "
-                "judge; use shape=full, or rule 'walk'"
-            )
-
-
-RECIPE = TreeRecipe()

@@ -130,5 +130,5 @@ def _least(needs: Needs, layers: Sequence[int]) -> int:
 
 
 def _wanted(needs: Needs, layers: Sequence[int]) -> int:
-    """The bytes of a buffer with which the disk need not wait: a whole layer and the part that is in use."""
-    return _least(needs, layers) + max(sum(needs.of(needs.reads, layer)) for layer in layers)
+    """The bytes of a buffer with which the disk hardly waits: for the part in use, the next, and the one after it."""
+    return 3 * _least(needs, layers)

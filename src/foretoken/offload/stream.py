@@ -222,6 +222,7 @@ class Stream:
     memory: torch.Tensor
     throttle: Throttle = field(default_factory=lambda: Throttle(None))
     traffic: Traffic = field(init=False, default_factory=Traffic)
+    _since: float | None = field(init=False, default=None)  # when the last pass began to wait, if it still waits
 
     def __post_init__(self) -> None:
         sizes = [sum(extent.size for extent in unit) for unit in self.units]
@@ -241,6 +242,12 @@ class Stream:
         self._clerk.begin()
         self._process = os.getpid()
 
+    @property
+    def waiting(self) -> float:
+        """For how many seconds a pass has been waiting for a unit; 0 if none waits."""
+        since = self._since
+        return 0.0 if since is None else perf_counter() - since
+
     def place(self, unit: int) -> tuple[int, int]:
         """The bytes [start, stop) of the buffer where a unit lies while it is held."""
         return self._ranges[unit]
@@ -252,12 +259,15 @@ class Stream:
             self._begin()  # a forked child has none of its parent's threads
         began, me = perf_counter(), threading.get_ident()
         reply: Reply = SimpleQueue()
+        self._since = began
         try:
             self._clerk.inbox.put(_Hold(unit, me, reply))
             error = reply.get()
         except BaseException:
             self._clerk.inbox.put(_LetGo(me))
             raise
+        finally:
+            self._since = None
         self.traffic.waited += perf_counter() - began
         if isinstance(error, ForetokenError):
             raise type(error)(str(error))  # one of its own for each who waits
@@ -276,6 +286,11 @@ class Streamed:
     stream: Stream
     unit: int
     name: str = "streamed"
+
+    @property
+    def waiting(self) -> float:
+        """For how many seconds a pass has been waiting for a unit of the stream; 0 if none waits."""
+        return self.stream.waiting
 
     def acquire(self) -> None:
         """Have it in its place until `release`. Raises CheckpointError if it cannot be read."""

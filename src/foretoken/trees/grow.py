@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+ROOT = -1  # the node above a tree's first tokens: the end of the text
 SHAPES = ("beam", "rerank", "best-first", "full")
 
 
@@ -61,6 +62,32 @@ class Growth:
                 return node
         return None
 
+    def find(self, tokens: Sequence[int]) -> int | None:
+        """The node to which some tokens lead from the root; None if there is none."""
+        at = ROOT
+        for token in tokens:
+            pairs = enumerate(zip(self.parents, self.tokens, strict=True))
+            at = next((node for node, pair in pairs if pair == (at, token)), ROOT)
+            if at == ROOT:
+                return None
+        return at
+
+    def take_over(self, other: Growth, root: int) -> dict[int, int]:
+        """Begin with what another tree has below a node, down to this tree's depth, with its scores as they are if the
+        text has come to that node. Returns the number of each such node in this tree."""
+        found: dict[int, int] = {root: ROOT}
+        for node in range(root + 1, len(other.tokens)):
+            parent, depth = other.parents[node], other.depths[node] - other.depths[root]
+            if parent in found and depth <= self.depth:
+                found[node] = len(self.tokens)
+                self.tokens.append(other.tokens[node])
+                self.parents.append(found[parent])
+                self.scores.append(other.scores[node] - other.scores[root])
+                self.depths.append(depth)
+        self._looked.update(found[node] for node in other._looked if node in found)
+        del found[root]
+        return found
+
     def path(self, node: int) -> list[int]:
         """The tokens from the root down to a node."""
         found = []
@@ -76,13 +103,24 @@ class Growth:
         self._looked.update(nodes)
         return nodes
 
+    def beyond(self, least: float) -> list[int]:
+        """The likeliest nodes anywhere to expand next, whatever is sent: at most `width`, none of which the text passes
+        through with a probability below `least`."""
+        nodes = [i for i in self._open() if self.scores[i] >= math.log(least)]
+        self._looked.update(nodes)
+        return nodes
+
+    def _open(self) -> list[int]:
+        """The likeliest nodes that can be expanded and were not: at most `width`."""
+        open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
+        return [i for i in open_ if self.depths[i] < self.depth][: self.width]
+
     def _frontier(self) -> list[int]:
         if self.shape == "best-first":
             chosen = self.chosen()
             if all(i in self._looked or self.depths[i] == self.depth for i in chosen):
                 return []  # children of the other nodes are less likely than the nodes that are chosen
-            open_ = (i for i in self._by_score(range(len(self.tokens))) if i not in self._looked)
-            likeliest = [i for i in open_ if self.depths[i] < self.depth][: self.width]
+            likeliest = self._open()
             due = self._due(chosen)
             gain = sum(max(0.0, math.exp(self.scores[i]) - due) for i in likeliest)
             return likeliest if gain >= self.least else []

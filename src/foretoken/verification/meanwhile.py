@@ -1,0 +1,74 @@
+"""A verifier while whose passes a drafter goes on, whenever a pass waits for weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import Thread
+
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
+
+GoOn = Callable[[Callable[[], bool]], None]
+_SURELY = 3e-4  # seconds: a pass that waits as long waits for the disk, and not for a thread that has what it wants
+_AGAIN = 5e-4  # seconds between two looks
+
+
+class MeanwhileVerifier:
+    """Another verifier, with drafting in a second thread while it makes a pass over drafts.
+
+    waiting: for how many seconds its pass has been waiting for weights to come in; 0 if it is not. go_on: drafts on
+    (`foretoken.drafters.tree.TreeDrafter.go_on`). It begins no step but while the pass waits, so that the pass finds
+    the cores free for nearly all of its arithmetic. The pass stays in the caller's thread, where Ctrl-C ends it.
+    """
+
+    def __init__(self, near: Verifier, waiting: Callable[[], float], go_on: GoOn) -> None:
+        self.context_length, self.vocab_size = near.context_length, near.vocab_size
+        self._near = near
+        self._waiting = waiting
+        self._go_on = go_on
+
+    def admit(self, request: Request) -> None:
+        """As the other one."""
+        self._near.admit(request)
+
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
+        """Make one pass, and draft meanwhile. When this call returns, both are done. Raises the error of either."""
+        if not any(map(len, drafts)):
+            return self._near.submit(drafts, chunks)
+        ended = False
+        failed: list[BaseException] = []
+
+        def may() -> bool:
+            while not ended and self._waiting() < _SURELY:
+                time.sleep(_AGAIN)
+            return not ended
+
+        def run() -> None:
+            try:
+                self._go_on(may)
+            except BaseException as error:
+                failed.append(error)
+
+        thread = Thread(target=run, name="foretoken-drafting", daemon=True)
+        thread.start()
+        try:
+            ticket = self._near.submit(drafts, chunks)
+        finally:
+            ended = True
+            thread.join()  # a step of drafting at most
+        if failed:
+            raise failed[0]
+        return ticket
+
+    def result(self, ticket: int) -> list[Verdict]:
+        """As the other one."""
+        return self._near.result(ticket)
+
+    def end(self, sequence: int) -> None:
+        """As the other one."""
+        self._near.end(sequence)
+
+    def forget(self, conversation: int) -> None:
+        """As the other one."""
+        self._near.forget(conversation)
