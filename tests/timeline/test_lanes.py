@@ -70,6 +70,20 @@ def test_work_by_another_clock_stays_within_its_round() -> None:
     assert only.passes == (Pass(1, 0.0, 2.0), Pass(1, 2.0, 0.0))
 
 
+def test_what_was_drafted_while_the_target_checked_is_drawn_in_the_round_before() -> None:
+    first = RoundRecord(
+        1, {0: 1}, {0: 1}, {0: 2}, 1.0, 3.0, work={0: (Work("a", began=10.0, seconds=1.0),)}, began=10.0
+    )
+    works = (Work("a", began=12.5, seconds=0.5, draft_tokens=2), Work("a", began=14.0, seconds=0.25, draft_tokens=1))
+    second = RoundRecord(2, {0: 3}, {0: 3}, {0: 4}, 0.25, 2.0, work={0: works}, began=14.0)
+    one, other = lanes([PROMPT, first, second], ("a",))
+    assert [(made.start, made.seconds, made.drafted, made.accepted) for made in one.passes] == [
+        (0.0, 1.0, 0, 0),
+        (2.5, 0.5, 2, 2),
+    ]
+    assert [(made.start, made.seconds, made.drafted, made.accepted) for made in other.passes] == [(4.0, 0.25, 1, 1)]
+
+
 def test_a_prompt_in_two_chunks_is_in_neither_of_its_rounds_drawn() -> None:
     first, *others = rounds(2)
     chunk = RoundRecord(0, {}, {}, {}, 0.0, 0.5, read={0: 256})

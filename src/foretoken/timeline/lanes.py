@@ -6,7 +6,7 @@ Times are seconds of decoding. The time between two rounds, such as for printing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretoken.protocol.telemetry import RoundRecord
 
@@ -42,14 +42,20 @@ class Round:
 
 
 def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
-    """The rounds in which no prompt is read. Several sequences of one round are drawn as one."""
+    """The rounds in which no prompt is read. Several sequences of one round are drawn as one. What was drafted while
+    the target checked is drawn there, in the round before."""
     rounds: list[Round] = []
     now = 0.0
     for record in records:
         if record.read:
             continue
         check = now + record.propose_seconds
-        passes = [made for sequence in record.work for made in _passes(record, sequence, levels, now, check)]
+        earliest = rounds[-1].check if rounds else now
+        made = [each for sequence in record.work for each in _passes(record, sequence, levels, (earliest, now, check))]
+        passes = [each for each in made if each.start >= now]
+        if len(passes) < len(made):
+            before = [each for each in made if each.start < now]
+            rounds[-1] = replace(rounds[-1], passes=(*rounds[-1].passes, *before))
         rounds.append(
             Round(
                 number=len(rounds) + 1,  # reading a prompt may have taken several rounds
@@ -66,20 +72,25 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
     return rounds
 
 
-def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], first: float, last: float) -> list[Pass]:
-    """The passes for a sequence, between two times. Work is in the order of time: what a level drafts is checked by the
-    next work of the level above."""
+def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], times: tuple[float, float, float]) -> list[Pass]:
+    """The passes for a sequence. Work is in the order of time: what a level drafts is checked by the next work of the
+    level above. times: when the check before began, when drafting began, and when it ended."""
+    earliest, first, last = times
     done: list[Pass] = []
     waiting: dict[int, list[int]] = {}  # by level: its passes whose tokens are not checked yet
     for item in record.work[sequence]:
         if item.level not in levels:
             continue
         level = levels.index(item.level)
-        start = min(max(item.began - record.began + first, first), last)  # a remote drafter may have a different clock
+        start = item.began - record.began + first
+        meanwhile = earliest <= start < first  # made while the target checked the draft before
+        if not meanwhile:
+            start = min(max(start, first), last)  # a remote drafter may have a different clock
+        ends = first if meanwhile else last
         if item.draft_tokens > 0:
             _judge(done, waiting.pop(level + 1, []), item.checked_tokens, item.accepted_tokens)
             waiting.setdefault(level, []).append(len(done))
-        done.append(Pass(level, start, min(max(item.seconds, 0.0), last - start), item.draft_tokens))
+        done.append(Pass(level, start, min(max(item.seconds, 0.0), ends - start), item.draft_tokens))
     _judge(done, waiting.pop(0, []), record.drafted.get(sequence, 0), record.accepted.get(sequence, 0))
     return done
 
