@@ -38,8 +38,8 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one level of a draft did in one call. The work of different levels does not overlap in time. It may have been
-    done while the target checked the draft before."""
+    """What one level of a draft did in one call. The work of different levels does not overlap in time. Some may have
+    been done while the target checked the draft before."""
 
     # The level's name.
     level: str
