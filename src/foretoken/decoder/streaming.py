@@ -140,6 +140,14 @@ def load_streamed(
     return weights if rows else repacked(weights, threads=threads)
 
 
+def read_ahead(weights: Weights, most: int | None) -> None:
+    """Of the parts that are read while passes run, read at most so many ahead of the one in use (see
+    `offload.stream.Stream.read_ahead`). For measuring only."""
+    for home in weights.homes:
+        if isinstance(home, Streamed):
+            home.stream.read_ahead(most)
+
+
 def read_codes(
     folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
 ) -> dict[str, QuantisedWeight]:
