@@ -91,10 +91,10 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> Non
         Asked("fractal", **wrong)
 
 
-def test_every_paper_in_the_table_can_be_had_with_all_scales() -> None:
+def test_every_paper_in_the_table_can_be_had() -> None:
     for name in PAPERS:
         its = paper(name)
-        assert set(its.subjects) == set(SCALES)
+        assert {"embedded", "rehearsal", "paper"} <= set(its.subjects) <= set(SCALES)
         assert its.chosen([]) == list(its.parts)
         with pytest.raises(SettingError, match="there is no 'tabel1' in this paper; did you mean 'table1'"):
             its.chosen(["tabel1"])

@@ -140,12 +140,9 @@ def load_streamed(
     return weights if rows else repacked(weights, threads=threads)
 
 
-def read_ahead(weights: Weights, most: int | None) -> None:
-    """Of the parts that are read while passes run, read at most so many ahead of the one in use (see
-    `offload.stream.Stream.read_ahead`). For measuring only."""
-    for home in weights.homes:
-        if isinstance(home, Streamed):
-            home.stream.read_ahead(most)
+def stream_of(weights: Weights) -> Stream | None:
+    """What reads the parts of layers that are read while passes run; None if none are."""
+    return next((home.stream for home in weights.homes if isinstance(home, Streamed)), None)
 
 
 def read_codes(
