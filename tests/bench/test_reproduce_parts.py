@@ -57,6 +57,7 @@ def test_the_checkpoint_that_drafts_is_rehearsed_too(tmp_path: Path) -> None:
     subject = Subject("large", "stdlib-1m", {}, SHAPE, 3, small="stdlib-1m", small_shape=SHAPE)
     assert subject.small_called == f"stdlib-1m as {SHAPE}"
     made = Path(places.small_checkpoint(subject, tmp_path))
+    assert not set(":,=") & set(made.name), "the folder can be named as a draft"
     assert honest.read_config(made).num_layers == 9
     assert str(made) != places.checkpoint(subject, tmp_path)
     bench = Workbench(Asked("ml-specqd", work=tmp_path), [subject], {}, lambda: None, lambda *_: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -113,7 +114,8 @@ def _rehearsed(model: str, shape: str, size: Shape, work: Path | None) -> str:
     config = write.expect_small(small, size, model)
     local = model not in EMBEDDED and Path(model).expanduser().is_dir()
     name = small.resolve().name if local else model.rpartition("/")[2]
-    its = f"{name}-{fingerprint(small, config)[:12]}-{shape}-{size.num_layers}"
+    called = re.sub(r"[:,=]+", "-", shape)  # these have a meaning in a draft's text
+    its = f"{name}-{fingerprint(small, config)[:12]}-{called}-{size.num_layers}"
     out = _work(work) / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
     if not out.is_dir():  # a rehearsal is written whole, or not at all
         of_its_words = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
