@@ -116,6 +116,7 @@ def test_the_length_is_the_papers_with_the_prompts_pass_and_ours_without(done: R
 def test_the_ablation_adds_one_part_at_a_time(done: Reproduction) -> None:
     its = next(each for each in done.record["measurements"] if SHARED in [name for name, *_ in each["methods"]])
     asked = {name: more for name, *more in its["methods"]}
+    assert its["quantisers"] == {"subspec": "direct", "int4": "direct"}
     deep = "subspec:k=6:depth=48:sharpness="
     assert asked[WITHOUT_CACHE] == ["int4:own-cache:own-head:k=6:depth=48:sharpness=1.0", True, 0, True]
     assert asked[SHARED] == [f"{deep}1.0", True, 0, True]

@@ -156,7 +156,8 @@ class Workbench:
         entries = self.record["measurements"]
         entry = next((each for each in entries if asked.items() <= each.items()), None)
         if entry is None:
-            entry = {"measurement": len(entries), **asked, "prompts": None, "sha256": None, "copies": {}}
+            nothing: dict[str, Any] = {"prompts": None, "sha256": None, "copies": {}, "quantisers": {}}
+            entry = {"measurement": len(entries), **asked, **nothing}
             entries.append(entry)
         done = {line["prompt"] for line in self._lines(entry)}
         if entry["prompts"] is None or len(done) < entry["prompts"]:
@@ -204,6 +205,11 @@ class Workbench:
             model = models[method.name] = self.model(subject, method)
             copies = [decoder for decoder in model.decoders.values() if decoder is not model.target]
             entry["copies"][method.name] = sum(decoder.weights.nbytes for decoder in copies)
+            entry["quantisers"] |= {
+                source.called: "direct" if level.copy is None else level.copy.quantiser
+                for source, level in target.loaded.items()
+                if source.format is not None and source.called in model.decoders
+            }
             ask(models[method.name], suite.prompts[0], replace(how, max_new_tokens=min(most, WARM_UP)))
 
         def before(name: str) -> None:
