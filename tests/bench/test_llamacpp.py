@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import random
 import sys
@@ -154,3 +155,29 @@ def test_drafts_change_no_token_and_spare_passes(programs: SimpleNamespace, most
             assert draft.held[: len(prompt)] in (prompt, [])  # read anew for every prompt
             assert guessed(prompt, count) == expected
     assert spared > 0
+
+
+def test_mapped_weights_are_the_only_ones_that_are_loaded(
+    programs: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped = importlib.import_module("llamacpp_mapped")
+    monkeypatch.delitem(sys.modules, "llamacpp_mapped")
+    answers, loaded = io.StringIO(), list[Path]()
+
+    def model(file: Path, threads: int) -> Toy:
+        loaded.append(file)
+        return Toy(threads)
+
+    vars(sys.modules["llama_cpp"]).update(llama_log_callback=lambda quiet: quiet, llama_log_set=lambda *_: None)
+    monkeypatch.setattr(mapped, "own_output", lambda: answers)
+    monkeypatch.setattr(mapped, "convert", lambda checkpoint, out: out.write_bytes(b"made"))
+    monkeypatch.setattr(mapped, "Model", model)
+    monkeypatch.setattr(programs.answering, "version", lambda package: "1")
+    monkeypatch.setattr(sys, "argv", ["llamacpp_mapped", str(tmp_path), str(tmp_path), "2"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"mode": "plain", "tokens": [1, 2], "max_new_tokens": 3}\n'))
+    mapped.main()
+    about, answer = map(json.loads, answers.getvalue().splitlines())
+    assert list(about["modes"]) == ["plain"]
+    assert loaded == [tmp_path / "model-bf16.gguf"]
+    assert loaded[0].read_bytes() == b"made"
+    assert answer["tokens"] == programs.llamacpp.greedy(Toy(2))([1, 2], 3)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foretoken.bench import offload
+from foretoken.common.source import resolve
+from foretoken.offload.stream import Stream
+from foretoken.rehearsal import write
+from foretoken.rehearsal.shapes import shape_of
 
 ARGUMENTS = ["--memory", "1GiB", "--draft", "lookup", "--count", "1", "--tokens", "6", "--plain-tokens", "4"]
+
+
+DONE = {"threads": 1, "prompts": []}  # what stands for the model in memory
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
@@ -34,6 +42,56 @@ def test_a_record_has_speed_memory_and_what_was_read(
 
 
 def test_what_fails_in_a_process_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match=r"draft .none. could not be measured: .*there is no"):
-        run(monkeypatch, "./nowhere", *ARGUMENTS, "--out", str(tmp_path / "record.json"))
+    monkeypatch.setattr(
+        offload, "_run", lambda its, real=offload._run: DONE if not its.settings.get("memory") else real(its)
+    )
+    with pytest.raises(
+        SystemExit, match=r"draft .none. could not be measured: .*memory is 9.4 MB, and this model needs"
+    ):
+        run(monkeypatch, "stdlib-1m", "--memory", "9MiB", *ARGUMENTS[2:], "--out", str(tmp_path / "record.json"))
     assert not (tmp_path / "record.json").exists()
+
+
+def test_a_draft_can_be_read_as_asked_and_measured_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[offload.Asked] = []
+    real = offload._run
+
+    def run_once(its: offload.Asked) -> dict[str, Any]:
+        asked.append(its)
+        return done if (done := known.get(its.tokens)) else known.setdefault(its.tokens, real(its))
+
+    known: dict[int, dict[str, Any]] = {}
+    monkeypatch.setattr(offload, "_run", run_once)
+    more = ["--as-asked", "subspec", "--in-memory", "lookup", "--repeats", "2"]
+    run(monkeypatch, "stdlib-1m", *ARGUMENTS, *more, "--out", str(tmp_path / "record.json"))
+    record = json.loads((tmp_path / "record.json").read_text(encoding="utf-8"))
+    assert [row["draft"] for row in record["rows"]] == ["none", "lookup", "subspec, read as asked", "lookup, in memory"]
+    assert [row["times_plain"] is None for row in record["rows"]] == [False, False, False, True]
+    assert all(row["deviation"] == 0 for row in record["rows"]), "the same run, twice"
+    under = {(its.settings["draft"], its.read_ahead, "memory" in its.settings) for its in asked}
+    assert under == {
+        ("none", None, False),  # the truth
+        ("none", None, True),
+        ("lookup", None, True),
+        ("subspec", 0, True),
+        ("lookup", None, False),
+    }
+    lookup = record["rows"][1]
+    prompt = lookup["runs"][0]["prompts"][0]
+    assert lookup["length"] == round(prompt["tokens"] / (prompt["checks"] + 1), 2)
+
+
+def test_layers_are_read_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    most: list[int | None] = []
+    monkeypatch.setattr(Stream, "read_ahead", lambda self, count: most.append(count))
+    settings = {"draft": "none", "stream_layers": "all"}
+    offload.generated(offload.Asked("stdlib-1m", settings, "heldout-20", 1, 3, 0.0, read_ahead=0))
+    assert most == [0]
+
+
+def test_a_draft_that_would_not_be_honest_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = "hidden=256,layers=3,heads=8,kv-heads=4,intermediate=700,vocab=4096,head-dim=64"
+    write.write(write.plan(resolve("stdlib-1m"), tmp_path / "big", write.Asked(shape_of(shape), "stdlib-1m")))
+    arguments = ["--memory", "1GiB", "--draft", "stdlib-1m:k=10:depth=6", "--out", str(tmp_path / "record.json")]
+    with pytest.raises(SystemExit, match="says what stdlib-1m says"):
+        run(monkeypatch, str(tmp_path / "big"), *arguments)

@@ -257,6 +257,7 @@ def test_a_table_alone_is_made_of_the_papers_own_layout(tmp_path: Path, monkeypa
 def test_checks_that_the_end_of_the_text_cut_are_not_counted() -> None:
     known = {"method": "m", "prompt": "1", "prompt_tokens": 5, "tokens": 10, "differing": 0, "decoded": 9, "passes": 4}
     more = {"prefill_seconds": 0.0, "decode_seconds": 1.0, "promise": "exact", "flops": None}
+    more |= {"draft_seconds": 0.5, "check_seconds": 0.5, "draft_passes": 0}
     # 9 tokens are left after the prompt's: 3 + 1, then 1 + 1 of 5 left, then 3 left, where 3 and the bonus do not fit
     one = Generation(**known, **more, rounds=((3, 3, 4), (3, 1, 2), (2, 2, 3)))
     assert list(one.whole_rounds(3, 10)) == [(3, 3), (3, 1)]

@@ -57,6 +57,7 @@ def test_the_checkpoint_that_drafts_is_rehearsed_too(tmp_path: Path) -> None:
     subject = Subject("large", "stdlib-1m", {}, SHAPE, 3, small="stdlib-1m", small_shape=SHAPE)
     assert subject.small_called == f"stdlib-1m as {SHAPE}"
     made = Path(places.small_checkpoint(subject, tmp_path))
+    assert not set(":,=") & set(made.name), "the folder can be named as a draft"
     assert honest.read_config(made).num_layers == 9
     assert str(made) != places.checkpoint(subject, tmp_path)
     bench = Workbench(Asked("ml-specqd", work=tmp_path), [subject], {}, lambda: None, lambda *_: None)
@@ -91,10 +92,10 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> Non
         Asked("fractal", **wrong)
 
 
-def test_every_paper_in_the_table_can_be_had_with_all_scales() -> None:
+def test_every_paper_in_the_table_can_be_had() -> None:
     for name in PAPERS:
         its = paper(name)
-        assert set(its.subjects) == set(SCALES)
+        assert {"embedded", "rehearsal", "paper"} <= set(its.subjects) <= set(SCALES)
         assert its.chosen([]) == list(its.parts)
         with pytest.raises(SettingError, match="there is no 'tabel1' in this paper; did you mean 'table1'"):
             its.chosen(["tabel1"])

@@ -229,3 +229,20 @@ def test_a_buffer_has_room_for_the_largest_unit_and_begins_at_a_page(file: Path)
 def test_units_lie_one_behind_the_other() -> None:
     assert offsets([3, 1, 5, 2, 4, 1, 3], 12) == [0, 3, 4, 9, 0, 4, 5]
     assert offsets([3, 5, 2], 5) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_how_far_is_read_ahead_can_be_bounded(file: Path, most: int) -> None:
+    stream = stream_of(file, sum(PAGES))  # room for all
+    stream.read_ahead(most)
+    sizes = [size * ALIGNED for size in PAGES]
+    for unit in range(len(PAGES)):
+        stream.acquire(unit)
+        expect_there(stream, file, unit)
+        expected = sum(sizes[: unit + 1]) + sum((sizes * 2)[unit + 1 : unit + 1 + most])
+        late = time.monotonic() + 10
+        while stream.traffic.bytes < expected and time.monotonic() < late:
+            time.sleep(0.001)
+        time.sleep(0.01)
+        assert stream.traffic.bytes == expected, "no unit is read earlier"
+        stream.release(unit)

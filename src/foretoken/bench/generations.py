@@ -23,7 +23,8 @@ class Generation:
     """One generation for a prompt by a method; counts and times are sums over the prompt's turns.
 
     differing: tokens that differ from plain cached decoding, which must be none. rounds: drafted, accepted and new
-    tokens of each of the target's checks, without the prompt's pass. flops: of all passes; None if not counted.
+    tokens of each of the target's checks, without the prompt's pass. draft_passes: of the first level's own decoder.
+    flops: of all passes; None if not counted.
     """
 
     method: str
@@ -34,7 +35,10 @@ class Generation:
     decoded: int
     prefill_seconds: float
     decode_seconds: float
+    draft_seconds: float
+    check_seconds: float
     passes: int
+    draft_passes: int
     rounds: tuple[tuple[int, ...], ...]
     promise: str
     flops: float | None
@@ -42,8 +46,11 @@ class Generation:
     @classmethod
     def of(cls, completions: Sequence[Completion], plain: Sequence[Completion], **known: Any) -> Self:
         """The generation of a prompt's turns, which were made with `keep_rounds=True`. plain: the reference's turns."""
-        counts = counted(completions)
+        counts, stats = counted(completions), [completion.stats for completion in completions]
         return cls(
+            draft_seconds=sum(each.draft_seconds for each in stats),
+            check_seconds=sum(each.check_seconds for each in stats),
+            draft_passes=sum(each.levels[0].passes for each in stats if each.levels),
             prompt_tokens=sum(completion.prompt_tokens for completion in completions),
             tokens=sum(len(completion.tokens) for completion in completions),
             differing=differing(completions, plain),
@@ -85,16 +92,16 @@ def in_turn(
     prompt: Prompt,
     how: GenerateSettings,
     turn: int,
-    tell: Callable[[str], None] = lambda what: None,
+    before: Callable[[str], object] = lambda name: None,
 ) -> list[Generation]:
     """Decode a prompt with every model, and compare each with the one called `reference`; reverse the order every
     second turn.
 
-    how: settings that keep rounds. tell: called with the name of the next model.
+    how: settings that keep rounds. before: called with the name of the next model.
     """
     texts = {}
     for name in list(models) if turn % 2 == 0 else list(models)[::-1]:
-        tell(f"{name}, prompt {prompt.id}")
+        before(name)
         texts[name] = ask(models[name], prompt, how)
     return [Generation.of(texts[name], texts[reference], method=name, prompt=prompt.id) for name in models]
 

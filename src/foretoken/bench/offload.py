@@ -1,10 +1,11 @@
 """How fast is a model that does not fit into memory? Each draft in a process of its own, under the same bound.
 
-    python -m foretoken.bench.offload MODEL --memory 1GiB --draft none --draft subspec --out record.json
+    python -m foretoken.bench.offload MODEL --memory 1GiB --draft subspec --draft subspec,lookup --out record.json
 
 The bound holds for a whole process, so that no two drafts can be measured in one. The processes run one after the
 other, in the order A B A B. Each generates the same prompts. Its peak memory and what it read from the disk are the
-system's counts. The tokens are compared with those of the model in memory.
+system's counts. The tokens are compared with those of the model in memory. With `--peer` other engines generate the
+same prompts under the same bound (`offload_peers`).
 """
 
 from __future__ import annotations
@@ -12,20 +13,26 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import geometric_mean, median
-from typing import Any
+from statistics import geometric_mean, mean, median, stdev
+from typing import Any, NamedTuple
 
 from foretoken.api.build import load
+from foretoken.bench import offload_peers
+from foretoken.bench.bounded import peak_memory, read_bytes
 from foretoken.bench.script import first_turns
 from foretoken.bench.suites import open_suite
+from foretoken.bench.target import called, expect_honest
 from foretoken.common.files import expect_new, write_json
 from foretoken.common.provenance import provenance
-from foretoken.errors import ForetokenError
+from foretoken.common.source import resolve
+from foretoken.decoder.streaming import stream_of
+from foretoken.errors import ForetokenError, SettingError
 from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"
@@ -34,7 +41,8 @@ _WARM_UP = 2  # tokens
 
 @dataclass(frozen=True)
 class Asked:
-    """What one process generates. tokens: of each prompt. settings: of the load."""
+    """What one process generates. tokens: of each prompt. settings: of the load. read_ahead: as `Stream.read_ahead` has
+    it."""
 
     model: str
     settings: dict[str, Any]
@@ -42,6 +50,22 @@ class Asked:
     count: int
     tokens: int
     temperature: float
+    read_ahead: int | None = None
+
+
+class Way(NamedTuple):
+    """A row. draft: as a user writes it. as_asked: parts of layers are read when they are asked for, and no earlier.
+    bounded: whether the bound holds; a draft that needs more memory can still show what is accepted of it."""
+
+    draft: str
+    as_asked: bool = False
+    bounded: bool = True
+
+    @property
+    def called(self) -> str:
+        """The name in tables."""
+        more = ", read as asked" if self.as_asked else "" if self.bounded else ", in memory"
+        return called(self.draft) + more
 
 
 def generated(asked: Asked) -> dict[str, Any]:
@@ -49,10 +73,13 @@ def generated(asked: Asked) -> dict[str, Any]:
     model = load(asked.model, **asked.settings)
     suite = open_suite(asked.prompts, model.tokenizer, count=asked.count)
     prompts = first_turns(suite, model)
+    stream = stream_of(model.target.weights)
+    if stream is not None:
+        stream.read_ahead(asked.read_ahead)
     model.generate(prompts[0], max_new_tokens=_WARM_UP)
     rows = []
     for number, prompt in enumerate(prompts):
-        before = _read()
+        before = read_bytes()
         done = model.generate(
             prompt, max_new_tokens=asked.tokens, temperature=asked.temperature, seed=number, ignore_eos=True
         )
@@ -71,21 +98,10 @@ def generated(asked: Asked) -> dict[str, Any]:
                 },
                 "checks": stats.passes,
                 "tokens_per_check": (len(done.tokens) - 1) / stats.passes if stats.passes else None,
-                "bytes_read": _read() - before,
+                "bytes_read": read_bytes() - before,
             }
         )
-    status = _status("/proc/self/status")
-    return {"home": model.target.home, "peak_memory": 1024 * int(status["VmHWM"].split()[0]), "prompts": rows}
-
-
-def _read() -> int:
-    """What this process has read from disks, by the system's count."""
-    return int(_status("/proc/self/io")["read_bytes"])
-
-
-def _status(file: str) -> dict[str, str]:
-    lines = Path(file).read_text(encoding="ascii", errors="replace").splitlines()
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return {"home": model.target.home, "threads": model.target.threads, "peak_memory": peak_memory(), "prompts": rows}
 
 
 def _run(asked: Asked) -> dict[str, Any]:
@@ -103,50 +119,70 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """The record of a measurement."""
     origin = provenance()
     bound = {"memory": arguments.memory, "disk_bandwidth": arguments.disk_bandwidth, "context": arguments.context}
-    LoadSettings.of(bound)  # refuses at once
-    common = (arguments.prompts, arguments.count)
+    settings = LoadSettings.of(bound)  # refuses at once
+    if arguments.peer and arguments.disk_bandwidth is not None:
+        raise SettingError("disk_bandwidth slows down only our own reads, and not a peer's; leave one of them out")
+    ways = [Way("none"), *map(Way, arguments.draft), *(Way(draft, as_asked=True) for draft in arguments.as_asked)]
+    ways += [Way(draft, bounded=False) for draft in arguments.in_memory]
+    folder = resolve(arguments.model)
+    for way in ways:
+        expect_honest(way.draft, LoadSettings(), folder)
 
-    def asked(draft: str, **settings: Any) -> Asked:
-        tokens = arguments.plain_tokens if draft == "none" and settings else arguments.tokens
-        return Asked(arguments.model, {"draft": draft, **settings}, *common, tokens, arguments.temperature)
+    def asked(way: Way) -> Asked:
+        tokens = arguments.plain_tokens if way.draft == "none" else arguments.tokens
+        its = {name: value for name, value in bound.items() if value is not None} if way.bounded else {}
+        ahead = 0 if way.as_asked else None
+        its = {"draft": way.draft, **its}
+        return Asked(arguments.model, its, arguments.prompts, arguments.count, tokens, arguments.temperature, ahead)
 
-    _say("the model in memory, for comparison")
-    truth = [row["sha256"] for row in _run(asked("none"))["prompts"]]
-    short = Asked(arguments.model, {"draft": "none"}, *common, arguments.plain_tokens, arguments.temperature)
-    truth_of = {arguments.tokens: truth, arguments.plain_tokens: [row["sha256"] for row in _run(short)["prompts"]]}
-    runs: dict[str, list[dict[str, Any]]] = {draft: [] for draft in ("none", *arguments.draft)}
+    truth, threads = {}, 0
+    for tokens in {arguments.tokens, arguments.plain_tokens}:
+        _say(f"the model in memory, for comparison, {tokens} tokens")
+        found = _run(replace(asked(Way("none", bounded=False)), tokens=tokens))
+        truth[tokens], threads = [row["sha256"] for row in found["prompts"]], found["threads"]
+    runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways}
     for repeat in range(arguments.repeats):
-        for draft, its in runs.items():
-            _say(f"{draft}, {repeat + 1} of {arguments.repeats}")
-            its.append(_run(asked(draft, **{name: value for name, value in bound.items() if value is not None})))
-    plain = _speeds(runs["none"])
-    rows = []
-    for draft, its in runs.items():
-        speeds = _speeds(its)
-        tokens = its[0]["prompts"][0]["tokens"]
-        rows.append(
-            {
-                "draft": draft,
-                "tokens_per_second": round(geometric_mean(speeds), 4),
-                "times_plain": round(geometric_mean(speeds) / geometric_mean(plain), 3),
-                "tokens_per_check": round(_mean(its, "tokens_per_check"), 2),
-                "peak_memory": max(run["peak_memory"] for run in its),
-                "bytes_read_per_check": round(_mean(its, "bytes_read") / _mean(its, "checks")),
-                "identical": all(
-                    row["sha256"] == truth_of[tokens][row["prompt"]] for run in its for row in run["prompts"]
-                ),
-                "runs": its,
-            }
-        )
+        for way, its in runs.items():
+            _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
+            its.append(_run(asked(way)))
+    plain = geometric_mean(_speeds(runs[ways[0]]))
+    rows = [_row(way, its, plain, truth) for way, its in runs.items()]
+    peers = []
+    for name in arguments.peer:
+        _say(f"{name}, under the bound")
+        assert isinstance(settings.memory, int)
+        peers.append(offload_peers.measure(offload_peers.Asked.of(name, arguments, settings.memory, threads)))
     return {
         "kind": _KIND,
         **origin,
         "model": Path(arguments.model).name,
-        "bound": LoadSettings.of(bound).memory,
+        "bound": settings.memory,
         **{name: getattr(arguments, name) for name in ("disk_bandwidth", "context", "prompts", "count", "tokens")},
         **{name: getattr(arguments, name) for name in ("plain_tokens", "temperature", "repeats")},
         "promise": "exact",
         "rows": rows,
+        "peers": peers,
+    }
+
+
+def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+    """A row of the record. plain: tokens a second of plain decoding under the bound. truth: by the number of tokens,
+    what each text must be."""
+    speed = geometric_mean(_speeds(runs))
+    every = [geometric_mean(row["tokens_per_second"] for row in run["prompts"]) for run in runs]
+    right = truth[runs[0]["prompts"][0]["tokens"]]
+    return {
+        "draft": way.called,
+        "bounded": way.bounded,
+        "tokens_per_second": round(speed, 4),
+        "deviation": round(stdev(every), 4) if len(every) > 1 else None,  # of the repeats
+        "times_plain": round(speed / plain, 3) if way.bounded else None,
+        "tokens_per_check": round(_mean(runs, "tokens_per_check"), 2),
+        "length": round(_length(runs), 2),
+        "peak_memory": max(run["peak_memory"] for run in runs),
+        "bytes_read_per_check": round(_mean(runs, "bytes_read") / _mean(runs, "checks")),
+        "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
+        "runs": list(runs),
     }
 
 
@@ -159,6 +195,12 @@ def _speeds(runs: Sequence[dict[str, Any]]) -> list[float]:
 def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
     values: list[float] = [row[what] for run in runs for row in run["prompts"]]
     return sum(values) / len(values)
+
+
+def _length(runs: Sequence[dict[str, Any]]) -> float:
+    """The average acceptance length as SubSpec's code counts it: all tokens over all passes, the prompt's included."""
+    found: float = mean(row["tokens"] / (row["checks"] + 1) for run in runs for row in run["prompts"])
+    return found
 
 
 def _say(what: str) -> None:
@@ -174,6 +216,13 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--memory", required=True)
     parser.add_argument("--draft", action="append", required=True)
+    several: dict[str, Any] = {"action": "append", "default": []}
+    parser.add_argument("--as-asked", help="a draft: parts of layers are read when asked for, not ahead", **several)
+    parser.add_argument("--in-memory", help="a draft that is measured without the bound", **several)
+    parser.add_argument("--peer", choices=offload_peers.PEERS, help="another engine", **several)
+    parser.add_argument("--within", type=shlex.split, default=[], help="a command that runs a peer under the bound")
+    parser.add_argument("--peer-tokens", type=int, default=16, help="for each prompt of a peer, which may be slow")
+    parser.add_argument("--work", type=Path, default=Path(), help="the folder for what peers make of the model")
     parser.add_argument("--disk-bandwidth")
     parser.add_argument("--context", type=int)
     parser.add_argument("--prompts", default="heldout-20")
@@ -191,11 +240,13 @@ def main() -> None:
     except ForetokenError as error:
         sys.exit(f"foretoken: {error}")
     for row in record["rows"]:
+        times = "" if row["times_plain"] is None else f" {row['times_plain']:6.2f} times plain,"
         print(
-            f"{row['draft']:32} {row['tokens_per_second']:8.2f} tokens/s {row['times_plain']:6.2f} times plain, "
-            f"{row['tokens_per_check']:5.1f} tokens a check, peak {row['peak_memory'] / 1e6:6.0f} MB, identical: "
-            f"{'yes' if row['identical'] else 'NO'}"
+            f"{row['draft']:40} {row['tokens_per_second']:8.2f} tokens/s{times} {row['tokens_per_check']:5.1f} tokens "
+            f"a check, peak {row['peak_memory'] / 1e6:6.0f} MB, identical: {'yes' if row['identical'] else 'NO'}"
         )
+    for row in record["peers"]:
+        print(offload_peers.line(row))
 
 
 if __name__ == "__main__":

@@ -140,6 +140,11 @@ def load_streamed(
     return weights if rows else repacked(weights, threads=threads)
 
 
+def stream_of(weights: Weights) -> Stream | None:
+    """What reads the parts of layers that are read while passes run; None if none are."""
+    return next((home.stream for home in weights.homes if isinstance(home, Streamed)), None)
+
+
 def read_codes(
     folder: Path, config: DecoderConfig, *, instead: str, without: Collection[int] = (), threads: int | None = None
 ) -> dict[str, QuantisedWeight]:

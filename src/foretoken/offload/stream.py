@@ -103,6 +103,7 @@ class _Clerk:
     _given_up: list[_Visit] = field(default_factory=list)  # of which reads still write into the buffer
     _waiting: list[_Hold] = field(default_factory=list)
     _next: int = 0  # the unit that is read next
+    ahead: int | None = None  # the most units that are read ahead of those that are held; None: as there is room
 
     def begin(self) -> None:
         """Begin the threads."""
@@ -148,7 +149,7 @@ class _Clerk:
             for visit in [visit for visit in self._visits if not visit.holders]:  # a pass that begins elsewhere
                 self._forget(visit)
             self._next = self._waiting[0].unit
-            self._read_ahead()
+            self._read_next()
         for hold in list(self._waiting):
             if (wanted := self._coming(hold.unit)) is not None:
                 self._waiting.remove(hold)
@@ -177,21 +178,27 @@ class _Clerk:
 
     def _read_ahead(self) -> None:
         """Begin to read the next units, as many as have a free place."""
-        while True:
-            start, stop = self.ranges[self._next]
-            taken = (self.ranges[visit.unit] for visit in (*self._visits, *self._given_up))
-            if any(overlap((start, stop), place) for place in taken):
+        while self.ahead is None or sum(not visit.holders for visit in self._visits) < self.ahead:
+            if not self._read_next():
                 return
-            visit, at = _Visit(self._next), start
-            self._visits.append(visit)
-            for file, first, behind in self.units[visit.unit]:
-                for offset in range(first, behind, BLOCK):
-                    size = min(BLOCK, behind - offset)
-                    visit.left += 1
-                    self.reads.put(_Read(visit, self.files[file], self.view[at : at + size], offset))
-                    at += size
-            self.traffic.bytes += stop - start
-            self._next = (self._next + 1) % len(self.units)
+
+    def _read_next(self) -> bool:
+        """Begin to read the next unit. Returns False if its place is taken."""
+        start, stop = self.ranges[self._next]
+        taken = (self.ranges[visit.unit] for visit in (*self._visits, *self._given_up))
+        if any(overlap((start, stop), place) for place in taken):
+            return False
+        visit, at = _Visit(self._next), start
+        self._visits.append(visit)
+        for file, first, behind in self.units[visit.unit]:
+            for offset in range(first, behind, BLOCK):
+                size = min(BLOCK, behind - offset)
+                visit.left += 1
+                self.reads.put(_Read(visit, self.files[file], self.view[at : at + size], offset))
+                at += size
+        self.traffic.bytes += stop - start
+        self._next = (self._next + 1) % len(self.units)
+        return True
 
 
 def _reader(reads: SimpleQueue[_Read | None], inbox: SimpleQueue[_Message | None], throttle: Throttle) -> None:
@@ -247,6 +254,11 @@ class Stream:
         """For how many seconds a pass has been waiting for a unit; 0 if none waits."""
         since = self._since
         return 0.0 if since is None else perf_counter() - since
+
+    def read_ahead(self, most: int | None) -> None:
+        """Read at most so many units ahead of those that are held; None: as many as there is room for. For measuring
+        what reading ahead is worth: with 0 a unit is read when it is asked for."""
+        self._clerk.ahead = most
 
     def place(self, unit: int) -> tuple[int, int]:
         """The bytes [start, stop) of the buffer where a unit lies while it is held."""

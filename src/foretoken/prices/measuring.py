@@ -103,6 +103,12 @@ def _runs(
         yield "steps", partial(_steps, decoder, cache)
 
 
+def one_pass(decoder: Decoder, cache: Cache, count: int) -> None:
+    """A whole pass of some rows behind a cache's text: layers, output layer and choices."""
+    _layers(decoder, cache, count)
+    _head(decoder, decoder.embed([_TOKEN] * count))
+
+
 def _layers(decoder: Decoder, cache: Cache, count: int) -> None:
     decoder.forward(chain(cache, [_TOKEN] * count))
     cache.discard()

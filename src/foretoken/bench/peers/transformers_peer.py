@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 LOOKUP = 10  # tokens
 
 
-def loaded(checkpoint: Path) -> Any:
-    """A model in the type of its weights, without the checkpoint's own settings for generation."""
+def loaded(checkpoint: Path, **placed: Any) -> Any:
+    """A model in the type of its weights, without the checkpoint's own settings for generation. placed: where its parts
+    lie, as `from_pretrained` takes it."""
     # never run a checkpoint's own program, nor ask whether to: standard input holds the measurement's requests
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto", trust_remote_code=False).eval()
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype="auto", trust_remote_code=False, **placed).eval()
     for sampled in ("temperature", "top_p", "top_k", "min_p"):
         setattr(model.generation_config, sampled, None)
     model.generation_config.eos_token_id = None  # else the assistant stops at end tokens

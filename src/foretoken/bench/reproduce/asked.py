@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +12,11 @@ from foretoken.bench.reproduce.papers import Data, Subject
 from foretoken.bench.suites.table import DATA_SETS
 from foretoken.common.files import cache_folder
 from foretoken.common.source import EMBEDDED, resolve
+from foretoken.copies import quantise
 from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
 from foretoken.errors import InputError, SettingError, nearest, quoted
+from foretoken.formats import Format
 from foretoken.rehearsal import write
 from foretoken.rehearsal.shapes import Shape, shape_of
 from foretoken.settings.load import LoadSettings
@@ -84,23 +88,36 @@ def small_checkpoint(subject: Subject, work: Path | None) -> str:
     return _rehearsed(subject.small, subject.small_shape, shape_of(subject.small_shape), work)
 
 
+def low_bit_checkpoint(folder: Path, format: Format, work: Path | None) -> str:
+    """The folder of a checkpoint's low-bit copy, which is a model of its own; made in `work` unless it is there."""
+    out = _work(work) / f"{folder.name}-{fingerprint(folder, read_config(folder))[:12]}-{format.label}"
+    if not out.is_dir():
+        quantise.write(quantise.plan(folder, out, format))
+    return str(out)
+
+
+def _work(work: Path | None) -> Path:
+    """The folder for checkpoints that are made. Raises InputError if it cannot be made."""
+    work = cache_folder("rehearsals") if work is None else work
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"no folder {work} for rehearsals can be made ({error.strerror}); name one with --work"
+        ) from None
+    return work
+
+
 def _rehearsed(model: str, shape: str, size: Shape, work: Path | None) -> str:
     """The folder of a model's rehearsal in the size of a shape."""
-    if work is None:
-        work = cache_folder("rehearsals")
     small = resolve(model)
     config = write.expect_small(small, size, model)
     local = model not in EMBEDDED and Path(model).expanduser().is_dir()
     name = small.resolve().name if local else model.rpartition("/")[2]
-    its = f"{name}-{fingerprint(small, config)[:12]}-{shape}-{size.num_layers}"
-    out = work / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
+    called = re.sub(r"[:,=]+", "-", shape)  # these have a meaning in a draft's text
+    its = f"{name}-{fingerprint(small, config)[:12]}-{called}-{size.num_layers}"
+    out = _work(work) / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
     if not out.is_dir():  # a rehearsal is written whole, or not at all
-        try:
-            work.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"no folder {work} for rehearsals can be made ({error.strerror}); name one with --work"
-            ) from None
         of_its_words = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
         write.write(write.plan(small, out, write.Asked(of_its_words, name)))
     return str(out)

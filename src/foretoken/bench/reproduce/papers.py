@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +16,20 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """A way to decode, and its name in tables. cache: whether keys and values are kept between passes."""
+    """A way to decode, and its name in tables. cache: whether keys and values are kept between passes. read_ahead: how
+    far the parts of layers that are read from the disk are read ahead; None: as there is room. noise: whether the draft
+    knows the noise with which the target samples."""
 
     name: str
     draft: str = PLAIN
     cache: bool = True
+    read_ahead: int | None = None
+    noise: bool = True
+
+    @property
+    def more(self) -> list[Any]:
+        """What a record says of it beside name, draft and cache; nothing if it is as usual."""
+        return [] if self.read_ahead is None and self.noise else [self.read_ahead, self.noise]
 
 
 REFERENCE = Method("plain, cached")  # all other texts are compared with this method's
@@ -50,7 +59,8 @@ class Data:
 class Subject:
     """A model of the paper, and what is measured in its place: a checkpoint (a folder, a hub id or an embedded model),
     or its rehearsal in `num_layers` layers of a `shape`. data: prompts by the paper's names of its data sets. small:
-    another checkpoint that drafts for it, if the paper has one, or its rehearsal in `small_shape`."""
+    another checkpoint that drafts for it, if the paper has one, or its rehearsal in `small_shape`. loading: settings
+    that it is loaded with, as `load` takes them."""
 
     model: str
     checkpoint: str
@@ -59,12 +69,17 @@ class Subject:
     num_layers: int = 0
     small: str = ""
     small_shape: str | None = None
+    loading: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def called(self) -> str:
         """The name in tables of what is measured."""
         name = Path(self.checkpoint).name if Path(self.checkpoint).exists() else self.checkpoint
-        return name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
+        name = name if self.shape is None else f"{name} as {self.num_layers} layers of {self.shape}"
+        if not self.loading.get("stream_layers"):
+            return name
+        bandwidth = self.loading.get("disk_bandwidth")
+        return f"{name}, layers read from the disk{f' at {bandwidth}' if bandwidth else ''}"
 
     @property
     def small_called(self) -> str:
@@ -102,7 +117,7 @@ class Paper:
         return [name for name in self.parts if not only or name in only]
 
 
-PAPERS = ("fractal", "ml-specqd")  # each is a file here, with a PAPER in it
+PAPERS = ("fractal", "ml-specqd", "subspec")  # each is a file here, with a PAPER in it
 
 
 def paper(name: str) -> Paper:

@@ -139,5 +139,37 @@ def bars(path: Path, rows: Sequence[Row], title: str, by: str, x: str, value: st
     save(figure, path)
 
 
+def lines(path: Path, rows: Sequence[Row], title: str, by: str, x: str, values: Sequence[str]) -> None:
+    """A panel for each of our values by x, a line for each `by`."""
+    figure = new_figure(2 + 4 * len(values), 4)
+    for axes, value in zip(figure.subplots(1, len(values), squeeze=False)[0], values, strict=True):
+        for at, kind in enumerate(_kinds(rows, by)):
+            colour, mark = style(at + 1)
+            points = [
+                (row[x], row[value]["ours"]) for row in rows if row[by] == kind and row[value]["ours"] is not None
+            ]
+            axes.plot(*zip(*points, strict=True), color=colour, marker=mark, label=kind)
+        axes.set(xlabel=x, title=value, ylim=(0, None), xticks=_kinds(rows, x))
+        axes.legend(fontsize=8)
+    figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
+    save(figure, path)
+
+
+def stacked(path: Path, rows: Sequence[Row], title: str, x: str, values: Sequence[str]) -> None:
+    """A bar for each x, in which our values stand one on the other."""
+    figure = new_figure(4 + len(rows), 4)
+    axes, bottom = figure.subplots(), [0.0] * len(rows)
+    for at, value in enumerate(values):
+        heights = [row[value]["ours"] for row in rows]
+        axes.bar(range(len(rows)), heights, 0.6, bottom=bottom, color=style(at + 1)[0], label=value)
+        bottom = [one + other for one, other in zip(bottom, heights, strict=True)]
+    axes.set(xticks=range(len(rows)), xlabel=x)
+    axes.set_xticklabels([str(row[x]) for row in rows], fontsize=8)
+    axes.margins(y=0.25)  # room for the legend
+    axes.legend(fontsize=8, ncols=len(values), loc="upper center")
+    figure.suptitle(f"{title}, on {rows[0]['ours on']}", fontsize=10)
+    save(figure, path)
+
+
 def _kinds(rows: Sequence[Row], name: str) -> list[Any]:
     return list(dict.fromkeys(row[name] for row in rows))

@@ -21,7 +21,7 @@ from foretoken.bench.statistics import rounded
 from foretoken.common.files import expect_place, read_json, write_bytes, write_json
 from foretoken.common.pictures import expect_drawable
 from foretoken.common.provenance import provenance
-from foretoken.errors import InputError
+from foretoken.errors import InputError, SettingError
 
 KIND = "reproduce"
 SEAL = "sha256"  # of all else in a record: the numbers of a continued record are not measured again
@@ -53,6 +53,10 @@ def reproduce(asked: Asked, progress: Progress = lambda *_: None) -> Reproductio
     its = paper(asked.paper)
     if asked.scale == "paper" and asked.loading.dtype == "auto":
         asked = replace(asked, loading=replace(asked.loading, dtype=its.dtype))
+    if asked.scale not in its.subjects:
+        raise SettingError(
+            f"there is no scale {asked.scale!r} of {asked.paper}; expected one of {', '.join(its.subjects)}"
+        )
     chosen = its.chosen(asked.only)
     subjects = asked.subjects(its.subjects[asked.scale])
     place, record = _begin(asked, its, subjects)

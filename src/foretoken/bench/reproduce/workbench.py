@@ -9,6 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from foretoken.api.model import Model
 from foretoken.bench.decode import WARM_UP, Progress, ask
 from foretoken.bench.generations import Generation, Generations, in_turn
 from foretoken.bench.reproduce.asked import Asked, checkpoint, small_checkpoint
@@ -16,9 +17,13 @@ from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Subject
 from foretoken.bench.statistics import rounded
 from foretoken.bench.suites import Prompt, Suite, digest, first_turn, open_suite
 from foretoken.bench.target import Target, about, expect_prompts, load_target
+from foretoken.decoder.streaming import stream_of
 from foretoken.errors import InputError
+from foretoken.protocol.types import Request, SamplingParams
+from foretoken.sampling.sampler import Sampler
 from foretoken.settings.generate import GenerateSettings
 
+_GREEDY = SamplingParams(temperature=0.0)
 _ANOTHER = "name another folder for the record, or remove it"
 
 
@@ -59,6 +64,11 @@ class Measured(Generations):
         return sum(len(each.rounds) for each in self.of(method))
 
 
+def _without_noise(request: Request) -> Sampler:
+    """The sampler of a draft that ranks tokens by its own probabilities alone."""
+    return Sampler(replace(request, sampling=_GREEDY))
+
+
 @dataclass
 class Workbench:
     """Measures for one record. subjects: what is measured at this scale, perhaps fewer than the paper has. keep: writes
@@ -80,7 +90,7 @@ class Workbench:
             gc.collect()
             self.progress(f"{self.part}: loading {subject.called}", 0, 1)
             name = checkpoint(subject, self.asked.work)
-            target = load_target(name, (), self.asked.loading)
+            target = load_target(name, (), replace(self.asked.loading, **subject.loading))
             its = {**about(name, target.plain, self.record), "num_layers": target.plain.target.config.num_layers}
             before = self.record["models"].setdefault(subject.called, rounded(its))
             if before.get("model_sha256") != its["model_sha256"]:
@@ -91,6 +101,20 @@ class Workbench:
     def small(self, subject: Subject) -> str:
         """What a draft calls the checkpoint that drafts for a subject."""
         return small_checkpoint(subject, self.asked.work)
+
+    def model(self, subject: Subject, method: Method) -> Model:
+        """A subject's model that decodes by a method, but for how far it reads ahead."""
+        model = self.open(subject).model(method.draft, cache=method.cache)
+        if not method.noise:
+            drafter: Any = model.drafter
+            drafter.samplers = _without_noise
+        return model
+
+    def read_ahead(self, subject: Subject, method: Method) -> None:
+        """From now on a subject's layers are read as far ahead as a method says."""
+        stream = stream_of(self.open(subject).plain.target.weights)
+        if stream is not None:
+            stream.read_ahead(method.read_ahead)
 
     def suite(self, subject: Subject, data: Data) -> Suite:
         """The prompts of some data for a subject; its tokenizer cuts them if `data.cut` is set."""
@@ -127,16 +151,17 @@ class Workbench:
             "max_new_tokens": data.max_new_tokens,
             "cut": data.cut,
             "temperature": temperature,
-            "methods": [[m.name, self._told(m.draft, subject), m.cache] for m in methods],
+            "methods": [[m.name, self._told(m.draft, subject), m.cache, *m.more] for m in methods],
         }
         entries = self.record["measurements"]
         entry = next((each for each in entries if asked.items() <= each.items()), None)
         if entry is None:
-            entry = {"measurement": len(entries), **asked, "prompts": None, "sha256": None, "copies": {}}
+            nothing: dict[str, Any] = {"prompts": None, "sha256": None, "copies": {}, "quantisers": {}}
+            entry = {"measurement": len(entries), **asked, **nothing}
             entries.append(entry)
         done = {line["prompt"] for line in self._lines(entry)}
         if entry["prompts"] is None or len(done) < entry["prompts"]:
-            self._measure(entry, done, self.open(subject), self.suite(subject, data), methods)
+            self._measure(entry, done, subject, self.suite(subject, data), methods)
         generations = [Generation.read(line) for line in self._lines(entry)]
         new_tokens = data.max_new_tokens or self.suite(subject, data).max_new_tokens
         return Measured(generations, data.called, subject, self.num_layers(subject), new_tokens, entry["copies"])
@@ -161,9 +186,10 @@ class Workbench:
         return [line for line in self.record["generations"] if line["measurement"] == entry["measurement"]]
 
     def _measure(
-        self, entry: dict[str, Any], done: set[str], target: Target, suite: Suite, methods: Sequence[Method]
+        self, entry: dict[str, Any], done: set[str], subject: Subject, suite: Suite, methods: Sequence[Method]
     ) -> None:
         """Measure the prompts that a measurement lacks. done: the prompts that it has."""
+        target = self.open(subject)
         if entry["sha256"] not in (None, suite.sha256):
             raise InputError(
                 f"the prompts of {entry['suite']} are others than those that the record was begun with; {_ANOTHER}"
@@ -173,17 +199,26 @@ class Workbench:
         entry |= suite.about()
         where = f"{self.part}: {entry['model']}, {entry['suite']}"
         how = GenerateSettings(max_new_tokens=most, temperature=entry["temperature"], keep_rounds=True)
-        models = {}
+        models, by_name = {}, {method.name: method for method in methods}
         for method in methods:
             self.progress(f"{where}: warming up {method.name}", 0, 1)
-            model = models[method.name] = target.model(method.draft, cache=method.cache)
+            model = models[method.name] = self.model(subject, method)
             copies = [decoder for decoder in model.decoders.values() if decoder is not model.target]
             entry["copies"][method.name] = sum(decoder.weights.nbytes for decoder in copies)
+            entry["quantisers"] |= {
+                source.called: "direct" if level.copy is None else level.copy.quantiser
+                for source, level in target.loaded.items()
+                if source.format is not None and source.called in model.decoders
+            }
             ask(models[method.name], suite.prompts[0], replace(how, max_new_tokens=min(most, WARM_UP)))
+
+        def before(name: str) -> None:
+            self.read_ahead(subject, by_name[name])
+
         for number, prompt in enumerate(suite.prompts):
             if prompt.id not in done:
                 self.progress(f"{where}, {len(methods)} methods, prompt {prompt.id}", number, len(suite.prompts))
-                for each in in_turn(models, REFERENCE.name, prompt, replace(how, seed=number), number):
+                for each in in_turn(models, REFERENCE.name, prompt, replace(how, seed=number), number, before):
                     line = {"measurement": entry["measurement"], **rounded(each.to_json())}
                     self.record["generations"].append(line)
                 self.keep()

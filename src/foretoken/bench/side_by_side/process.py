@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +29,15 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Start:
-    """A program's arguments. timeout: seconds that it may take to get ready, and to answer."""
+    """A program's arguments. timeout: seconds that it may take to get ready, and to answer. within: a command that runs
+    the program."""
 
     checkpoint: Path
     work: Path
     threads: int
     draft: Path | None
     timeout: float
+    within: Sequence[str] = ()
 
 
 class PeerProcess:
@@ -50,7 +53,7 @@ class PeerProcess:
         self._timeout = start.timeout
         self._log = start.work / f"{self.name}.log"
         program, draft = environment.peer.program, [] if start.draft is None else [start.draft]
-        command = [environment.python, program, start.checkpoint, start.work, start.threads, *draft]
+        command = [*start.within, environment.python, program, start.checkpoint, start.work, start.threads, *draft]
         try:
             with self._log.open("wb") as log:
                 self._process = subprocess.Popen(
@@ -83,6 +86,11 @@ class PeerProcess:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # nobody wants to wait for a regular end after an interrupt, and after a failure it may never come
         self.end(_PATIENCE if kind is None else 0.1)
+
+    @property
+    def process(self) -> int:
+        """The number of the process that was started."""
+        return self._process.pid
 
     def ask(self, mode: str, tokens: tuple[int, ...], count: int) -> tuple[list[int], float]:
         """The next `count` tokens, and the seconds they took. Raises PeerError."""

@@ -156,7 +156,11 @@ class _Tuning:
                 break
             for number, prompt in enumerate(prompts):
                 how, turn = self.trials.how(number), repeat + number
-                every = in_turn(models, PLAIN, prompt, how, turn, lambda what: self.tell(f"measuring {what}"))
+
+                def tell(name: str, prompt: Prompt = prompt) -> None:
+                    self.tell(f"measuring {name}, prompt {prompt.id}")
+
+                every = in_turn(models, PLAIN, prompt, how, turn, tell)
                 made += [(repeat, each) for each in every]
         return made
 
