@@ -17,9 +17,9 @@ from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Par
 from foretoken.bench.reproduce.parts import lines, stacked
 from foretoken.bench.reproduce.subspec_measured import (
     DEPTH,
-    LOOKUP,
     NOISE,
     OURS,
+    READING,
     SMALL,
     SMALL_DEPTH,
     K,
@@ -67,8 +67,8 @@ def _speeds(bench: Workbench, table: Sequence[Reported]) -> Iterator[Row]:
         if not subjects and table is TABLE_1:
             subject, prompts = chosen(bench)
             ours = measured(bench, subject, prompts, temperature)
-            for name in (REFERENCE.name, SMALL, SUBSPEC, LOOKUP):
-                called = {SMALL: subject.small_called, LOOKUP: "ours, with all of table 2"}.get(name, name)
+            for name in (REFERENCE.name, SMALL, SUBSPEC, READING):
+                called = {SMALL: subject.small_called, READING: "ours, with all of table 2"}.get(name, name)
                 its = {"temperature": temperature, "target": subject.called, "draft": called, "data": ours.data}
                 yield {**its, **figures(ours, name)}
 
@@ -147,7 +147,7 @@ def _deviation(bench: Workbench) -> Iterator[Row]:
     """Section 5.2: the same again, five times."""
     subject, data = chosen(bench)
     paper = _complete(bench, subject)
-    for method, deviation in ((paper, reported.DEVIATION), (Method(LOOKUP, "subspec,lookup"), None)):
+    for method, deviation in ((paper, reported.DEVIATION), (Method(READING, "subspec,lookup"), None)):
         runs = [replace(method, name=f"{method.name}, run {run}") for run in range(1, _RUNS + 1)]
         ours = bench.measured(subject, few(bench, data), runs)
         speeds = [mean(1 / each.seconds_per_token for each in ours.of(run.name)) for run in runs]

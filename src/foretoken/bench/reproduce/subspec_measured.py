@@ -15,9 +15,6 @@ from foretoken.common.source import resolve
 SMALL = "the small model"
 K, DEPTH, SMALL_DEPTH = 6, 48, 32  # section 5.1: nodes of a depth; depth of SubSpec's tree and of a small model's
 AS_ASKED, NEXT = 0, 1  # how far is read ahead: not at all, or the next part, as in the paper
-# The option of `subspec` with which the substitutes draft on while the model's layers are read. None: there is none
-# yet, and the row stays empty.
-WHILE_READING: str | None = None
 
 WITHOUT_CACHE, SHARED, SHARPER = "substitutes, shared layers", "+ shared keys and values", "+ sharpening"
 FILLED, BEST, NOISE = "+ ring filled while drafting", "+ best-first tree", "+ ranked with the noise"
@@ -64,14 +61,11 @@ def methods(small: str, temperature: float) -> list[Method]:
     found += [
         Method(SUBSPEC, paper, read_ahead=NEXT, noise=False),
         Method(FILLED, paper, noise=False),
-        Method(BEST, f"subspec:shape=best-first:sharpness={sharpness}", noise=False),
+        Method(BEST, f"subspec:shape=best-first:pauses:sharpness={sharpness}", noise=False),
     ]
     if known:  # greedy texts have no noise
-        found.append(Method(NOISE, "subspec:shape=best-first"))
-    found.append(Method(LOOKUP, "subspec,lookup"))
-    if WHILE_READING is not None:
-        found.append(Method(READING, f"subspec:{WHILE_READING},lookup"))
-    return found
+        found.append(Method(NOISE, "subspec:shape=best-first:pauses"))
+    return [*found, Method(LOOKUP, "subspec:pauses,lookup"), Method(READING, "subspec,lookup")]
 
 
 def measured(bench: Workbench, subject: Subject, data: Data, temperature: float = 0.0) -> Measured:
