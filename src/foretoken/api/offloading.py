@@ -20,7 +20,7 @@ from foretoken.decoder.memory import FIRST_CAPACITY
 from foretoken.decoder.native_pass import PIECE
 from foretoken.decoder.shapes import EMBEDDING, OUTPUT
 from foretoken.decoder.shards import weight_files
-from foretoken.decoder.streaming import Stored, load_streamed
+from foretoken.decoder.streaming import Stored, load_streamed, stream_of
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.tree import TreeDrafter
@@ -143,10 +143,10 @@ def _sharing(levels: Sequence[Level], streamed: Sequence[int], count: int) -> li
 
 def drafting_meanwhile(verifier: Verifier, target: Decoder, drafter: Drafter) -> Verifier:
     """The verifier, with drafting while its passes wait for the disk, if they do and the drafter can go on."""
-    waits = target.because is None and any(target.weights.homes)
-    if waits and isinstance(drafter, TreeDrafter) and drafter.can_go_on:
-        return MeanwhileVerifier(verifier, lambda: target.waiting, drafter.go_on)
-    return verifier
+    stream = stream_of(target.weights)
+    if stream is None or target.because is not None or not isinstance(drafter, TreeDrafter) or not drafter.can_go_on:
+        return verifier
+    return MeanwhileVerifier(verifier, lambda: stream.waiting, drafter.go_on)
 
 
 def memory_in_use() -> int:

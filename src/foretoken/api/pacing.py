@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.streaming import stream_of
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.recipe import Level
 from foretoken.pace.auto import AutoPace
@@ -17,6 +18,7 @@ from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, Moment, PassCost
 from foretoken.pace.fixed import FixedPace
 from foretoken.pace.levels import Paced
 from foretoken.pace.replay import ReplayPace, choices_from_json, replayed_file
+from foretoken.pace.waiting import WaitingPace
 from foretoken.prices import remembered
 from foretoken.prices.measuring import quick
 from foretoken.prices.price import Price
@@ -39,6 +41,18 @@ _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first 
 def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
     """The pace of a draft. A level whose length the user has named keeps it, and so do fractal drafts and most
     trees."""
+    pace = _by_prices(levels, drafter, decoders, settings)
+    stream = stream_of(decoders[TARGET].weights)
+    its = levels[0]
+    fits = settings.pace == "auto" and settings.num_speculative_tokens is None and "nodes" not in its.options
+    if stream is None or not fits or not its.recipe.substitutes or its.options.get("shape") != "best-first":
+        return pace
+    return WaitingPace(pace, lambda: stream.traffic.waited)
+
+
+def _by_prices(
+    levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings
+) -> Pace:
     choices = choices_of(levels, settings)
     if choices is not None:
         return ReplayPace(choices)

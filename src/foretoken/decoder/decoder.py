@@ -90,11 +90,6 @@ class Decoder:
         """The home of the weights: mapped from their files, or copied into memory of their own."""
         return self.weights.home
 
-    @property
-    def waiting(self) -> float:
-        """For how many seconds a pass has been waiting for weights to come in; 0 if none waits."""
-        return next((home.waiting for home in self.weights.homes if home is not None), 0.0)
-
     def new_cache(self, layers: range | None = None) -> Cache:
         """An empty cache for all layers or some, in the type that the engine keeps keys and values in."""
         c = self.config

@@ -22,7 +22,7 @@ class SubspecRecipe(TreeRecipe):
     """A tree of a copy, which is made of the layers that are read from the disk."""
 
     substitutes = True
-    sizes = Usual(6, 48, 0.2, 0.5, {"k": 4, "depth": 160, "nodes": 160, "least": 0.3})
+    sizes = Usual(6, 48, 0.2, 0.5, {"k": 4, "depth": 160, "nodes": 256, "least": 0.3})
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for these options."""
@@ -31,7 +31,8 @@ class SubspecRecipe(TreeRecipe):
         return Level(name, entry, options, made.tokens, format_asked(name, options), is_copy=True)
 
     def free(self, level: Level) -> bool:
-        """No pace chooses: what a check costs is mostly what the disk takes, however many rows it has."""
+        """No price says how large a tree is best: a check takes as long as the disk does, until its rows take longer
+        (`foretoken.pace.waiting`)."""
         return False
 
 

@@ -299,11 +299,6 @@ class Streamed:
     unit: int
     name: str = "streamed"
 
-    @property
-    def waiting(self) -> float:
-        """For how many seconds a pass has been waiting for a unit of the stream; 0 if none waits."""
-        return self.stream.waiting
-
     def acquire(self) -> None:
         """Have it in its place until `release`. Raises CheckpointError if it cannot be read."""
         self.stream.acquire(self.unit)

@@ -29,11 +29,6 @@ class PartHome(Protocol):
         """Where the matrices lie while the part does not run, in a word."""
         ...
 
-    @property
-    def waiting(self) -> float:
-        """For how many seconds a pass has been waiting for weights of the same model; 0 if none waits."""
-        ...
-
     def acquire(self) -> None:
         """Bring the weights to where the part reads them, until `release`. Raises the error if they cannot be brought.
 

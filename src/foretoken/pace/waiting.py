@@ -1,0 +1,55 @@
+"""A pace for checks that wait for a disk: a tree has as many nodes as the check can compute while it waits anyway."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from foretoken.protocol.roles import Pace
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget
+
+_FIRST, _LEAST = 160, 48  # nodes of all trees of a round: before anything is known, and at any time
+_BUSY = 0.85  # the share of a check that may be arithmetic: more would make the disk wait
+_FEW = 24  # rows of a check that tell little about what a row costs
+_LAST = 3  # checks that are remembered
+
+
+class WaitingPace:
+    """Another pace, but for the nodes of the first level's trees.
+
+    near: the other one. waited: for how many seconds passes of the target have waited for its weights so far. A check
+    takes as long as the reading of the weights, and computes meanwhile. So more rows cost nothing until the arithmetic
+    takes as long as the reading.
+    """
+
+    def __init__(self, near: Pace, waited: Callable[[], float]) -> None:
+        self._near = near
+        self._waited = waited
+        self._before = waited()
+        self._possible: deque[float] = deque(maxlen=_LAST)
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes all trees of the next round may have together."""
+        return max(_LEAST, round(median(self._possible))) if self._possible else _FIRST
+
+    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
+        """The budgets of each sequence that may draft now."""
+        each = max(1, self.nodes // max(1, len(sequences)))
+        return {
+            sequence: [replace(first, rows=min(first.rows, each)), *below]
+            for sequence, (first, *below) in self._near.choose(sequences).items()
+        }
+
+    def heard(self, record: RoundRecord) -> None:
+        """Learn how many rows a check had time for."""
+        self._near.heard(record)
+        before, self._before = self._before, self._waited()
+        rows = sum(1 + count for count in record.drafted.values())
+        if record.read or rows < _FEW:
+            return
+        computed = max(record.check_seconds - (self._before - before), 1e-9)
+        self._possible.append(rows * _BUSY * record.check_seconds / computed)

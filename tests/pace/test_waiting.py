@@ -1,0 +1,66 @@
+"""As many nodes as a check can compute while it waits for a disk, on simulated disks."""
+
+from __future__ import annotations
+
+import pytest
+
+import foretoken
+from foretoken.pace.fixed import FixedPace
+from foretoken.pace.waiting import WaitingPace
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget
+from tests.tiny import needs_native
+
+TREE, LOOKUP = Budget(400, 160, 4, 0.3), Budget(8, 8)
+EACH = 0.005  # seconds of arithmetic for a row
+
+
+class Disk:
+    """A disk that has the weights after `seconds`, and arithmetic beside it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.waited = seconds, 0.0
+
+    def check(self, number: int, rows: int, prompt: int = 0) -> RoundRecord:
+        computing = EACH * rows
+        self.waited += max(0.0, self.seconds - computing)
+        took = max(self.seconds, computing)
+        read = {0: prompt} if prompt else {}
+        return RoundRecord(number, {0: rows - 1}, {0: 3}, {0: 4}, 0.1, took, read=read)
+
+
+@pytest.mark.parametrize(("seconds", "nodes"), [(1.4, 238), (0.7, 119), (0.1, 48), (9.0, 400)])
+def test_trees_are_as_large_as_a_check_has_time_for(seconds: float, nodes: int) -> None:
+    disk = Disk(seconds)
+    pace = WaitingPace(FixedPace([TREE, LOOKUP]), lambda: disk.waited)
+    sent = []
+    for number in range(40):
+        first, lookup = pace.choose([0])[0]
+        assert (first.depth, first.width, first.least, lookup) == (160, 4, 0.3, LOOKUP)
+        sent.append(first.rows)
+        pace.heard(disk.check(number, first.rows + 1))
+    assert sent[0] == 160
+    assert sent[-1] == pytest.approx(nodes, abs=2)
+
+
+def test_prompts_and_checks_of_few_rows_teach_nothing_and_sequences_share_the_nodes() -> None:
+    disk = Disk(1.0)
+    pace = WaitingPace(FixedPace([TREE]), lambda: disk.waited)
+    pace.heard(disk.check(0, 900, prompt=900))
+    pace.heard(disk.check(1, 5))
+    assert pace.nodes == 160
+    assert [budgets[0].rows for budgets in pace.choose([3, 4, 5]).values()] == [53, 53, 53]
+    pace.heard(disk.check(2, 100))
+    assert pace.nodes == 170
+
+
+@needs_native
+def test_the_default_draft_of_a_model_on_a_disk_is_paced_unless_its_nodes_are_named() -> None:
+    def kind(draft: str, **settings: object) -> str:
+        return type(foretoken.load("stdlib-7m", draft=draft, **settings).pace).__name__
+
+    assert kind("subspec,lookup", stream_layers="all") == "WaitingPace"
+    assert kind("subspec:nodes=40,lookup", stream_layers="all") != "WaitingPace"
+    assert kind("subspec,lookup", stream_layers="all", pace="fixed") == "FixedPace"
+    assert kind("subspec", stream_layers="all") == "FixedPace"
+    assert kind("subspec,lookup") != "WaitingPace"
