@@ -61,8 +61,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     ),
     "subspec": DrafterEntry(
         "foretoken.drafters.subspec",
-        "for a model that is larger than `--memory`: low-bit substitutes of the layers that are read from the disk in "
-        "each pass draft a deep tree, which one pass checks",
+        "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
+        "the disk, and draft a deep tree; one pass of the model checks it",
         {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS},
     ),
 }
