@@ -49,7 +49,10 @@ LOAD: dict[str, Any] = {
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
-        int | None, _LOADING, "How many tokens are drafted in each round.", show_default="what --pace chooses"
+        int | None,
+        _LOADING,
+        "Draft this many tokens in every round. Then --pace chooses only for the lower levels of a ladder.",
+        show_default="what --pace chooses",
     ),
     "rule": _option(
         str,

@@ -17,7 +17,7 @@ def verify(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(help="What drafts. Any draft must give the same result.", show_default="what drafted then"),
+        typer.Option(help="What drafts. The result is the same with every draft.", show_default="what drafted then"),
     ] = None,
     threads: Annotated[
         int | None,

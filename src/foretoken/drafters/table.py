@@ -61,9 +61,9 @@ DRAFTERS: dict[str, DrafterEntry] = {
     ),
     "subspec": DrafterEntry(
         "foretoken.drafters.subspec",
-        "for a model that is larger than `--memory`: low-bit substitutes of the layers that are read from the disk in "
-        "each pass draft a deep tree, which one pass checks; a best-first tree grows on while that pass waits for the "
-        "disk, unless it `pauses`",
+        "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
+        "the disk, and draft a deep tree; one pass of the model checks it. With lookup below it, the tree grows on while "
+        "that pass waits for the disk, unless it `pauses`",
         {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS, "pauses": bool},
     ),
 }

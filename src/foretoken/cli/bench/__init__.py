@@ -6,7 +6,7 @@ import typer
 
 from foretoken.cli.bench import decode, kernels, peers, report
 
-bench = typer.Typer(help="Measure what this machine can do.", no_args_is_help=True)
+bench = typer.Typer(help="Measure drafts, kernels and other engines on this machine.", no_args_is_help=True)
 bench.command("kernels")(kernels.kernels)
 bench.command("decode")(decode.decode)
 bench.command("report")(report.report)

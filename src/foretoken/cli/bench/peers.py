@@ -85,11 +85,11 @@ def run(
     ] = None,
     peer_draft: Annotated[
         str | None,
-        typer.Option(help="A checkpoint that drafts for peers that take one.", show_default="none"),
+        typer.Option(help="A second checkpoint, which drafts for the peers that can use one.", show_default="none"),
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="A mode of peers, beside their plain one; can be given several times.", show_default="all"),
+        typer.Option(help="How peers decode, besides plainly; can be given several times.", show_default="all"),
     ] = None,
     prompts: options.Prompts = "heldout-20",
     num_prompts: Annotated[
@@ -102,7 +102,7 @@ def run(
     work: Annotated[
         Path | None,
         typer.Option(
-            help="A folder for what peers convert the model to and for their logs; what is there is used again.",
+            help="A folder for the model in the peers' formats, and for their logs. What is there is used again.",
             show_default="a temporary folder",
         ),
     ] = None,
