@@ -62,8 +62,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "subspec": DrafterEntry(
         "foretoken.drafters.subspec",
         "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
-        "the disk, and draft a deep tree; one pass of the model checks it. With lookup below it, the tree grows on while "
-        "that pass waits for the disk, unless it `pauses`",
+        "the disk, and draft a deep tree; one pass of the model checks it. With lookup below it, the tree grows on "
+        "while that pass waits for the disk, unless it `pauses`",
         {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS, "pauses": bool},
     ),
 }
