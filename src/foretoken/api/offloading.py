@@ -17,7 +17,7 @@ from foretoken.decoder.homes.parts import PARTS
 from foretoken.decoder.low_bit import size_in
 from foretoken.decoder.shapes import EMBEDDING, OUTPUT
 from foretoken.decoder.shards import weight_files
-from foretoken.decoder.streaming import Stored, load_streamed
+from foretoken.decoder.streaming import Reading, Stored, load_streamed
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.recipe import Level
 from foretoken.errors import SettingError
@@ -50,7 +50,7 @@ class Offloading:
             self.stored,
             self.plan.parts,
             self.plan.buffer,
-            bandwidth=settings.disk_bandwidth,
+            reading=Reading(settings.disk_bandwidth, settings.verify_weights),
             rows=any(level.format is not None and not level.recipe.substitutes for level in self.levels),
             threads=settings.threads,
         )

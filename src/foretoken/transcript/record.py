@@ -11,6 +11,7 @@ import torch
 
 from foretoken.api.model import Model
 from foretoken.common import files
+from foretoken.common.hashes import sha256
 from foretoken.common.provenance import processor, provenance
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.shards import deciding_files
@@ -20,7 +21,6 @@ from foretoken.pace.replay import FIELD, choices_to_json
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.text.messages import Prompt
-from foretoken.transcript.files import sha256
 from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
 
 
