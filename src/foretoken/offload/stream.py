@@ -265,14 +265,14 @@ class Stream:
         try:
             self._clerk.inbox.put(_Hold(unit, me, reply))
             error = reply.get()
+            self.traffic.waited += perf_counter() - began
+            if isinstance(error, ForetokenError):
+                raise type(error)(str(error))  # one of its own for each who waits
+            if error is not None:
+                raise error
         except BaseException:
             self._clerk.inbox.put(_LetGo(me))
             raise
-        self.traffic.waited += perf_counter() - began
-        if isinstance(error, ForetokenError):
-            raise type(error)(str(error))  # one of its own for each who waits
-        if error is not None:
-            raise error
 
     def release(self, unit: int) -> None:
         """A unit's place may be used for others."""
