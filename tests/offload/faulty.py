@@ -105,9 +105,9 @@ def expected() -> tuple[int, ...]:
 
 @pytest.fixture(scope="session")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of 250 MB, with the text of a small one."""
+    """A model of 115 MB, with the text of a small one."""
     place = tmp_path_factory.mktemp("rehearsal") / "large"
-    shape = shape_of("hidden=1024,layers=12,heads=16,kv-heads=8,intermediate=2048,vocab=4096")
+    shape = shape_of("hidden=768,layers=8,heads=12,kv-heads=6,intermediate=2048,vocab=4096")
     write.write(write.plan(EMBEDDED["stdlib-7m"], place, write.Asked(shape)))
     return place
 

@@ -94,6 +94,7 @@ def write(
         "settings": {
             **{name: getattr(model.settings, name) for name in (*LOAD_SETTINGS, *LATER_LOAD_SETTINGS)},
             "num_speculative_tokens": model.num_speculative_tokens,
+            "context": model.context_length,  # a text may end where it is full; a bound of memory makes it shorter
             "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
             "draft": _draft(model.draft),
             **settings_to_json(settings, completion.seed),
