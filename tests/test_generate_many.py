@@ -139,7 +139,7 @@ def _shortest() -> int:
 def test_closing_it_early_frees_everything(draft: str) -> None:
     ours = model(draft)
     for taken in range(4):
-        run: Any = ours.generate_many(PROMPTS, as_completed=True, at_once=3, **SETTINGS["greedy"])
+        run: Any = ours.generate_many(PROMPTS, as_completed=True, at_once=4, **SETTINGS["greedy"])
         first = [next(run) for _ in range(taken)]
         assert len({index for index, _ in first}) == taken
         if taken:

@@ -175,6 +175,21 @@ def test_a_read_that_fails_once_is_tried_again_and_twice_is_an_error_that_ends_w
     one_pass(stream, file)
 
 
+def test_a_read_ahead_that_failed_is_tried_again_when_it_is_asked_for(file: Path) -> None:
+    plain = stream_of(file, 12)
+    disk = Broken(file)
+    stream = Stream([disk], plain.units, plain.memory)
+    for unit in range(len(PAGES)):
+        disk.times = 1000
+        with pytest.raises(CheckpointError, match="could not be read"):
+            one_pass(stream, file)
+        time.sleep(0.02)  # those behind it are read ahead, and fail
+        disk.times = 0
+        stream.acquire(unit)
+        expect_there(stream, file, unit)
+        stream.release(unit)
+
+
 def test_a_file_that_was_cut_short_is_an_error(file: Path) -> None:
     stream = stream_of(file, 9)
     os.truncate(file, 12 * ALIGNED + 5)

@@ -38,6 +38,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "weights": "auto",
         "prefill_chunk": 256,
         "cache": True,
+        "context": model.context_length,
         "max_new_tokens": COUNT,
         "ignore_eos": False,
         "stop": [],

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from foretoken.common.files import FilesAsRead
+from foretoken.common.hashes import blocks_of, expect_published
 from foretoken.decoder.config import DecoderConfig, read_config, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.loading import DTYPES, load_weights
+from foretoken.decoder.shards import weight_files
 from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, SettingError
 from foretoken.settings.load import LoadSettings
@@ -35,10 +37,15 @@ def read_checkpoint(
     """The configuration, weights and tokenizer in a folder.
 
     besides: bytes of memory that other things will need, before or while the weights are used. Raises CheckpointError
-    if tokenizer and model do not fit together.
+    if tokenizer and model do not fit together, or if the settings ask to verify weights that are not what was
+    published.
     """
     config, tokenizer = read_tokenizer(folder)
-    return config, weights_of(folder, config, settings, besides), tokenizer
+    files = FilesAsRead.note(weight_files(folder) if settings.verify_weights else ())
+    expect_published({file: blocks_of(file) for file in files.files})
+    weights = weights_of(folder, config, settings, besides)
+    files.expect_unchanged("was changed while it was loaded; load it again")
+    return config, weights, tokenizer
 
 
 def read_tokenizer(folder: Path) -> tuple[DecoderConfig, Tokenizer | None]:

@@ -20,7 +20,7 @@ from foretoken.decoder.memory import FIRST_CAPACITY
 from foretoken.decoder.native_pass import PIECE
 from foretoken.decoder.shapes import EMBEDDING, OUTPUT
 from foretoken.decoder.shards import weight_files
-from foretoken.decoder.streaming import Stored, load_streamed, stream_of
+from foretoken.decoder.streaming import Reading, Stored, load_streamed, stream_of
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.tree import TreeDrafter
@@ -58,7 +58,7 @@ class Offloading:
             self.stored,
             self.plan.parts,
             self.plan.buffer,
-            bandwidth=settings.disk_bandwidth,
+            reading=Reading(settings.disk_bandwidth, settings.verify_weights),
             rows=any(level.format is not None and not level.recipe.substitutes for level in self.levels),
             threads=settings.threads,
         )

@@ -101,6 +101,12 @@ LOAD: dict[str, Any] = {
         "Read no faster than this from the disk, such as 1.4GB/s.",
         show_default="as fast as it can",
     ),
+    "verify_weights": _option(
+        bool,
+        _LOADING,
+        "Check all weights that come from the disk: the files' hashes when they are loaded, and what each pass reads.",
+        "--verify-weights",
+    ),
     "cache": _option(
         bool,
         _LOADING,

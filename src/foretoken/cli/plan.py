@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BAR = 40  # characters for the whole bound
 
 
-@options.with_settings(generating=False)
+@options.with_settings(generating=False, without=("verify_weights",))
 def plan(
     loading: LoadSettings,
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",

@@ -19,6 +19,10 @@ def verify(
         str | None,
         typer.Option(help="What drafts. The result is the same with every draft.", show_default="what drafted then"),
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="The most memory that the process may use, such as 8GiB.", show_default="no bound"),
+    ] = None,
     threads: Annotated[
         int | None,
         typer.Option(
@@ -35,7 +39,7 @@ def verify(
     """
     from foretoken.transcript import verify as transcript
 
-    found = transcript.verify(file, model, draft=draft, threads=threads)
+    found = transcript.verify(file, model, draft=draft, threads=threads, memory=memory)
     if not found.verified:
         print(f"differs: {found.difference}")
         raise typer.Exit(1)

@@ -7,7 +7,7 @@ and Mixture of Attentions runs the last few. Hidden states between the calls are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -25,6 +25,8 @@ from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
 from foretoken.kernels import forked, native
 from foretoken.protocol.telemetry import Cost
+
+T = TypeVar("T")
 
 _AT_ONCE = 64  # rows of logits that are computed before they are asked for: 33 MB with a vocabulary of 128,256
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
@@ -119,7 +121,7 @@ class Decoder:
                 f"layers {lo} to {hi} over hidden states {list(hidden.shape)}; expected a range within 0 to "
                 f"{self.config.num_layers}, and hidden states {list(expected)}"
             )
-        hidden = self._pass.layers(hidden, rows, lo, hi)
+        hidden = self._passed(lambda: self._pass.layers(hidden, rows, lo, hi))
         self._add_cost(self._costs.layers(rows, lo, hi), rows)
         return hidden
 
@@ -144,7 +146,7 @@ class Decoder:
     def forward(self, rows: Rows) -> torch.Tensor:
         """Hidden states of a whole pass, before the final norm: float32 [N, hidden]."""
         self._expect_known(rows.tokens)
-        hidden = self._pass.forward(rows)
+        hidden = self._passed(lambda: self._pass.forward(rows))
         self._add_cost(self._costs.forward(rows), rows)
         return hidden
 
@@ -152,7 +154,7 @@ class Decoder:
     def run(self, rows: Rows) -> Outputs:
         """A whole pass: hidden states of all rows, and logits of all of them, computed at once."""
         self._expect_known(rows.tokens)
-        hidden, scored = self._pass.run(rows)
+        hidden, scored = self._passed(lambda: self._pass.run(rows))
         self._add_cost(self._costs.forward(rows) + self._costs.head(len(rows)), rows)
         return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
 
@@ -224,7 +226,7 @@ class Decoder:
         if count < 1:
             return Drafted([], Cost())
         rows = chain(cache, [token] * count, writer=writer)  # the other tokens are not known yet
-        tokens = self._pass.chain(cache, token, rows)
+        tokens = self._passed(lambda: self._pass.chain(cache, token, rows))
         self._add_cost(self._costs.steps(rows, min(count, len(tokens) + 1)), rows)  # the row of a NaN was computed, too
         return Drafted(tokens, rows.cost)
 
@@ -240,6 +242,16 @@ class Decoder:
         return NumericsError(
             f"the model's logits hold NaN though its weights are finite: they overflow {dtype}; {advice}"
         )
+
+    def _passed(self, run: Callable[[], T]) -> T:
+        """What a pass gives. One that is broken off holds no part of the model any more: Ctrl-C may come where a part
+        is there already, and the code that would give it back is not yet in charge. Others would wait for its place."""
+        try:
+            return run()
+        except BaseException:
+            for home in filter(None, self.weights.homes):
+                home.release()
+            raise
 
     def _expect_known(self, tokens: list[int]) -> None:
         if not all(0 <= token < self.config.vocab_size for token in tokens):

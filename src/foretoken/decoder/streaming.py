@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,11 +31,21 @@ from foretoken.formats import Format
 from foretoken.formats.slices import on_threads
 from foretoken.formats.weight import QuantisedWeight, expect_valid, parts
 from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
-from foretoken.offload.store import Place, extents, places
-from foretoken.offload.stream import READERS, Stream, Streamed
+from foretoken.offload.store import Block, Extent, Place, extents, places
+from foretoken.offload.stream import BLOCK, READERS, Stream, Streamed
+from foretoken.offload.verified import opened
 
 _INSTEAD = "give the model less memory, or free some"  # the advice if there is none
 _BLOCK = 8 << 20  # bytes that are read at once into memory of their own
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read. bandwidth: no faster than so many bytes a second. verify: hash them first, and compare each
+    block with what it was then, whenever it is read."""
+
+    bandwidth: float | None = None
+    verify: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ def load_streamed(
     streamed: Collection[int],
     buffer: int,
     *,
-    bandwidth: float | None = None,
+    reading: Reading = Reading(),
     rows: bool = False,
     threads: int | None = None,
 ) -> Weights:
@@ -114,14 +124,18 @@ def load_streamed(
     """
     config = stored.config
     watched = MappedFiles(stored.paths)
-    files = [DirectFile(path) for path in stored.paths]
-    throttle = Throttle(bandwidth)
+    throttle = Throttle(reading.bandwidth)
     order = sorted(streamed)
     away = {name for part in order for name in stored.of_part(part)}
-    kept = together({name: kind for name, kind in stored.kinds.items() if name not in away}, instead=_INSTEAD)
+    units = [extents(stored.places[name] for name in stored.of_part(part)) for part in order]
+    kinds = {name: kind for name, kind in stored.kinds.items() if name not in away}
+    if reading.verify:  # before memory is taken: this needs some, too
+        files: Sequence[DirectFile] = opened(stored.paths, _blocks(stored, kinds, units), throttle)
+    else:
+        files = [DirectFile(path) for path in stored.paths]
+    kept = together(kinds, instead=_INSTEAD)
     _read(stored, files, kept, throttle)
 
-    units = [extents(stored.places[name] for name in stored.of_part(part)) for part in order]
     memory = allocate(-(-buffer // ALIGNED) * ALIGNED if order else 0, instead=_INSTEAD)
     homes: list[PartHome | None] = [None] * stored.parts
     there: dict[str, torch.Tensor] = {}
@@ -160,16 +174,30 @@ def read_codes(
     return coded
 
 
-def _read(stored: Stored, files: list[DirectFile], into: Mapping[str, torch.Tensor], throttle: Throttle) -> None:
+def _blocks(stored: Stored, kept: Iterable[str], units: Iterable[Iterable[Extent]]) -> Iterator[tuple[int, Block]]:
+    """What is read of the files: of tensors that stay in memory, and of units. With the numbers of the files."""
+    for name in kept:
+        place = stored.places[name]
+        yield from ((place.file, Block.around(at, at + size)) for at, size in _pieces(place))
+    for extent in (extent for unit in units for extent in unit):
+        yield from ((extent.file, block) for block in extent.blocks(BLOCK))
+
+
+def _pieces(place: Place) -> Iterator[tuple[int, int]]:
+    """A tensor in pieces that are read at once: where each begins in the file, and its size."""
+    return ((at, min(_BLOCK, place.stop - at)) for at in range(place.start, place.stop, _BLOCK))
+
+
+def _read(stored: Stored, files: Sequence[DirectFile], into: Mapping[str, torch.Tensor], throttle: Throttle) -> None:
     """Read whole tensors, on several threads."""
     with ThreadPoolExecutor(READERS) as pool, progress("reading weights", sum(t.nbytes for t in into.values())) as done:
         reads = []
         for name, tensor in into.items():
-            number, start, stop = stored.places[name]
+            place = stored.places[name]
             to = tensor.view(-1).view(torch.uint8).numpy().data
-            for at in range(start, stop, _BLOCK):
-                size = min(_BLOCK, stop - at)
-                reads.append(pool.submit(_copy, files[number], at, to[at - start : at - start + size], throttle))
+            for at, size in _pieces(place):
+                piece = to[at - place.start : at - place.start + size]
+                reads.append(pool.submit(_copy, files[place.file], at, piece, throttle))
         try:
             for read in reads:
                 done(read.result())
@@ -179,8 +207,7 @@ def _read(stored: Stored, files: list[DirectFile], into: Mapping[str, torch.Tens
 
 def _copy(file: DirectFile, start: int, to: memoryview, throttle: Throttle) -> int:
     """Read bytes that begin anywhere in a file. Returns their number."""
-    first = start // ALIGNED * ALIGNED
-    size = -(-(start + len(to)) // ALIGNED) * ALIGNED - first
+    first, size = Block.around(start, start + len(to))
     aside = memoryview(mmap.mmap(-1, size))
     until = throttle.begin(size)
     file.read(aside, first)

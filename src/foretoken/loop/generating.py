@@ -90,6 +90,7 @@ def generating(
                     yield index, piece
                 if verdict.last:
                     del live[verdict.sequence]
+                    engine.cancel(verdict.sequence)  # its keys and values: an audit that follows needs its own
                     yield index, Ended(request, output, counter.since(first))
             counter.drop(min((first for *_, first in live.values()), default=counter.count))
     except GeneratorExit:

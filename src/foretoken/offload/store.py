@@ -6,9 +6,9 @@ Source: the format of safetensors: eight bytes with the length of the header, th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from foretoken.errors import CheckpointError
 from foretoken.offload.direct import ALIGNED
@@ -25,6 +25,19 @@ class Place(NamedTuple):
     stop: int
 
 
+class Block(NamedTuple):
+    """Bytes of a file that are read at once. Both numbers are multiples of `ALIGNED`."""
+
+    offset: int
+    size: int
+
+    @classmethod
+    def around(cls, start: int, stop: int) -> Self:
+        """The block to read for the bytes [start, stop), which begin and end anywhere."""
+        first = start // ALIGNED * ALIGNED
+        return cls(first, -(-stop // ALIGNED) * ALIGNED - first)
+
+
 class Extent(NamedTuple):
     """Bytes [start, stop) of a file that are read together; both are multiples of `ALIGNED`. So `stop` may lie behind
     the file's end."""
@@ -37,6 +50,10 @@ class Extent(NamedTuple):
     def size(self) -> int:
         """In bytes."""
         return self.stop - self.start
+
+    def blocks(self, size: int) -> Iterator[Block]:
+        """The extent, in blocks of at most `size` bytes."""
+        return (Block(at, min(size, self.stop - at)) for at in range(self.start, self.stop, size))
 
 
 def places(paths: Sequence[Path]) -> dict[str, Place]:

@@ -33,25 +33,27 @@ BLOCK = 4 << 20  # bytes of one read
 Reply = SimpleQueue[BaseException | None]
 
 
-@dataclass(eq=False)
-class _Visit:
-    """One reading of a unit into the buffer. left: how many reads are not done yet. holders: the threads that use it
-    now. replies: to those that wait for it. given_up: nobody will use it; reads that have not begun are left out."""
-
-    unit: int
-    left: int = 0
-    error: BaseException | None = None
-    holders: list[int] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
-    given_up: bool = False
-
-
 class _Hold(NamedTuple):
     """A message: a thread wants to hold a unit."""
 
     unit: int
     thread: int
     reply: Reply
+
+
+@dataclass(eq=False)
+class _Visit:
+    """One reading of a unit into the buffer. asked: somebody waited for it when it began. left: how many reads are not
+    done yet. holders: the threads that use it now. waiting: those of them that wait for it. given_up: nobody will use
+    it; reads that have not begun are left out."""
+
+    unit: int
+    asked: bool
+    left: int = 0
+    error: BaseException | None = None
+    holders: list[int] = field(default_factory=list)
+    waiting: list[_Hold] = field(default_factory=list)
+    given_up: bool = False
 
 
 class _LetGo(NamedTuple):
@@ -123,9 +125,8 @@ class _Clerk:
                 self._take(message)
                 self._advance()
             except BaseException as error:  # a fault of this program: nobody should wait for ever
-                waiting = [hold.reply for hold in self._waiting]
-                for reply in [*waiting, *(reply for visit in self._visits for reply in visit.replies)]:
-                    reply.put(error)
+                for hold in [*self._waiting, *(hold for visit in self._visits for hold in visit.waiting)]:
+                    hold.reply.put(error)
                 self._waiting.clear()
 
     def _take(self, message: _Message) -> None:
@@ -137,6 +138,7 @@ class _Clerk:
         self._waiting = [hold for hold in self._waiting if hold.thread != message.thread]
         for visit in [visit for visit in self._visits if message.thread in visit.holders]:
             visit.holders.remove(message.thread)
+            visit.waiting = [hold for hold in visit.waiting if hold.thread != message.thread]
             if not visit.holders:
                 self._forget(visit)
         if isinstance(message, _Hold):
@@ -145,6 +147,7 @@ class _Clerk:
     def _advance(self) -> None:
         """Do all that can be done now."""
         self._given_up = [visit for visit in self._given_up if visit.left]
+        self._answer()
         if self._waiting and self._coming(self._waiting[0].unit) is None:
             for visit in [visit for visit in self._visits if not visit.holders]:  # a pass that begins elsewhere
                 self._forget(visit)
@@ -154,21 +157,29 @@ class _Clerk:
             if (wanted := self._coming(hold.unit)) is not None:
                 self._waiting.remove(hold)
                 wanted.holders.append(hold.thread)
-                wanted.replies.append(hold.reply)
+                wanted.waiting.append(hold)
                 for skipped in self._visits[: self._visits.index(wanted)]:
                     if not skipped.holders:
                         self._forget(skipped)
-        for visit in [visit for visit in self._visits if visit.replies and not visit.left]:
-            for reply in visit.replies:
-                reply.put(visit.error)
-            visit.replies.clear()
+        self._answer()
+        self._read_ahead()
+
+    def _answer(self) -> None:
+        """Tell those who wait for units that have been read. What has failed and was begun before anybody asked for it
+        is read again: the fault may be over."""
+        for visit in [visit for visit in self._visits if visit.waiting and not visit.left]:
+            if visit.error is None or visit.asked:
+                for hold in visit.waiting:
+                    hold.reply.put(visit.error)
+            else:
+                self._waiting[:0] = visit.waiting
+            visit.waiting = []
             if visit.error is not None:  # the next who asks for it tries again
                 visit.holders.clear()
                 self._forget(visit)
-        self._read_ahead()
 
     def _coming(self, unit: int) -> _Visit | None:
-        return next((visit for visit in self._visits if visit.unit == unit), None)
+        return next((v for v in self._visits if v.unit == unit and (v.error is None or v.left or v.waiting)), None)
 
     def _forget(self, visit: _Visit) -> None:
         visit.given_up = True
@@ -188,13 +199,12 @@ class _Clerk:
         taken = (self.ranges[visit.unit] for visit in (*self._visits, *self._given_up))
         if any(overlap((start, stop), place) for place in taken):
             return False
-        visit, at = _Visit(self._next), start
+        visit, at = _Visit(self._next, any(hold.unit == self._next for hold in self._waiting)), start
         self._visits.append(visit)
-        for file, first, behind in self.units[visit.unit]:
-            for offset in range(first, behind, BLOCK):
-                size = min(BLOCK, behind - offset)
+        for extent in self.units[visit.unit]:
+            for offset, size in extent.blocks(BLOCK):
                 visit.left += 1
-                self.reads.put(_Read(visit, self.files[file], self.view[at : at + size], offset))
+                self.reads.put(_Read(visit, self.files[extent.file], self.view[at : at + size], offset))
                 at += size
         self.traffic.bytes += stop - start
         self._next = (self._next + 1) % len(self.units)
@@ -275,16 +285,16 @@ class Stream:
         try:
             self._clerk.inbox.put(_Hold(unit, me, reply))
             error = reply.get()
+            self.traffic.waited += perf_counter() - began
+            if isinstance(error, ForetokenError):
+                raise type(error)(str(error))  # one of its own for each who waits
+            if error is not None:
+                raise error
         except BaseException:
             self._clerk.inbox.put(_LetGo(me))
             raise
         finally:
             self._since = None
-        self.traffic.waited += perf_counter() - began
-        if isinstance(error, ForetokenError):
-            raise type(error)(str(error))  # one of its own for each who waits
-        if error is not None:
-            raise error
 
     def release(self, unit: int) -> None:
         """A unit's place may be used for others."""

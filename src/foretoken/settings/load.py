@@ -65,6 +65,10 @@ class LoadSettings(Settings):
     # Reads from the disk no faster than this, such as `1.4GB/s`, to see what a slower disk would mean. With None, as
     # fast as the disk can.
     disk_bandwidth: str | int | None = None
+    # Whether all weights that come from the disk are checked. Each file is hashed when it is loaded, and the hash is
+    # compared with the one that the hub gave, if there is one. Layers that are read in each pass are compared, each
+    # time, with what they were then. The output is the same; without it, nothing is computed.
+    verify_weights: bool = False
     # The branch, tag or commit of a model from the hub. With None, the hub's main branch.
     revision: str | None = None
     # Whether keys and values are kept between passes. With False, each pass reads the whole text again; under the
@@ -112,8 +116,9 @@ class LoadSettings(Settings):
             raise SettingError(f"draft is {quoted(self.draft)}, expected text, such as 'lookup' or 'none'")
         if self.revision is not None and not (is_text(self.revision) and self.revision):
             raise SettingError(f"revision is {quoted(self.revision)}, expected text: a branch, tag or commit")
-        if not isinstance(self.cache, bool):
-            raise SettingError(f"cache is {quoted(self.cache)}, expected True or False")
+        for name in ("cache", "verify_weights"):
+            if not isinstance(getattr(self, name), bool):
+                raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected True or False")
         count("prefill_chunk", self.prefill_chunk, 65_536)
         count("rows_per_pass", self.rows_per_pass, 65_536)
         count("shared_rows", self.shared_rows, 65_536)

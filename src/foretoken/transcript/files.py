@@ -1,28 +1,12 @@
-"""Hashes the files that decide a checkpoint's output, and compares them with a record."""
+"""Compares the files that decide a checkpoint's output with a record."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from foretoken.common.progress import progress
-from foretoken.errors import CheckpointError, TranscriptError, quoted
-
-_BLOCK = 1 << 24  # bytes read at once
-
-
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits. Raises CheckpointError if it cannot be read."""
-    digest = hashlib.sha256()
-    try:
-        with open(file, "rb", buffering=0) as data, progress(f"hashing {file.name}", file.stat().st_size) as done:
-            while block := data.read(_BLOCK):
-                digest.update(block)
-                done(len(block))
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read ({error.strerror}); fetch the file again") from None
-    return digest.hexdigest()
+from foretoken.common.hashes import sha256
+from foretoken.errors import TranscriptError, quoted
 
 
 def expect_same(record: str, expected: Mapping[str, str], files: Mapping[str, Path]) -> None:

@@ -35,7 +35,7 @@ GENERATE_SETTINGS = (
 
 
 # what records of before it came do not tell, with what it was then
-LATER_LOAD_SETTINGS: dict[str, Any] = {"cache": True}
+LATER_LOAD_SETTINGS: dict[str, Any] = {"cache": True, "context": None}
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 
 from foretoken.api.model import Model
 from foretoken.common import files
+from foretoken.common.hashes import sha256
 from foretoken.common.provenance import processor, provenance
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.shards import deciding_files
@@ -20,7 +21,6 @@ from foretoken.pace.replay import FIELD, choices_to_json
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.text.messages import Prompt
-from foretoken.transcript.files import sha256
 from foretoken.transcript.layout import FORMAT, LATER_LOAD_SETTINGS, LOAD_SETTINGS, VERSION, settings_to_json
 
 
@@ -94,6 +94,7 @@ def write(
         "settings": {
             **{name: getattr(model.settings, name) for name in (*LOAD_SETTINGS, *LATER_LOAD_SETTINGS)},
             "num_speculative_tokens": model.num_speculative_tokens,
+            "context": model.context_length,  # a text may end where it is full; a bound of memory makes it shorter
             "dtype": str(model.target.weights.embedding.dtype).removeprefix("torch."),
             "draft": _draft(model.draft),
             **settings_to_json(settings, completion.seed),

@@ -39,12 +39,18 @@ class Verification:
 
 
 def verify(
-    path: str | Path, model: str | Path | None = None, *, draft: str | None = None, threads: int | None = None
+    path: str | Path,
+    model: str | Path | None = None,
+    *,
+    draft: str | None = None,
+    threads: int | None = None,
+    memory: str | int | None = None,
 ) -> Verification:
     """Generate again what a record says, and compare tokens, text and logits, bit for bit.
 
     model: where the checkpoint is, if not where the record says. draft: what drafts, if not what drafted then; it must
-    prove the same. Raises TranscriptError for a record that cannot be read, is of other files, or of another engine.
+    prove the same. memory: as in `LoadSettings`, whatever it was then. Raises TranscriptError for a record that cannot
+    be read, is of other files, or of another engine.
     """
     content = read(Path(path))
     chosen = _load_settings(path, content, threads)
@@ -58,6 +64,8 @@ def verify(
     with _blaming_the_draft(path, recorded=draft is None):
         expect_known(chosen)  # a wrong name should not cost the reading of all files
     generate = _blaming(path, lambda: settings_from_json(content["settings"]))
+    if memory is not None:
+        chosen = _bounded(chosen, memory, len(content["prompt"]["tokens"]) + generate.max_new_tokens)
     if native.module() is None:
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
     folder = _find(path, content, model)
@@ -67,6 +75,12 @@ def verify(
     with _blaming_the_draft(path, recorded=draft is None):  # the target's files are there
         here = load(folder, **asdict(replace(chosen, revision=None)))
     noted.expect_unchanged("was changed while the record was verified; verify it again", TranscriptError)
+    dtype = str(here.target.weights.embedding.dtype).removeprefix("torch.")
+    if memory is not None and dtype != content["settings"]["dtype"]:
+        raise TranscriptError(
+            f"{path} is of weights as {cut(str(content['settings']['dtype']), 30)}, and under a bound of memory they "
+            f"are {dtype}, as in their files; verify it without the bound"
+        )
     now = arithmetic(here)
     _expect_engine(path, content, now["engine"], here.target.because)
     was = content["arithmetic"].get("architecture")
@@ -175,6 +189,13 @@ def _load_settings(path: str | Path, content: dict[str, Any], threads: int | Non
         wanted["threads"] = content["arithmetic"].get("threads")
     chosen = _blaming(path, lambda: LoadSettings(**wanted))
     return chosen if threads is None else replace(chosen, threads=threads)
+
+
+def _bounded(settings: LoadSettings, memory: str | int, length: int) -> LoadSettings:
+    """How a model is loaded to prove a text of at most some length under a bound of memory. The weights have the type
+    and the place that they have in their files."""
+    context = length if settings.context is None else min(settings.context, length)
+    return replace(settings, memory=memory, context=context, dtype="auto", weights="auto", cache=True)
 
 
 def _blaming(path: str | Path, make: Callable[[], T]) -> T:

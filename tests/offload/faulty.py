@@ -1,0 +1,151 @@
+"""A disk with faults, under a model whose layers are read from it in each pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+
+import pytest
+
+import foretoken
+from foretoken.common.source import EMBEDDED
+from foretoken.errors import ForetokenError
+from foretoken.offload import direct
+from foretoken.rehearsal import write
+from foretoken.rehearsal.shapes import shape_of
+
+PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
+COUNT = 120  # tokens
+PATIENCE = 60  # seconds that a generation may take, which needs a fraction of one
+
+T = TypeVar("T")
+Read = Callable[[int, Any, int], int]
+Fault = Callable[[Read, int, Any, int], int]
+
+
+class Disk:
+    """What `os.preadv` does while a fault is set: every read of a stream is one. `hits` counts what the fault did."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fault: Fault | None = None
+        self.hits = 0
+        real = os.preadv
+
+        def preadv(descriptor: int, into: Any, offset: int) -> int:
+            fault = self.fault
+            return real(descriptor, into, offset) if fault is None else fault(real, descriptor, into, offset)
+
+        monkeypatch.setattr(direct.os, "preadv", preadv)
+
+    def fail(self, share: float, seed: int, *, twice: bool) -> None:
+        """A share of the reads fail. twice: and so do those that repeat them."""
+        chance, own = Random(seed), threading.local()
+
+        def fault(real: Read, descriptor: int, into: Any, offset: int) -> int:
+            if chance.random() < share and (twice or not getattr(own, "failed", False)):
+                own.failed = True
+                self.hits += 1
+                raise OSError(5, "Input/output error")
+            own.failed = False
+            return real(descriptor, into, offset)
+
+        self.fault = fault
+
+    def delay(self, share: float, seconds: float, seed: int) -> None:
+        """A share of the reads take some seconds more."""
+        chance = Random(seed)
+
+        def fault(real: Read, descriptor: int, into: Any, offset: int) -> int:
+            if chance.random() < share:
+                self.hits += 1
+                time.sleep(seconds)
+            return real(descriptor, into, offset)
+
+        self.fault = fault
+
+    def shorten(self, share: float, seed: int) -> None:
+        """A share of the reads give less than was asked for, and leave nonsense behind it."""
+        chance = Random(seed)
+
+        def fault(real: Read, descriptor: int, into: Any, offset: int) -> int:
+            count = real(descriptor, into, offset)
+            if count > 1 and chance.random() < share:
+                self.hits += 1
+                count = chance.randrange(1, count)
+                rest = memoryview(into[0])[count:]
+                rest[:] = bytes(len(rest))
+            return count
+
+        self.fault = fault
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model whose files a test may damage."""
+    return shutil.copytree(EMBEDDED["stdlib-7m"], tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def expected() -> tuple[int, ...]:
+    """What the model in memory says."""
+    model = foretoken.load("stdlib-7m", draft="none", weights="copied")
+    return model.generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True).tokens
+
+
+@pytest.fixture(scope="session")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 115 MB, with the text of a small one."""
+    place = tmp_path_factory.mktemp("rehearsal") / "large"
+    shape = shape_of("hidden=768,layers=8,heads=12,kv-heads=6,intermediate=2048,vocab=4096")
+    write.write(write.plan(EMBEDDED["stdlib-7m"], place, write.Asked(shape)))
+    return place
+
+
+def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:
+    """What a call gives or raises, in a thread of its own; an AssertionError if it hangs."""
+    came: list[T] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            came.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert not thread.is_alive(), f"it hangs: nothing came in {seconds} s"
+    if failed:
+        raise failed[0]
+    return came[0]
+
+
+def generated(model: foretoken.Model) -> tuple[int, ...]:
+    return within(lambda: model.generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True).tokens)
+
+
+def until_it_fails(model: foretoken.Model, after: int, then: Callable[[], object]) -> tuple[tuple[int, ...], str]:
+    """Tokens of a stream in which something happens after some tokens, and the error that ends it."""
+    came: list[int] = []
+
+    def run() -> None:
+        stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+        came.extend(next(stream).token for _ in range(after))
+        then()
+        came.extend(piece.token for piece in stream)
+
+    with pytest.raises(ForetokenError) as error:
+        within(run)
+    return tuple(came), str(error.value)
