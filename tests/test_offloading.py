@@ -214,8 +214,8 @@ def test_substitutes_draft_the_paper_s_tree_and_with_lookup_one_that_goes_as_dee
     beam = {"shape": "beam", "sharpness": 0.2, "sampled": 0.5}
     assert level("subspec") == (Budget(288, 48, 6), beam)
     assert level("subspec:k=2:depth=10") == (Budget(20, 10, 2), beam)
-    best = {**beam, "shape": "best-first"}
-    assert level("subspec,lookup") == (Budget(256, 160, 4, 0.3), best)
-    assert level("subspec:nodes=64:least=0.1,lookup") == (Budget(64, 160, 4, 0.1), best)
+    best = {**beam, "shape": "best-first", "sampled": 0.35}
+    assert level("subspec,lookup") == (Budget(288, 160, 6, 0.2), best)
+    assert level("subspec:nodes=64:least=0.1,lookup") == (Budget(64, 160, 6, 0.1), best)
     assert level("subspec:sharpness=0.3,lookup")[1] == {**best, "sharpness": 0.3, "sampled": None}
     assert not name_levels(LoadSettings(draft="subspec,lookup"))[0].recipe.paced

@@ -28,12 +28,13 @@ class Usual:
     def of(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Shape, k, depth, nodes, least and sharpness of a tree with these options; `sampled` is the sharpness for
         sampled texts. A sharpness that is given holds for all texts."""
-        usual = {"sharpness": self.sharpness, "sampled": None if "sharpness" in options else self.sampled}
-        given = {"shape": "beam", **usual, **options}
-        if given["shape"] == "best-first":
-            return {**self.best_first, **given}
+        usual = {"shape": "beam", "sharpness": self.sharpness, "sampled": self.sampled}
+        one_sharpness = {"sampled": None} if "sharpness" in options else {}
+        if options.get("shape") == "best-first":
+            return {**usual, **self.best_first, **options, **one_sharpness}
         width, depth = options.get("k", self.width), options.get("depth", self.depth)
-        return {"nodes": width * depth, **given, "k": width, "depth": depth, "least": 0.0}
+        size = {"nodes": width * depth, "k": width, "depth": depth}
+        return {**usual, **size, **options, **one_sharpness, "least": 0.0}
 
 
 class TreeRecipe(DecoderRecipe):
