@@ -18,6 +18,7 @@ import pytest
 import foretoken
 from tests.interrupts import Interrupts
 from tests.offload.faulty import COUNT, PROMPT, Disk, disk, expected, folder, generated, large, until_it_fails, within
+from tests.tiny import needs_native
 
 __all__ = ["disk", "expected", "folder", "large"]
 
@@ -190,6 +191,7 @@ def test_ctrl_c_at_any_line_leaves_nothing_that_another_thread_waits_for(draft: 
     assert len(kept) == len(range(0, lines // 2, step))
 
 
+@needs_native  # PyTorch refuses to run in such a child
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @DRAFTS
@@ -230,6 +232,7 @@ print(json.dumps([bound, peak(), model.target.home, tokens]))
 """
 
 
+@needs_native  # PyTorch makes bf16 of low-bit substitutes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak of memory")
 @pytest.mark.parametrize(
     ("draft", "verify"),
