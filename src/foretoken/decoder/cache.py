@@ -246,7 +246,8 @@ class Cache:
     def _like(self, layers: range, parent: Cache | None = None, base: int = 0) -> Cache:
         _, _, kv_heads, head_dim = self._memory.keys.shape
         memory = Memory.empty(len(layers), kv_heads, head_dim, self._memory.keys.dtype, self.device)
-        return Cache(layers, memory, parent, base)
+        # with room for as much as this one: where memory is bounded, nothing is copied into twice as much to grow
+        return Cache(layers, memory._replace(least=self._memory.least), parent, base)
 
     def _expect_root(self, what: str, length: int) -> None:
         if self.parent is not None or not 0 <= length <= self.length:
