@@ -292,3 +292,16 @@ def test_logits_of_many_rows_are_those_of_few(arithmetic: str, kind: str) -> Non
                 assert others.choice(start + row) == outputs.choice(row) is not None
         start += size
     assert start >= MANY
+
+
+@pytest.mark.parametrize("taps", [(), (0, 2)])
+def test_a_pass_that_lets_others_in_between_has_the_same_bits(taps: tuple[int, ...]) -> None:
+    decoder = tiny_decoder(num_hidden_layers=6)
+    rows = [chain(decoder.new_cache(), random_tokens(9, 1, decoder.config.vocab_size)) for _ in range(2)]
+    came: list[int] = []
+    plain = decoder.check(rows[0], [range(9)], taps)
+    paused = decoder.check(rows[1], [range(9)], taps, between=lambda: came.append(1))
+    assert len(came) >= 2
+    assert all(torch.equal(plain.logits(row), paused.logits(row)) for row in range(9))
+    assert rows[0].cost == rows[1].cost
+    assert all(torch.equal(plain.taps[layer], paused.taps[layer]) for layer in taps)

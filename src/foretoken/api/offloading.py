@@ -38,7 +38,7 @@ SUBSPEC = "subspec,lookup"  # the draft for layers that are read in each pass
 _CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else was asked for
 _GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
 _LOGITS = 64  # rows of logits that are computed at once
-_SHARE = 20  # a pass over a prompt takes at most this part of the bound
+_SHARE = 32  # a pass over a prompt takes at most this part of the bound
 _LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
 
 

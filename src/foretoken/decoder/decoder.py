@@ -29,6 +29,7 @@ from foretoken.protocol.telemetry import Cost
 T = TypeVar("T")
 
 _AT_ONCE = 64  # rows of logits that are computed before they are asked for: 33 MB with a vocabulary of 128,256
+_STRETCH = 4  # layers of a pass that lets others in between: each call costs some time of its own
 _TOGETHER = 16  # rows that are computed when one of them is asked for; they cost hardly more than one
 
 
@@ -159,21 +160,32 @@ class Decoder:
         return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
 
     @torch.no_grad()
-    def check(self, rows: Rows, wanted: Sequence[range], taps: Sequence[int] = ()) -> Outputs:
+    def check(
+        self,
+        rows: Rows,
+        wanted: Sequence[range],
+        taps: Sequence[int] = (),
+        between: Callable[[], object] | None = None,
+    ) -> Outputs:
         """A whole pass, whose logits may be asked for at the rows `wanted`: a range for each walk, its root first.
 
         The logits of a few rows are computed at once. Of many rows, those of the roots and of the rows after them are
-        computed first, and others when they are asked for. taps: layers whose input is kept.
+        computed first, and others when they are asked for. taps: layers whose input is kept. between: called before
+        every fourth layer; the pass holds no threads meanwhile, so another pass can have them.
         """
         first = self._first(rows, wanted)
-        if len(first) == len(rows) and not taps:
+        if len(first) == len(rows) and not taps and between is None:
             return self.run(rows)
         kept: dict[int, torch.Tensor] = {}
-        if taps:
+        if taps or between is not None:
             hidden, lo = self.embed(rows), 0
-            for layer in sorted(set(taps)):
+            pauses = () if between is None else range(0, self.config.num_layers, _STRETCH)
+            for layer in sorted({*taps, *pauses}):
                 hidden, lo = self.layers(hidden, rows, lo, layer), layer
-                kept[layer] = hidden
+                if layer in taps:
+                    kept[layer] = hidden
+                if between is not None:
+                    between()
             hidden = self.layers(hidden, rows, lo)
         else:
             hidden = self.forward(rows)

@@ -22,7 +22,7 @@ class SubspecRecipe(TreeRecipe):
     """A tree of a copy, which is made of the layers that are read from the disk."""
 
     substitutes = True
-    sizes = Usual(6, 48, 0.2, 0.5, {"k": 6, "depth": 160, "nodes": 288, "least": 0.2, "sampled": 0.35})
+    sizes = Usual(6, 48, 0.2, 0.5, {"k": 4, "depth": 160, "nodes": 288, "least": 0.3, "sampled": 0.35})
 
     def level(self, name: str, entry: DrafterEntry, options: dict[str, Any]) -> Level:
         """The level for these options."""

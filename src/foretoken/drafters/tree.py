@@ -110,8 +110,8 @@ class TreeDrafter(DecoderDrafter):
 
     def go_on(self, may: Callable[[], bool]) -> None:
         """Grow the trees that were sent further, while they are checked. To be called after `propose` and before
-        `observe`, in a thread of its own perhaps. may: whether there is time for another pass; waits until it is clear,
-        and is False once the check has ended.
+        `observe`, in a thread of its own perhaps. may: whether there is time now, for some layers of a pass; waits
+        until there is, and is False once the check has ended. A pass that has begun is finished then.
 
         The likeliest nodes are expanded, sent or not: so the drafts behind the likeliest verdicts grow most. The rows
         lie in the trees' own views. Nothing of the target's is written, and what is under check is read no more.
@@ -125,7 +125,7 @@ class TreeDrafter(DecoderDrafter):
             growing = [(tree, nodes) for tree in trees if (nodes := tree.beyond())]
             if not growing:
                 return
-            self._grow(growing)
+            self._grow(growing, may)
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the keys and values of the branch that was accepted."""
@@ -185,8 +185,11 @@ class TreeDrafter(DecoderDrafter):
         for trees in (self._grown, self._sent_trees, self._reached):
             trees.pop(sequence, None)
 
-    def _grow(self, growing: Sequence[tuple[GrowingTree, list[int]]]) -> None:
-        """One step of some trees, in one pass: each with the nodes to expand, and with a guess behind the first."""
+    def _grow(
+        self, growing: Sequence[tuple[GrowingTree, list[int]]], between: Callable[[], object] | None = None
+    ) -> None:
+        """One step of some trees, in one pass: each with the nodes to expand, and with a guess behind the first.
+        between: as `Decoder.check` has it."""
         guesses = [self._guess(tree, nodes[0]) for tree, nodes in growing]
         began = time.perf_counter()
         parts = [tree.part(nodes, guess.tokens) for (tree, nodes), guess in zip(growing, guesses, strict=True)]
@@ -196,7 +199,7 @@ class TreeDrafter(DecoderDrafter):
             for (_, nodes), guess, segment in zip(growing, guesses, rows.segments, strict=True)
         ]
         wanted = [range(start, segment.span.stop) for start, segment in zip(starts, rows.segments, strict=True)]
-        outputs = self.model.check(rows, wanted)
+        outputs = self.model.check(rows, wanted, between=between)
         followed = []
         for (tree, nodes), guess, segment, start in zip(growing, guesses, rows.segments, starts, strict=True):
             slots = segment.slots[start - segment.span.start :]

@@ -12,17 +12,17 @@ from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
 
 _FIRST, _LEAST = 160, 48  # nodes of all trees of a round: before anything is known, and at any time
-_BUSY = 0.85  # the share of a check that may be arithmetic: more would make the disk wait
-_FEW = 24  # rows of a check that tell little about what a row costs
-_LAST = 3  # checks that are remembered
+_BUSY = 0.6  # the share of the reading that may be arithmetic: with more, one begins to wait for the other
+_FEW = 24  # rows of a pass that tell little about what a row costs
+_LAST, _MEMORY = 3, 64  # passes of which the number of rows is remembered, and the time
 
 
 class WaitingPace:
     """Another pace, but for the nodes of the first level's trees.
 
     near: the other one. waited: for how many seconds passes of the target have waited for its weights so far. A check
-    takes as long as the reading of the weights, and computes meanwhile. So more rows cost nothing until the arithmetic
-    takes as long as the reading.
+    takes as long as the reading of the weights, and computes meanwhile. So more rows cost little until the arithmetic
+    takes most of that time. The shortest pass says how long the reading takes.
     """
 
     def __init__(self, near: Pace, waited: Callable[[], float]) -> None:
@@ -30,6 +30,7 @@ class WaitingPace:
         self._waited = waited
         self._before = waited()
         self._possible: deque[float] = deque(maxlen=_LAST)
+        self._shortest: deque[float] = deque(maxlen=_MEMORY)
 
     @property
     def nodes(self) -> int:
@@ -45,11 +46,11 @@ class WaitingPace:
         }
 
     def heard(self, record: RoundRecord) -> None:
-        """Learn how many rows a check had time for."""
+        """Learn how many rows a check has time for: from passes over prompts, beside which nothing is drafted."""
         self._near.heard(record)
         before, self._before = self._before, self._waited()
-        rows = sum(1 + count for count in record.drafted.values())
-        if record.read or rows < _FEW:
-            return
-        computed = max(record.check_seconds - (self._before - before), 1e-9)
-        self._possible.append(rows * _BUSY * record.check_seconds / computed)
+        self._shortest.append(record.check_seconds)
+        rows = sum(record.read.values())
+        if rows >= _FEW:
+            computed = max(record.check_seconds - (self._before - before), 1e-9)
+            self._possible.append(rows * _BUSY * min(self._shortest) / computed)

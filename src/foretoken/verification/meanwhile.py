@@ -10,15 +10,15 @@ from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 
 GoOn = Callable[[Callable[[], bool]], None]
-_SURELY = 3e-4  # seconds: a pass that waits as long waits for the disk, and not for a thread that has what it wants
-_AGAIN = 5e-4  # seconds between two looks
+_SURELY = 2e-4  # seconds: a pass that waits as long waits for the disk, and not for a thread that has what it wants
+_AGAIN = 2e-4  # seconds between two looks
 
 
 class MeanwhileVerifier:
     """Another verifier, with drafting in a second thread while it makes a pass over drafts.
 
     waiting: for how many seconds its pass has been waiting for weights to come in; 0 if it is not. go_on: drafts on
-    (`foretoken.drafters.tree.TreeDrafter.go_on`). It begins no step but while the pass waits, so that the pass finds
+    (`foretoken.drafters.tree.TreeDrafter.go_on`). It runs no layers but while the pass waits, so that the pass finds
     the cores free for nearly all of its arithmetic. The pass stays in the caller's thread, where Ctrl-C ends it.
     """
 
