@@ -62,6 +62,7 @@ def test_a_record_tells_where_it_comes_from_and_no_path(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["python", "--disk-bandwidth", "1.4GB/s"], "python --disk-bandwidth 1.4GB/s"),
         (["-m", "x", "def add(", "--record", "a/b.json"], "-m x 'def add(' --record b.json"),
         (["x", "--out=/some/where/b.json", "--n=3"], "x --out=b.json --n=3"),
         (["x", "it's a\nb / c"], "x 'it'\"'\"'s a\nb / c'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def _command() -> str:
 def _without_folders(word: str) -> str:
     option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     is_text = any(character.isspace() for character in value) and not value.startswith(("/", ".", "~"))  # a prompt
-    if "/" not in value or is_text:
+    if "/" not in value or is_text or re.fullmatch(r"[0-9.]+ ?[A-Za-z]+/s", value):  # a speed, such as 1.4GB/s
         return word
     return option + equals + Path(value).name
 

@@ -13,7 +13,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -211,17 +211,14 @@ class NativePass:
             of = [0, 0] if scores is None else [tensor[start:stop].data_ptr() for tensor in scores]
             yield _Piece(start, (*its, rows.paths[start:stop]), hidden[start:stop].data_ptr(), (of[0], of[1]))
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[object]:
         """If a pass is made of several calls, no other thread's pass comes between them: the plan keeps what one part
         of a layer gives to the next, and two passes would take each other's layers from the buffer."""
         if not any(self._weights.homes):
-            yield
-            return
+            return nullcontext()
         if self._process != os.getpid():  # another thread may have held the lock when this process was forked
             self._process, self._one_pass = os.getpid(), threading.Lock()
-        with self._one_pass:
-            yield
+        return self._one_pass
 
     def _expect_fit(self, rows: Rows, layers: range) -> None:
         """Raise ContractError for memory whose layout native code does not expect: it writes by address."""
