@@ -174,7 +174,8 @@ class TreeDrafter(DecoderDrafter):
         tree = self._sent_trees.pop(verdict.sequence, None)
         if tree is None:
             return ()
-        node = tree.behind(verdict.tokens) if self.can_go_on else None
+        follows = self.can_go_on and verdict.tokens and verdict.position == tree.turn.position
+        node = tree.behind(verdict.tokens) if follows else None
         if node is None:
             return tree.work
         self._reached[verdict.sequence] = tree, node
