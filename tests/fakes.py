@@ -269,7 +269,7 @@ class GoesOn:
 
     def observe(self, verdicts: Sequence[Verdict]) -> Sequence[Work]:
         left = iter(range(self.steps))
-        self.inner.go_on(lambda: next(left, None) is not None)
+        self.inner.go_on([verdict.sequence for verdict in verdicts], lambda: next(left, None) is not None)
         found = self.inner.observe(verdicts)
         self.went_on += len(self.inner._reached)
         return found

@@ -124,7 +124,8 @@ def test_what_fails_while_it_comes_in_is_raised_and_the_next_pass_is_whole(way: 
     cache = decoder.new_cache()
     with pytest.raises(ModelError, match="the disk is gone"):
         decoder.forward(Rows([(cache, [1, 2], [-1, 0])]))
-    assert log == ["+0", "-0"], "who has been asked is told"
+    assert log[:2] == ["+0", "-0"], "who has been asked is told"
+    assert set(log[2:]) <= {"-0", "-11"}, "and nothing is held behind a pass that was broken off"
     cache.discard()
     last.fails = False
     plain = Decoder(config, weights, threads=1, arithmetic=way)

@@ -67,10 +67,10 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     check, target = Decoder.check, make_world().target
 
-    def counted(self: Decoder, rows: Rows, *more: Any) -> Outputs:
+    def counted(self: Decoder, rows: Rows, *more: Any, **named: Any) -> Outputs:
         if self is target:
             counts.append(len(rows))
-        return check(self, rows, *more)
+        return check(self, rows, *more, **named)
 
     monkeypatch.setattr(Decoder, "check", counted)
     return counts

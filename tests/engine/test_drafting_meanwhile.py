@@ -103,8 +103,9 @@ def test_steps_are_made_only_while_a_pass_waits_and_end_with_it() -> None:
     made, three = count(1), threading.Event()
     steps = 0
 
-    def go_on(may: Callable[[], bool]) -> None:
+    def go_on(sequences: Sequence[int], may: Callable[[], bool]) -> None:
         nonlocal steps
+        assert sequences == [DRAFT.sequence]
         while may():
             steps = next(made)
             if steps == 3:
@@ -121,7 +122,7 @@ def test_steps_are_made_only_while_a_pass_waits_and_end_with_it() -> None:
 def test_without_a_draft_nothing_goes_on() -> None:
     near = Near()
 
-    def go_on(may: Callable[[], bool]) -> None:
+    def go_on(sequences: Sequence[int], may: Callable[[], bool]) -> None:
         raise AssertionError("there is no tree")
 
     assert waits(near, go_on).submit([], [PromptChunk(0, 3)]) == 7
@@ -129,13 +130,13 @@ def test_without_a_draft_nothing_goes_on() -> None:
 
 
 def test_an_error_of_either_is_raised_and_no_thread_is_left() -> None:
-    def fails(may: Callable[[], bool]) -> None:
+    def fails(sequences: Sequence[int], may: Callable[[], bool]) -> None:
         raise NumericsError("of the draft")
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    def goes_on(may: Callable[[], bool]) -> None:
+    def goes_on(sequences: Sequence[int], may: Callable[[], bool]) -> None:
         while may():
             pass
 

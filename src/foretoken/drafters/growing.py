@@ -18,10 +18,12 @@ _MOST_ROWS = 420  # rows of a tree from which on it grows no further while it is
 
 @dataclass
 class GrowingTree(Open):
-    """A sequence whose tree is growing. slots: of each node that the model has run, the slot of its row; the root's is
-    that of the end of the text. origins: of the nodes that the level below has guessed."""
+    """A sequence whose tree is growing. writer: the tag of its rows. slots: of each node that the model has run, the
+    slot of its row; the root's is that of the end of the text. origins: of the nodes that the level below has guessed.
+    """
 
     growth: Growth = field(kw_only=True)
+    writer: int = field(kw_only=True)
     slots: dict[int, int] = field(default_factory=dict)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     origins: dict[int, str] = field(default_factory=dict)

@@ -69,7 +69,6 @@ class TreeDrafter(DecoderDrafter):
     _grown: dict[int, _Grown] = field(init=False, default_factory=dict)  # by sequence
     _sent_trees: dict[int, GrowingTree] = field(init=False, default_factory=dict)  # by sequence: those under check
     _reached: dict[int, tuple[GrowingTree, int]] = field(init=False, default_factory=dict)  # and the text's node in it
-    _writer: int = field(init=False, default=0)  # of the trees under check
     _told: dict[int, Sequence[int]] = field(init=False, default_factory=dict)  # by sequence: what `inner` was told
     _checks: int = field(init=False, default=0)  # rounds between this level and the one below it
 
@@ -87,9 +86,9 @@ class TreeDrafter(DecoderDrafter):
         """A tree for each turn. All trees grow together: one step of all is one pass."""
         own = [turn for turn in turns if turn.rows]
         found = [self.opened(turn, turn.depth) for turn in own]
-        trees = [self._planted(opened) for opened in found if opened is not None]
+        writer = new_writer()
+        trees = [self._planted(opened, writer) for opened in found if opened is not None]
         steps = [(tree, tree.reading.sampler.step) for tree in trees]
-        self._writer = new_writer()
         try:
             growing = [(tree, nodes) for tree in trees if (nodes := tree.first())]
             while growing:
@@ -108,17 +107,20 @@ class TreeDrafter(DecoderDrafter):
         possible = self.shape == "best-first" and self.views is not None and not self.independent
         return possible and not self.pauses
 
-    def go_on(self, may: Callable[[], bool]) -> None:
-        """Grow the trees that were sent further, while they are checked. To be called after `propose` and before
-        `observe`, in a thread of its own perhaps. may: whether there is time now, for some layers of a pass; waits
-        until there is, and is False once the check has ended. A pass that has begun is finished then.
+    def go_on(self, sequences: Sequence[int], may: Callable[[], bool]) -> None:
+        """Grow the trees that were sent for some sequences further, while they are checked.
+
+        To be called after `propose` and before `observe`, in a thread of its own perhaps. may: whether there is time
+        now, for some layers of a pass; waits until there is, and is False once the check has ended. A pass that has
+        begun is finished then.
 
         The likeliest nodes are expanded, sent or not: so the drafts behind the likeliest verdicts grow most. The rows
         lie in the trees' own views. Nothing of the target's is written, and what is under check is read no more.
 
         Source: drafting while the target's weights come in is ShadowSpec's; one tree for all verdicts is ours.
         """
-        trees = [tree for tree in self._sent_trees.values() if self.can_go_on]
+        sent = [self._sent_trees.get(sequence) for sequence in sequences]
+        trees = [tree for tree in sent if tree is not None and self.can_go_on]
         for tree in trees:
             tree.growth.depth = tree.reading.room()
         while may():
@@ -158,10 +160,10 @@ class TreeDrafter(DecoderDrafter):
         if self.inner is not None:
             self.inner.end(sequence)
 
-    def _planted(self, opened: Open) -> GrowingTree:
+    def _planted(self, opened: Open, writer: int) -> GrowingTree:
         turn = opened.turn
         growth = Growth(self.shape, turn.width, opened.count, turn.rows, least=turn.least, dues=turn.dues)
-        tree = GrowingTree(**vars(opened), growth=growth)
+        tree = GrowingTree(**vars(opened), growth=growth, writer=writer)
         grown, node = self._reached.pop(turn.sequence, (None, ROOT))
         if grown is not None and len(tree.text) == 1:  # all else of the text is in the target's cache
             tree.take_over(grown, node)
@@ -194,7 +196,7 @@ class TreeDrafter(DecoderDrafter):
         guesses = [self._guess(tree, nodes[0]) for tree, nodes in growing]
         began = time.perf_counter()
         parts = [tree.part(nodes, guess.tokens) for (tree, nodes), guess in zip(growing, guesses, strict=True)]
-        rows = Rows(parts, writer=self._writer)
+        rows = Rows(parts, writer=growing[0][0].writer)
         starts = [  # of the nodes, behind what there is of the text
             segment.span.stop - len(nodes) - len(guess)
             for (_, nodes), guess, segment in zip(growing, guesses, rows.segments, strict=True)
@@ -270,7 +272,7 @@ class TreeDrafter(DecoderDrafter):
         above = tuple(place[growth.parents[i]] for i in sent)
         slots = tuple(tree.slots.get(i) for i in sent)
         text = range(tree.slots[ROOT] - len(tree.text) + 1, tree.slots[ROOT] + 1)
-        self._grown[tree.turn.sequence] = _Grown(tuple(text), tokens, above, slots, self._writer)
+        self._grown[tree.turn.sequence] = _Grown(tuple(text), tokens, above, slots, tree.writer)
         probs = {place[node]: drawn for node, drawn in tree.distributions.items() if node in place}
         origins = [tree.origins.get(node, self.name) for node in sent]
         draft = tree.turn.tree(tokens, above, origins, tree.told(sent), probs or None)

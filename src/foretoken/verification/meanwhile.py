@@ -9,7 +9,7 @@ from threading import Thread
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 
-GoOn = Callable[[Callable[[], bool]], None]
+GoOn = Callable[[Sequence[int], Callable[[], bool]], None]
 _SURELY = 2e-4  # seconds: a pass that waits as long waits for the disk, and not for a thread that has what it wants
 _AGAIN = 2e-4  # seconds between two looks
 
@@ -34,7 +34,8 @@ class MeanwhileVerifier:
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         """Make one pass, and draft meanwhile. When this call returns, both are done. Raises the error of either."""
-        if not any(map(len, drafts)):
+        sequences = [draft.sequence for draft in drafts if len(draft)]
+        if not sequences:
             return self._near.submit(drafts, chunks)
         ended = False
         failed: list[BaseException] = []
@@ -46,7 +47,7 @@ class MeanwhileVerifier:
 
         def run() -> None:
             try:
-                self._go_on(may)
+                self._go_on(sequences, may)
             except BaseException as error:
                 failed.append(error)
 

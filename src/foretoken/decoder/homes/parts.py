@@ -37,7 +37,7 @@ class PartHome(Protocol):
         ...
 
     def release(self) -> None:
-        """Called when the part has run, or has failed."""
+        """Called when the part has run, or has failed, and once more for every part when a pass was broken off."""
         ...
 
 
