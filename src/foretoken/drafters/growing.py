@@ -13,7 +13,7 @@ from foretoken.protocol.types import Distribution
 from foretoken.trees.grow import ROOT, Growth
 
 _LEAST = 0.02  # the probability that the text passes through a node from which on it is worth a row while there is time
-_MOST_ROWS = 420  # rows of a tree from which on it grows no further while it is checked
+_MOST_ROWS = 320  # rows of a tree from which on it grows no further while it is checked
 
 
 @dataclass
