@@ -176,7 +176,7 @@ class TreeDrafter(DecoderDrafter):
         tree = self._sent_trees.pop(verdict.sequence, None)
         if tree is None:
             return ()
-        follows = self.can_go_on and verdict.tokens and verdict.position == tree.turn.position
+        follows = tree.work and verdict.tokens and verdict.position == tree.turn.position  # only a tree that went on
         node = tree.behind(verdict.tokens) if follows else None
         if node is None:
             return tree.work
@@ -276,8 +276,9 @@ class TreeDrafter(DecoderDrafter):
         probs = {place[node]: drawn for node, drawn in tree.distributions.items() if node in place}
         origins = [tree.origins.get(node, self.name) for node in sent]
         draft = tree.turn.tree(tokens, above, origins, tree.told(sent), probs or None)
-        self._sent_trees[tree.turn.sequence] = tree
-        tree.sent()
+        if self.can_go_on:
+            self._sent_trees[tree.turn.sequence] = tree
+            tree.sent()
         return draft
 
     def _expand(self, tree: GrowingTree, node: int, logits: torch.Tensor) -> None:
