@@ -4,6 +4,7 @@ import pytest
 
 import foretoken
 from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.types import Budget
 from foretoken.results.stats import LevelStats, Stats, summarise
 
 PROMPT = RoundRecord(0, {}, {0: 0}, {0: 1}, propose_seconds=0.0, check_seconds=0.5, read={0: 5})
@@ -175,6 +176,20 @@ def test_a_levels_drafts_are_counted_where_they_were_checked() -> None:
         accepted_per_position=(2, 1),
     )
     assert (stats.draft_seconds, stats.check_seconds, stats.decode_seconds) == (4.0, 12.0, 16.0)
+
+
+def test_drafts_count_for_the_level_that_made_them_where_the_pace_leaves_one_out() -> None:
+    both = {0: (Budget(4, 4), Budget(2, 2))}
+    first = RoundRecord(
+        1, {0: 4}, {0: 3}, {0: 4}, 0.0, 1.0, work={0: (Work("small", 3, 0.0, 0.1, 4, 2, 1, 1),)}, budgets=both
+    )
+    left_out = {0: (Budget(0, 0), Budget(8, 8))}
+    second = RoundRecord(2, {0: 8}, {0: 5}, {0: 6}, 0.0, 1.0, work={0: (Work("lookup"),)}, budgets=left_out)
+    none = RoundRecord(3, {0: 0}, {0: 0}, {0: 1}, 0.0, 1.0, budgets={0: (Budget(0, 0), Budget(0, 0))})
+    small, lookup = summarise([PROMPT, first, second, none], 0, ("small", "lookup")).levels
+    assert (small.draft_tokens, small.accepted_tokens, small.drafts) == (4, 3, 1)
+    assert (lookup.draft_tokens, lookup.accepted_tokens, lookup.drafts) == (2 + 8, 1 + 5, 2)
+    assert (small.mean_acceptance_length, lookup.mean_acceptance_length) == ((4 + 1) / 2, (4 + 6) / 2)
 
 
 def test_the_first_level_says_what_the_whole_says() -> None:

@@ -82,16 +82,17 @@ def test_under_the_rejection_rule_one_seed_gives_one_text() -> None:
     assert one.stats.accepted_tokens
 
 
+@pytest.mark.parametrize("pace", ["auto", "fixed"])
 @pytest.mark.parametrize("more", [1e-3, 1e-5])
 def test_a_draft_that_is_clearly_slower_than_its_model_is_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: float
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, more: float, pace: str
 ) -> None:
     small = foretoken.load("stdlib-1m", draft="none").target.config
 
     def price(decoder: Decoder) -> Price:
         return Price({1: 1e-3 if decoder.config == small else 1e-3 + more})
 
-    monkeypatch.setattr("foretoken.api.pacing._first_price", price)
-    foretoken.load("stdlib-1m", draft="stdlib-7m", pace="auto")
+    monkeypatch.setattr(f"foretoken.api.pacing.{'_first_price' if pace == 'auto' else '_one_row'}", price)
+    foretoken.load("stdlib-1m", draft="stdlib-7m", pace=pace)
     assert ("stdlib-7m cannot speed up target: a pass takes 2 ms, one of target 1 ms" in caplog.text) == (more == 1e-3)
     assert bool(caplog.text) == (more == 1e-3)

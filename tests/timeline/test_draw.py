@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from foretoken.common.pictures import expect_drawable
 from foretoken.errors import InputError, SettingError
+from foretoken.protocol.types import Budget
 from foretoken.results.completion import Completion
 from foretoken.timeline.draw import draw
 from foretoken.timeline.page import LEVELS
@@ -54,6 +56,16 @@ def test_an_svg_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "bonus token",
     ):
         assert any(expected in text for text in said), expected
+
+
+def test_what_the_pace_chose_is_drawn_where_it_chose_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    heading = "What the pace chose: how many tokens each level may draft at once"
+    records = [replace(each, budgets={0: (Budget(3, 3), Budget(2, 2))}) for each in rounds(60)]
+    assert heading not in texts(completion(records), monkeypatch, tmp_path / "fixed.svg")
+    without = (Budget(0, 0), Budget(8, 8))  # the first level is left out
+    records[20:40] = [replace(each, budgets={0: without}) for each in records[20:40]]
+    said = texts(completion(records), monkeypatch, tmp_path / "paced.svg")
+    assert heading in said
 
 
 def test_plain_decoding_has_a_picture_with_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.types import Budget
 from foretoken.timeline.lanes import Pass, Round, lanes, rows_of
 from tests.timeline.rounds import PROMPT, rounds
 
@@ -54,6 +55,13 @@ def test_what_was_cut_off_before_the_check_is_not_shown() -> None:
     work = (Work("small", draft_tokens=2), Work("small", draft_tokens=2))
     (only,) = lanes([PROMPT, RoundRecord(1, {0: 3}, {0: 3}, {0: 4}, 0.0, 1.0, work={0: work})], LADDER)
     assert [(p.drafted, p.accepted) for p in only.passes] == [(2, 2), (1, 1)]
+
+
+def test_the_target_judges_the_first_level_that_the_pace_has_not_left_out() -> None:
+    record = RoundRecord(1, {0: 3}, {0: 2}, {0: 3}, 0.0, 1.0, work={0: (Work("lookup", draft_tokens=3),)})
+    (only,) = lanes([PROMPT, replace(record, budgets={0: (Budget(0, 0), Budget(5, 5))})], LADDER)
+    assert [(p.level, p.drafted, p.accepted) for p in only.passes] == [(1, 3, 2)]
+    assert only.allowed == (0, 5)
 
 
 def test_several_sequences_are_one_round() -> None:

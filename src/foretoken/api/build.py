@@ -15,13 +15,14 @@ from typing import Any
 from foretoken.api.automatic import with_draft_chosen
 from foretoken.api.checkpoint import (
     Checkpoint,
+    bytes_in_memory,
     decoder_of,
     expect_device,
     find_end_tokens,
     read_checkpoint,
     read_tokenizer,
 )
-from foretoken.api.levels import Loaded, load_level, loaded_as, memory_of_copies, warn_if_inflated
+from foretoken.api.levels import Loaded, expect_memory, load_level, loaded_as, memory_of_copies, warn_if_inflated
 from foretoken.api.model import Model
 from foretoken.api.offloading import (
     SUBSPEC,
@@ -83,6 +84,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
         files = FilesAsRead.note(deciding_files(folder).values())
         warn_if_larger_than_memory(folder, str(model))
+        expect_memory(levels, config, chosen, bytes_in_memory(config, chosen))
         config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
         config = bounded(config, chosen)
     target = decoder_of(config, weights, chosen)
@@ -163,6 +165,8 @@ def with_draft(
     chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
     chosen = with_draft_chosen(chosen, model.folder, model.checkpoint.name)
     levels = sharing(find_levels(name_levels(chosen), model.folder), model.target.weights)
+    new = [level for level in levels if loaded is None or loaded_as(level) not in loaded]
+    expect_memory(new, model.target.config, chosen)
     checkpoint = replace(model.checkpoint, tokenizer=model.tokenizer, end_tokens=model.end_tokens)
     return _drafting(levels, checkpoint, chosen, samplers, loaded)
 

@@ -10,7 +10,9 @@ from foretoken.common.files import FilesAsRead
 from foretoken.common.hashes import blocks_of, expect_published
 from foretoken.decoder.config import DecoderConfig, read_config, read_json
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.homes.huge_pages import size_of
 from foretoken.decoder.loading import DTYPES, load_weights
+from foretoken.decoder.shapes import expected_shapes
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, SettingError
@@ -71,6 +73,14 @@ def weights_of(folder: Path, config: DecoderConfig, settings: LoadSettings, besi
         besides=besides,
         threads=settings.threads,
     )
+
+
+def bytes_in_memory(config: DecoderConfig, settings: LoadSettings) -> int:
+    """The bytes of the weights that cannot stay in their files: all of them, or none."""
+    dtype = settings.dtype if settings.dtype != "auto" else config.dtype
+    if dtype not in DTYPES or (dtype == config.dtype and settings.weights != "copied"):
+        return 0
+    return size_of({name: (shape, DTYPES[dtype]) for name, shape in expected_shapes(config).items()})
 
 
 def decoder_of(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:

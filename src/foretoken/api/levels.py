@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
 from foretoken.api.checkpoint import decoder_of, read_checkpoint, weights_of
+from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
 from foretoken.copies import beside
 from foretoken.decoder.config import DecoderConfig, read_config
@@ -18,12 +20,14 @@ from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
 from foretoken.drafters.recipe import Level, LoadedLevel
+from foretoken.errors import SettingError
 from foretoken.formats import Format
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+_LITTLE = 64 << 20  # bytes that are there on every machine: looking takes milliseconds
 DRAFT_INPUTS = "int8"  # to what rows are rounded before a draft's low-bit weights, unless the draft names it
 
 
@@ -46,17 +50,42 @@ def loaded_as(level: Level) -> LoadedAs:
     return LoadedAs(level.called, level.folder, level.format, _inputs(level), level.own_layers)
 
 
-def memory_of_copies(levels: list[Level], config: DecoderConfig) -> int:
+def memory_of_copies(levels: Sequence[Level], config: DecoderConfig) -> int:
     """Bytes of memory that the low-bit copies of a draft will take, whether made or read. config: the target's."""
-    return sum(
-        size_in(
+    return sum(_sizes(levels, config).values())
+
+
+def expect_memory(levels: Sequence[Level], config: DecoderConfig, settings: LoadSettings, weights: int = 0) -> None:
+    """Raise SettingError if memory does not suffice for the low-bit copies of a draft, before any is made.
+
+    config: the target's. weights: bytes of its weights that must be in memory, too. What is mapped from a file need not
+    be. With a bound of memory nothing is done here: the plan has seen to it.
+    """
+    sizes = {**({"the weights": weights} if weights else {}), **_sizes(levels, config)}
+    needed = sum(sizes.values())
+    if settings.memory is not None or settings.device != "cpu" or needed < _LITTLE or not levels:
+        return
+    left = memory_left()
+    if left is not None and needed > left:
+        parts = " + ".join(f"{size(count)} for {name}" for name, count in sizes.items())
+        raise SettingError(
+            f"the draft {','.join(level.name for level in levels)} needs {parts} = {size(needed)} of memory, and "
+            f"{size(left)} are left; close other programs, leave a level out, or use --draft lookup (draft='lookup'), "
+            "which needs no copy"
+        )
+
+
+def _sizes(levels: Sequence[Level], config: DecoderConfig) -> dict[str, int]:
+    """Bytes of each low-bit copy, by its level's name in the draft."""
+    return {
+        level.called: size_in(
             level.format,
             config if level.is_copy or level.folder is None else read_config(level.folder),
             level.own_layers,
         )
         for level in levels
         if level.format is not None
-    )
+    }
 
 
 def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:

@@ -36,6 +36,7 @@ _FAST = 0.01  # seconds of a pass up to which prices are measured at every load:
 _SLOW = 1.0  # seconds of a pass from which on timing passes at the start would take too long
 
 _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first prices: several drafts of one model ask
+_ones: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # the same of one row
 
 
 def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
@@ -60,11 +61,14 @@ def _by_prices(
     free = [level.recipe.free(level) for level in levels]
     free[0] &= settings.num_speculative_tokens is None
     fixed = settings.pace == "fixed" or settings.rule == "rejection"  # there, its choices would change the text
-    if fixed or not any(free) or not settings.cache:  # without a cache passes have no price by rows
-        return FixedPace(budgets)
+    names = [TARGET, *(level.called for level in levels)]
     on_cpu = settings.device == "cpu"  # elsewhere a clock does not see when a pass ends
+    if fixed or not any(free) or not settings.cache:  # without a cache passes have no price by rows
+        if on_cpu and settings.cache and settings.memory is None and len(decoders) > 1:
+            _warn_of_slow_levels(names, {name: _one_row(decoder) for name, decoder in decoders.items()})
+        return FixedPace(budgets)
     prices = {name: _first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}
-    _warn_of_slow_levels([TARGET, *(level.called for level in levels)], prices)
+    _warn_of_slow_levels(names, prices)
     paced, moment = [], Moment()
     for level, budget, its in zip(levels, budgets, free, strict=True):
         price = prices.get(level.called)
@@ -102,6 +106,14 @@ def _warn_of_slow_levels(names: Sequence[str], prices: Mapping[str, Price | None
                 "%s cannot speed up %s: a pass takes %.3g ms, one of %s %.3g ms; leave it out of the draft",
                 *(name, above, 1e3 * slow.of(1), above, 1e3 * other.of(1)),
             )
+
+
+def _one_row(decoder: Decoder) -> Price | None:
+    """The price of a pass of one row, all that a fixed pace needs to know. None if the context is too short."""
+    if decoder not in _ones:
+        fits = decoder.config.context_length > _PREFIX
+        _ones[decoder] = quick(decoder, _QUICK[:1], _PREFIX) if fits else None
+    return _ones[decoder]
 
 
 def _first_price(decoder: Decoder) -> Price | None:

@@ -100,6 +100,11 @@ class RoundRecord:
         """How many tokens each level of the draft was allowed on one path."""
         return {sequence: tuple(each.longest for each in own) for sequence, own in self.budgets.items()}
 
+    def begins_at(self, sequence: int) -> int:
+        """The level, counted from 0, whose draft the target checked: the first one that was allowed any tokens. 0 if
+        none was, or if it is not known."""
+        return next((at for at, own in enumerate(self.budgets.get(sequence, ())) if own.longest), 0)
+
 
 def together(costs: Iterable[Mapping[str, Cost]]) -> dict[str, Cost]:
     """Costs by level, added up."""

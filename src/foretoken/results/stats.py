@@ -13,7 +13,8 @@ from foretoken.protocol.telemetry import Cost, RoundRecord, Work, together
 class LevelStats:
     """What one level of a draft did in one generation.
 
-    The target checks the drafts of the first level. Each level checks the drafts of the level below it.
+    The target checks the drafts of the first level. Each level checks the drafts of the level below it. Where the pace
+    leaves levels out, the target checks the drafts of the first level that is left.
     """
 
     # The level's name.
@@ -97,7 +98,7 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
     """The statistics of one sequence. levels: nearest to the target first."""
     prompt = [r for r in records if sequence in r.read]
     rounds = [r for r in records if sequence in r.new_tokens and sequence not in r.read]
-    checks = [_Check(r.drafted.get(sequence, 0), r.accepted.get(sequence, 0), r.new_tokens[sequence]) for r in rounds]
+    checks = [_by_target(r, sequence) for r in rounds]
     new_tokens = sum(check.new_tokens for check in checks)
     draft_seconds = sum(r.propose_seconds for r in rounds)
     check_seconds = sum(r.check_seconds for r in rounds)
@@ -113,32 +114,38 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
         decode_seconds=decode_seconds,
         draft_seconds=draft_seconds,
         check_seconds=check_seconds,
-        levels=_levels(levels, checks, [work for r in rounds for work in r.work.get(sequence, ())], decode_seconds),
+        levels=tuple(_level(levels, at, rounds, sequence, decode_seconds) for at in range(len(levels))),
         cost=together(r.cost for r in rounds),
     )
 
 
-def _levels(
-    names: Sequence[str], checks: Sequence[_Check], work: Sequence[Work], decode_seconds: float
-) -> tuple[LevelStats, ...]:
-    """checks: the target's, of what the first level drafted."""
-    levels = []
-    for name in names:
-        own = [w for w in work if w.level == name]
-        seconds = sum(w.seconds for w in own)
-        levels.append(
-            LevelStats(
-                name,
-                passes=sum(w.passes for w in own),
-                rows=sum(w.rows for w in own),
-                seconds=seconds,
-                time_share=_per(seconds, decode_seconds),
-                **_counts(checks),
-            )
-        )
-        # a pass that gained nothing only read what was there already
-        checks = [_Check(w.checked_tokens, w.accepted_tokens, w.draft_tokens) for w in own if w.draft_tokens]
-    return tuple(levels)
+def _level(
+    names: Sequence[str], at: int, rounds: Sequence[RoundRecord], sequence: int, decode_seconds: float
+) -> LevelStats:
+    own: list[Work] = []
+    checks: list[_Check] = []
+    for each in rounds:
+        work, begins = each.work.get(sequence, ()), each.begins_at(sequence)
+        own += [w for w in work if w.level == names[at]]
+        if begins == at:
+            checks.append(_by_target(each, sequence))
+        elif begins < at:  # a pass that gained nothing only read what was there already
+            above = [w for w in work if w.level == names[at - 1] and w.draft_tokens]
+            checks += [_Check(w.checked_tokens, w.accepted_tokens, w.draft_tokens) for w in above]
+    seconds = sum(w.seconds for w in own)
+    return LevelStats(
+        names[at],
+        passes=sum(w.passes for w in own),
+        rows=sum(w.rows for w in own),
+        seconds=seconds,
+        time_share=_per(seconds, decode_seconds),
+        **_counts(checks),
+    )
+
+
+def _by_target(record: RoundRecord, sequence: int) -> _Check:
+    drafted, accepted = record.drafted.get(sequence, 0), record.accepted.get(sequence, 0)
+    return _Check(drafted, accepted, record.new_tokens[sequence])
 
 
 def _counts(checks: Sequence[_Check]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Draws a generation: where the time went, what each level's drafts spared, all rounds, and some of them in detail."""
+"""Draws a generation: where the time went, what each level's drafts spared, all rounds, what the pace chose for them,
+and some rounds in detail."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from foretoken.common.pictures import FAINT, save
 from foretoken.errors import InputError
 from foretoken.results.completion import Completion
 from foretoken.results.stats import Stats
+from foretoken.timeline.chosen import HEIGHT, draw_chosen, varies
 from foretoken.timeline.lanes import lanes
 from foretoken.timeline.ledger import draw_ledger
 from foretoken.timeline.page import INSIDE, MARGIN, Page, many, percent, short, took
@@ -26,7 +28,8 @@ def draw(path: str | Path, completion: Completion, model: str) -> None:
     rounds = lanes(completion.rounds, names[1:])
     detail = in_detail(rounds)
     strip = 1.75 if len(rounds) > len(detail.rounds) else 0.0
-    height = 1.0 + 1.35 + (0.55 + 0.62 * len(levels)) * bool(levels) + strip
+    chosen = varies(rounds)
+    height = 1.0 + 1.35 + (0.55 + 0.62 * len(levels)) * bool(levels) + strip + HEIGHT * chosen
     height += (0.75 + (LANE * len(names) + 0.5) * len(detail.rows) + 0.1) if detail.rows else 0.0
     page = Page(height, names)
     _draw_head(page, completion, model, len(rounds))
@@ -35,6 +38,8 @@ def draw(path: str | Path, completion: Completion, model: str) -> None:
         draw_ledger(page, levels, worth(completion.rounds, names[1:]))
     if strip:
         draw_strip(page, rounds, len(detail.rounds))
+    if chosen:
+        draw_chosen(page, rounds)
     if detail.rows:
         draw_rows(page, detail, are_all=not strip)
     save(page.sheet, path, dpi=150)

@@ -34,6 +34,7 @@ class Round:
     accepted: int
     new_tokens: int
     passes: tuple[Pass, ...]
+    allowed: tuple[int, ...] = ()  # tokens that the pace allowed each level on one path, nearest to the target first
 
     @property
     def seconds(self) -> float:
@@ -66,6 +67,7 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
                 accepted=sum(record.accepted.values()),
                 new_tokens=sum(record.new_tokens.values()),
                 passes=tuple(passes),
+                allowed=tuple(max(each) for each in zip(*record.allowed.values(), strict=True)),
             )
         )
         now = rounds[-1].end
@@ -91,7 +93,12 @@ def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], times: tu
             _judge(done, waiting.pop(level + 1, []), item.checked_tokens, item.accepted_tokens)
             waiting.setdefault(level, []).append(len(done))
         done.append(Pass(level, start, min(max(item.seconds, 0.0), ends - start), item.draft_tokens))
-    _judge(done, waiting.pop(0, []), record.drafted.get(sequence, 0), record.accepted.get(sequence, 0))
+    _judge(
+        done,
+        waiting.pop(record.begins_at(sequence), []),
+        record.drafted.get(sequence, 0),
+        record.accepted.get(sequence, 0),
+    )
     return done
 
 

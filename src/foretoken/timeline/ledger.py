@@ -18,7 +18,7 @@ def draw_ledger(page: Page, levels: Sequence[LevelStats], ledger: Sequence[Worth
     page.heading("What each level's drafts cost, and what they spared")
     widest = max(max(w.cost, w.spared) for w in ledger) or 1e-9
     for i, (level, found) in enumerate(zip(levels, ledger, strict=True)):
-        checker = short(page.names[i], 16) if i else "the target"
+        checker = _checker(found, short(page.names[i], 16))
         top = page.top
         page.text(MARGIN, top + 0.2, short(level.name, 30), size=11, weight="bold", color=page.colours[i + 1])
         rate = percent(level.accepted_tokens, level.draft_tokens)
@@ -33,6 +33,13 @@ def draw_ledger(page: Page, levels: Sequence[LevelStats], ledger: Sequence[Worth
         _spared(page, _LEFT + _WIDE * found.spared / widest + 0.08, top + 0.395, found, checker)
         page.top = top + 0.62
     page.top += 0.12
+
+
+def _checker(found: Worth, above: str) -> str:
+    by_target, by_level = found.accepted
+    if by_level and by_target:
+        return f"{above} and the target"
+    return above if by_level else "the target"
 
 
 def _bars(page: Page, level: int, found: Worth, widest: float) -> None:
@@ -51,11 +58,12 @@ def _bars(page: Page, level: int, found: Worth, widest: float) -> None:
 
 
 def _spared(page: Page, x: float, y: float, found: Worth, checker: str) -> None:
-    if not found.accepted:
+    accepted = sum(found.accepted)
+    if not accepted:
         page.text(x, y, "spared nothing")
         return
     about = "about" if found.known else "at most"
-    passes = many(found.accepted, "pass", "passes")
+    passes = many(accepted, "pass", "passes")
     x += page.text(x, y, f"spared {passes} of {checker}, {about} {took(found.spared)}")
     if not found.cost:  # none, or too little for the clock
         return

@@ -57,10 +57,16 @@ def in_detail(rounds: list[Round]) -> Detail:
     return Detail(detailed, *rows_of(detailed, -(-len(detailed) // a_row), most))
 
 
+def columns(rounds: Sequence[Round]) -> list[Sequence[Round]]:
+    """All rounds, in as many columns as can be distinguished."""
+    each = -(-len(rounds) // _STRIPS)
+    return [rounds[i : i + each] for i in range(0, len(rounds), each)]
+
+
 def draw_strip(page: Page, rounds: Sequence[Round], detailed: int) -> None:
     """Draw all rounds side by side: accepted tokens and the bonus upwards, rejected tokens downwards."""
-    each = -(-len(rounds) // _STRIPS)
-    groups = [rounds[i : i + each] for i in range(0, len(rounds), each)]
+    groups = columns(rounds)
+    each = len(groups[0])
     mean = "" if each == 1 else f" (a column is the mean of {each} rounds)"
     page.heading(f"All {len(rounds)} rounds: tokens a round{mean}", cells=True)
     axes = page.axes(MARGIN + 0.35, INSIDE - 0.35, 0.9)
