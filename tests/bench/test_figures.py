@@ -38,8 +38,8 @@ def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) ->
         ["[large](results/large.json)", "plain", "10.0", "9.0", "", ""],
     ]
     assert (
-        "3 repeats, in which drafts alternate, on A Processor, 2 threads, commit abc123, fff. The promise: exact."
-        in lines[-1]
+        "Each prompt was completed 3 times with each draft, in turn, on A Processor with 2 threads; "
+        "commit abc123, fff. The promise: exact." in lines[-1]
     )
 
 

@@ -48,17 +48,19 @@ def table(folder: Path, beside: str) -> list[str]:
     for temperature in temperatures:
         head += ["greedy" if temperature == 0 else f"temperature {temperature:g}", "with prompts"]
     machine = found[0][1]["machine"]
-    often = " or ".join(sorted({many(record["repeats"], "repeat") for _, record in found}))
+    often = " or ".join(sorted({many(record["repeats"], "time") for _, record in found}))
     commits = {str(record["commit"]) for _, record in found}
     promises = {run["promise"] for _, record in found for run in record["runs"]}
     return [
         *markdown(head, rows),
         "",
-        "The rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
+        "Rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
         f"the draft is: the median over prompts, and in brackets {_intervals(found)}. "
-        "*With prompts* compares total times: reading the prompts and generating, summed over all prompts. "
-        f"{often}, in which drafts alternate, on {machine.get('processor')}, {machine.get('threads')} threads, "
-        f"commit {', '.join(sorted(commits))}. The promise: {', '.join(sorted(promises))}.",
+        "*With prompts* counts the time of reading the prompts, too: rows of plain decoding show tokens a second, the "
+        "other rows the ratio of the total times of all prompts. "
+        f"Each prompt was completed {often} with each draft, in turn, on {machine.get('processor')} with "
+        f"{machine.get('threads')} threads; commit {', '.join(sorted(commits))}. "
+        f"The promise: {', '.join(sorted(promises))}.",
     ]
 
 

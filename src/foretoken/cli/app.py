@@ -37,8 +37,7 @@ def _version(asked: bool) -> None:
 
 app = typer.Typer(
     name="foretoken",
-    help="Makes a language model answer faster. Its output stays that of plain decoding with this engine, token for "
-    "token.",
+    help="Makes a language model answer faster. On the CPU, the model writes the same tokens as without a draft.",
     rich_markup_mode="markdown",  # which wraps lines of a docstring anew
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,

@@ -34,7 +34,7 @@ def chat(
         bool,
         typer.Option(
             "--plain",
-            help="Without a chat template: the model continues your text, and your next line continues the model's.",
+            help="Use no chat template: the model continues your text, and your next line continues the model's.",
         ),
     ] = False,
     prompt_file: Annotated[Path | None, typer.Option(help="Read your messages from a file, one a line.")] = None,
@@ -48,8 +48,8 @@ def chat(
     record: Annotated[
         Path | None,
         typer.Option(
-            help="At the end, write a record of the last reply that was not interrupted, for `foretoken verify` to "
-            "prove again. An existing file is replaced only if it is a record."
+            help="At the end, write a record of the last reply that was not interrupted. `foretoken verify` can check "
+            "it, and --pace replay:FILE can use it. An existing file is replaced only if it is a record."
         ),
     ] = None,
     stats: Annotated[
@@ -65,7 +65,7 @@ def chat(
     """Converse with a model. Each line is a message. The replies stream to standard output.
 
     The model keeps what it has read, so each turn reads only what is new. Ctrl-C ends a reply, and the conversation
-    goes on; Ctrl-D, exit or /exit ends the conversation; /help lists the commands. Lines that are pasted together are
+    goes on; Ctrl-D, exit or /exit ends the conversation; /help lists the commands. Several lines pasted at once are
     one message, and a backslash at the end of a line continues it. Lines can also come from a pipe or a
     file. Then each line is a message or a command of the conversation, standard output has nothing but replies, and
     Ctrl-C ends the program.

@@ -23,7 +23,7 @@ def doctor(
     """Say what runs on this machine, how fast it can be, and how to remove what is in the way.
 
     Takes some seconds, and for a moment up to 2 GB of memory and 0.25 GB of disk; with --quick, a second or two. Exit
-    code 1 if something keeps Foretoken from running, else 0.
+    code 1 if something keeps Foretoken from running, 2 if the command itself cannot be carried out, else 0.
     """
     from foretoken.doctor.findings import PROBLEM, judge
     from foretoken.doctor.gather import gather

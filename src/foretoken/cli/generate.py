@@ -59,8 +59,8 @@ def generate(
     record: Annotated[
         Path | None,
         typer.Option(
-            help="Write a record to this file, for `foretoken verify` to prove again, and for --pace replay:FILE. "
-            "An existing file is replaced only if it is a record."
+            help="Write a record of the generation to this file. `foretoken verify` can check it, and "
+            "--pace replay:FILE can use it. An existing file is replaced only if it is a record."
         ),
     ] = None,
     plot: Annotated[

@@ -41,11 +41,12 @@ LOAD: dict[str, Any] = {
     "draft": _option(
         list[str],
         _LOADING,
-        f"What drafts: {', '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a checkpoint "
-        "(folder, hub id, stdlib-1m). Options follow a colon: lookup:min_match=3. Commas make a ladder: "
-        "with mxfp4,lookup, the copy drafts for the model, and lookup for the copy. auto: the draft that "
-        "`foretoken recommend` found to be fastest here; before that, a low-bit copy if there is memory for it, or "
-        "lookup.",
+        f"What proposes tokens: {', '.join(DRAFTERS)} (lookup searches the text so far); a low-bit copy of the model "
+        f"({', '.join(FORMATS)}); or a checkpoint (folder, hub id, stdlib-1m). Options follow a colon: "
+        "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
+        "the copy. auto: subspec,lookup if layers are read from the disk; else the draft that `foretoken recommend` "
+        "found to be fastest for this model, machine and settings; else mxfp4:k=2,lookup if the model has 50 million "
+        "weights or more, and the copy is there or made in about 10 seconds, and fits into memory; else lookup.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
@@ -64,12 +65,17 @@ LOAD: dict[str, Any] = {
         str,
         _LOADING,
         "How many tokens are drafted in a round. fixed: the same number in every round. auto: the number that is "
-        "fastest, which is learned while generating. replay:FILE: the numbers of a generation that --record wrote to "
-        "FILE. The output is the same.",
+        "fastest, which is learned while generating. replay:FILE: in each round as many as the generation that is "
+        "recorded in FILE drafted. The pace never changes the output.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
-    "promise": _option(str, _LOADING, "exact (CPU only), algorithmic, or auto: exact where it can be kept."),
+    "promise": _option(
+        str,
+        _LOADING,
+        "exact (CPU only): every token and every logit is as without a draft. algorithmic: the same method, but "
+        "rounding may differ. auto: exact where possible.",
+    ),
     "weights": _option(
         str,
         _LOADING,
@@ -98,13 +104,14 @@ LOAD: dict[str, Any] = {
     "disk_bandwidth": _option(
         str | None,
         _LOADING,
-        "Read no faster than this from the disk, such as 1.4GB/s.",
+        "Read no faster than this from the disk, such as 1.4GB/s. `foretoken plan` takes it as the disk's speed.",
         show_default="as fast as it can",
     ),
     "verify_weights": _option(
         bool,
         _LOADING,
-        "Check all weights that come from the disk: the files' hashes when they are loaded, and what each pass reads.",
+        "Check all weights that come from the disk. Each file's hash is compared with the hub's, if there is one. "
+        "Layers that each pass reads are compared with what they were at loading.",
         "--verify-weights",
     ),
     "cache": _option(
@@ -122,7 +129,11 @@ LOAD: dict[str, Any] = {
     ),
 }
 _VERBOSE = _option(
-    bool, _OTHERS, "Print more to standard error, such as which copies lie beside the model.", "--verbose", "-v"
+    bool,
+    _OTHERS,
+    "Print more to standard error, such as which low-bit copies were found beside the model's folder.",
+    "--verbose",
+    "-v",
 )
 GENERATE: dict[str, Any] = {
     "max_new_tokens": _option(
@@ -177,7 +188,7 @@ GENERATE: dict[str, Any] = {
         int | None,
         "Options",
         "Print each token's log probability, and those of this many of the likeliest tokens.",
-        show_default="neither",
+        show_default="no log probabilities",
     ),
 }
 

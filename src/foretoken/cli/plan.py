@@ -23,10 +23,10 @@ def plan(
     loading: LoadSettings,
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",
 ) -> None:
-    """Show what a bound of memory means for a model: what stays in memory, what is read from the disk in each pass, and
-    how long a token then takes.
+    """Show what a memory limit (--memory) means for a model: what stays in memory, what is read from the disk in each
+    pass, and how long a token then takes.
 
-    Nothing is loaded. The disk's speed is measured, or given with --disk-bandwidth.
+    Nothing is loaded. The disk's speed is measured, unless --disk-bandwidth gives it.
     """
     if not loading.offloads:
         raise SettingError("there is no bound to plan for; give one, such as --memory 8GiB")

@@ -24,17 +24,18 @@ def recommend(
     num_prompts: Annotated[int, typer.Option(help="How many of the prompts are used.", min=1)] = 6,
     max_new_tokens: Annotated[int, typer.Option(help="The most new tokens for each prompt.", min=2)] = 64,
     temperature: Annotated[float, typer.Option(help="0: greedily.", min=0.0)] = 0.0,
-    repeats: Annotated[int, typer.Option(help="How often each prompt is generated with each draft.", min=1)] = 1,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is completed with each draft.", min=1)] = 1,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the record of the measurement to a file.")
     ] = None,
 ) -> None:
     """Measure which draft is fastest for a model on this machine, and remember it.
 
-    It generates a few prompts plainly and with each draft that fits into memory, in turn. It prints a table, and the
-    command to use. From then on, every command uses the recommended draft for this model on this machine, unless you
-    choose another with `--draft`. The best draft depends on the text: give prompts of your own with --prompts. It takes
-    all cores: close other programs. Exit code 1 if a token differs from plain decoding.
+    It completes a few prompts without a draft and with each draft that fits into memory, in turn. It prints a table,
+    and the command to use. From then on, `--draft auto` (the default of generate and chat) uses the recommended draft
+    for this model, machine and settings, unless layers are read from the disk. The best draft depends on the text: give
+    prompts of your own with --prompts. It takes all cores: close other programs. Exit code 1 if a token differs from
+    plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

@@ -63,10 +63,10 @@ def fractal(
     """Find the fastest fractal draft for a model on this machine, and compare it with two simpler drafts: the model's
     low-bit copy, and lookup.
 
-    It runs drafts on prompts to learn how many tokens are accepted, and measures passes to learn what they cost. From
-    both it predicts speeds. It chooses the layers before which the copy runs (the fractal layers) one at a time, each
-    time the one with the best predicted speed. Then it measures the best drafts beside plain decoding. All decoding is
-    greedy. It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
+    It completes prompts with drafts to learn how many tokens are accepted, and measures passes to learn their cost.
+    From both it predicts speeds. It chooses the layers before which the copy runs (the fractal layers) one at a time,
+    each time the one with the best predicted speed. Then it measures the best drafts beside plain decoding. All
+    decoding is greedy. It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

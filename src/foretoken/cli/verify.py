@@ -17,7 +17,10 @@ def verify(
     ] = None,
     draft: Annotated[
         str | None,
-        typer.Option(help="What drafts. The result is the same with every draft.", show_default="what drafted then"),
+        typer.Option(
+            help="What proposes tokens. The result is the same with every draft.",
+            show_default="the draft that the record names",
+        ),
     ] = None,
     memory: Annotated[
         str | None,

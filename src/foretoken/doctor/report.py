@@ -128,11 +128,11 @@ def _cell(fit: Fit) -> Text:
 
 def _legend(fits: list[Fit]) -> Iterable[str]:
     if any(fit.tokens_per_second is not None for fit in fits):
-        yield "tok/s: the tokens a second that memory allows plain decoding at most. Drafting comes on top."
+        yield "tok/s: the most tokens a second of plain decoding at this memory speed. Drafting can be faster."
     if any(fit.fits == "without a draft copy" for fit in fits):
         yield f"* fits with {CONTEXT} tokens of keys and values, but not with an {DRAFT} copy that drafts."
     if any(fit.fits == "no" for fit in fits):
-        slow = ", and the disk is what bounds it" if any(f.fits == "no" and f.tokens_per_second for f in fits) else ""
+        slow = ", so the disk limits the speed" if any(f.fits == "no" and f.tokens_per_second for f in fits) else ""
         yield f"- does not fit with {CONTEXT} tokens of keys and values{slow}."
 
 

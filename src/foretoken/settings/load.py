@@ -21,11 +21,11 @@ _SHORT_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 class LoadSettings(Settings):
     """How a model is loaded."""
 
-    # What drafts: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding. Commas
-    # make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. With `auto`, it is the draft that
-    # `foretoken recommend` found to be fastest for this model on this machine. Before that, it is `mxfp4:k=2,lookup`
-    # where the model has 50 million weights or more and the copy is there, or is soon made and fits into memory, else
-    # `lookup`.
+    # What proposes tokens: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding.
+    # Commas make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. `auto` is the first of these that applies:
+    # (1) `subspec,lookup`, if layers are read from the disk; (2) the draft that `foretoken recommend` found to be
+    # fastest for this model, machine and settings; (3) `mxfp4:k=2,lookup`, if the model has 50 million weights or more,
+    # and the copy is there or can be made in about 10 seconds, and fits into memory; (4) `lookup`.
     draft: str = AUTO
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
@@ -39,7 +39,7 @@ class LoadSettings(Settings):
     # options), and the size of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed
     # whatever `pace` says: there, the text depends on how much is drafted, and one seed should give one text.
     # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round. After
-    # its last round, nothing is drafted. So two runs can be compared in which the same drafts are made.
+    # its last round, nothing is drafted. So you can compare two runs that draft equally much in each round.
     pace: str = "auto"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
@@ -53,8 +53,8 @@ class LoadSettings(Settings):
     # faster and leaves 2 GiB free.
     weights: str = "auto"
     # The most memory that the whole process may use, such as `8GiB` (2**30 bytes each) or `8GB` (10**9). Layers for
-    # which there is no room are read from the disk in each pass, and the draft is then best `subspec`. With None, the
-    # whole model is in memory. `foretoken plan` shows what a bound would mean.
+    # which there is no room are read from the disk in each pass. In that case `subspec,lookup` is usually the best
+    # draft. With None, the whole model is in memory. `foretoken plan` shows what a bound would mean.
     memory: str | int | None = None
     # The most tokens of one text, prompt and output together. With None, as many as the model can read, or at most
     # 1024 of these if `memory` is given: room for their keys and values is part of the bound.
@@ -65,9 +65,9 @@ class LoadSettings(Settings):
     # Reads from the disk no faster than this, such as `1.4GB/s`, to see what a slower disk would mean. With None, as
     # fast as the disk can.
     disk_bandwidth: str | int | None = None
-    # Whether all weights that come from the disk are checked. Each file is hashed when it is loaded, and the hash is
-    # compared with the one that the hub gave, if there is one. Layers that are read in each pass are compared, each
-    # time, with what they were then. The output is the same; without it, nothing is computed.
+    # Whether all weights that come from the disk are checked. When a file is loaded, its hash is compared with the
+    # hub's, if there is one. Layers that each pass reads are compared, each time, with what they were at loading. The
+    # check never changes the output. With False, nothing is checked.
     verify_weights: bool = False
     # The branch, tag or commit of a model from the hub. With None, the hub's main branch.
     revision: str | None = None

@@ -39,7 +39,7 @@ def decode(
     temperature: Annotated[
         list[float] | None, typer.Option(help="0: greedily; can be given several times.", show_default="0")
     ] = None,
-    repeats: Annotated[int, typer.Option(help="How often each prompt is generated with each draft.", min=1)] = 3,
+    repeats: Annotated[int, typer.Option(help="How often each prompt is completed with each draft.", min=1)] = 3,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Continue after an end token.")] = False,
     json_file: Annotated[
         Path | None,
@@ -53,9 +53,10 @@ def decode(
         typer.Option(help="Write the texts into this folder: a file for each draft, for Spec-Bench's scripts."),
     ] = None,
 ) -> None:
-    """Generate prompts plainly and with each draft, in turn, and compare: speed, acceptance, whether a token differs.
+    """Complete each prompt without a draft and with each draft, in turn, and compare them.
 
-    It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
+    Compared are speed and acceptance, and whether a token differs. It takes all cores: close other programs.
+    Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)
