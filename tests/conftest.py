@@ -18,18 +18,26 @@ HERE = Path(__file__).parent
 # messages, casts into formats (which are PyTorch's with either engine). It meets one of the two engines; what the
 # command line generates, and says of its engine, meets both.
 ABOVE = (
-    *("bench", "cli", "doctor", "formats", "prove", "rehearsal", "timeline", "trees"),
+    *("bench", "cli", "doctor", "formats", "offload", "pace", "prove", "rehearsal", "timeline", "trees"),
     *("copies/test_place.py", "copies/test_quantise.py", "decoder/test_config.py", "decoder/test_config_positions.py"),
     *("decoder/test_shards.py", "drafters/test_automaton.py", "drafters/test_lookup.py", "kernels/test_coded.py"),
-    *("ladder/test_names.py", "sampling/test_grammar.py", "sampling/test_grammar_limits.py"),
+    *("contracts/test_constrained.py", "ladder/test_names.py", "ladder/test_new_drafter.py"),
+    *("ladder/test_with_draft.py", "sampling/test_grammar.py", "sampling/test_grammar_limits.py"),
     *("transcript/test_files_as_read.py", "transcript/test_refused_records.py"),
-    *("test_errors.py", "test_files.py", "test_limits.py", "test_memory.py", "test_public_names.py"),
+    *("test_chat.py", "test_errors.py", "test_files.py", "test_limits.py", "test_memory.py", "test_public_names.py"),
     *("test_repository.py", "test_settings.py", "test_source.py", "test_stats.py", "test_stopping.py", "test_text.py"),
-    *("test_tokenizer_files.py", "test_types.py"),
+    *("test_offloading.py", "test_stop_strings.py", "test_tokenizer_files.py", "test_types.py"),
+    *("test_under_a_bound.py", "test_verified_weights.py"),  # decoder/test_streaming.py meets both
     # with either arithmetic where both are there
     *(
+        "engine/test_broken_off_rounds.py",
+        "engine/test_conversations.py",
+        "engine/test_failing_sequences.py",
+        "engine/test_features.py",
         "engine/test_interrupted_turns.py",
+        "engine/test_nan.py",
         "engine/test_open_loop.py",
+        "engine/test_refused_drafts.py",
         "test_generate_many.py",
         "test_generate_beside.py",
     ),

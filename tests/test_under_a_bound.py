@@ -29,7 +29,7 @@ COUNT = 16
 Load = Callable[..., foretoken.Model]
 
 
-@pytest.fixture(params=["all layers", "a bound"])
+@pytest.fixture
 def load(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Loads a model of which layers are read: all those of a small one, or as many as must be."""
     monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)  # and not that of all tests before
@@ -50,7 +50,16 @@ def in_memory(model: foretoken.Model) -> foretoken.Model:
     return foretoken.load(model.folder, draft="none")
 
 
-DRAFTS = pytest.mark.parametrize("draft", ["none", "subspec,lookup"])
+DRAFTS = pytest.mark.parametrize(
+    ("load", "draft"),
+    [
+        ("all layers", "none"),
+        ("a bound", "subspec,lookup"),
+        pytest.param("all layers", "subspec,lookup", marks=pytest.mark.prove),
+        pytest.param("a bound", "none", marks=pytest.mark.prove),
+    ],
+    indirect=["load"],
+)
 
 
 @DRAFTS

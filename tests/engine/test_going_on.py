@@ -186,6 +186,8 @@ def test_what_many_prompts_have_done_is_not_kept() -> None:
     model = foretoken.load("stdlib-1m", draft="lookup", threads=1, pace="fixed")
     most = 0
     for index, done in model.generate_many([[5, 6, 7]] * 60, as_completed=True, at_once=2, max_new_tokens=6, seed=1):
-        del index, done
+        del done
+        if index % 12:
+            continue  # looking at all objects takes a tenth of a second
         most = max(most, sum(type(held).__name__ == "RoundRecord" for held in gc.get_objects()))
     assert 0 < most < 40

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import thread_time
 from typing import NamedTuple
 
 import numpy as np
 
 from foretoken.pace.acceptance import Acceptance
-from foretoken.pace.cost import Correction, PassCost
+from foretoken.pace.cost import Correction, PassCost, Ratio
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
 from foretoken.pace.yields import Yield, Yields, usual
@@ -21,36 +21,54 @@ _RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
 _EXPLORE = 0.01  # share of the time that drafts may cost which are made to learn, and not because they pay
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
 _ALWAYS = 32  # rounds at the beginning in which it may take more
+_DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is taken to cost: opinions may be wrong
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
 
 
+class _Way(NamedTuple):
+    """A way of drafting: the level at which drafts begin, with the levels above it left out, and how wide they are. A
+    level of trees that end themselves can draft a chain instead, which is a tree of width 1."""
+
+    start: int
+    width: int
+
+
 @dataclass
-class _Start:
-    """What is known of drafts that begin at one level, with the levels above it left out."""
+class _Known:
+    """What is known of one way of drafting."""
 
     accepted: Acceptance
     yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
+    gains: Ratio = field(default_factory=Ratio)  # tokens that came, over those that were expected
     tried: int = 0  # the last round in which it was used
 
 
 class _Plan(NamedTuple):
-    """Drafts that begin at level `start`: the lengths by sequence with what they are worth, and how they are made."""
+    """Drafts of one way: the lengths by sequence with what they are worth, and how they are made. factor: how many
+    times as many tokens as this way expects it has brought of late."""
 
-    start: int
+    way: _Way
     choice: Choice
     inner: Inner
     least: float = 0.0
     dues: tuple[float, ...] = ()
+    factor: float = 1.0
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything is drafted."""
+        return any(self.choice.lengths.values())
 
     @property
     def rate(self) -> float:
         """Expected tokens a second."""
-        return self.choice.tokens / self.choice.seconds
+        return self.choice.tokens * (self.factor if self.drafts else 1.0) / self.choice.seconds
 
 
 class AutoPace:
-    """Chooses, for each round, at which level drafts begin, how long they are, and how the levels below draft.
+    """Chooses, for each round, at which level drafts begin, whether they are chains or trees, how long they are, and
+    how the levels below draft.
 
     levels: nearest to the target first. If the first level's length is fixed, only the levels below it are paced.
     check: the cost of the target's passes. kind: the kind of place that a sequence's text has reached, a number from 0
@@ -71,16 +89,20 @@ class AutoPace:
         self._kind = kind
         self._kinds: dict[int, int] = {}  # of the places where the drafts of this round begin
         free = [level.free for level in levels]
-        self._starts = {
-            at: _Start(Acceptance(level.expected, level.weight), _yields(level))
-            for at, level in enumerate(levels)
-            if not at or all(free[: at + 1])
-        }
+        self._ways: dict[_Way, _Known] = {}
+        for at, level in enumerate(levels):
+            if at and not all(free[: at + 1]):
+                continue
+            yields = _yields(level)
+            self._ways[_Way(at, level.most.width)] = _Known(Acceptance(level.expected, level.weight), yields)
+            if yields is not None:
+                self._ways[_Way(at, 1)] = _Known(Acceptance(level.expected, level.weight))
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
+        self._now: _Plan | None = None  # for the round that is under way, unless it is a probe of few tokens
         self._last: dict[
             tuple[tuple[int, int], ...], dict[int, tuple[Budget, ...]]
         ] = {}  # choices, by sequences' kinds
@@ -91,15 +113,17 @@ class AutoPace:
             return {}
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
+        self._now = None
         if self._in_haste and place in self._last:
             return self._last[place]
         began = thread_time()
-        plans = [self._plan(start, sequences) for start in self._starts]
+        plans = [self._plan(way, sequences) for way in self._ways]
         plan = best = max(plans, key=lambda each: each.rate)
-        if not any(best.choice.lengths.values()) or len(plans) > 1:
+        if not best.drafts or len(plans) > 1:
             plan = self._probed(best, plans, sequences)
-        if any(plan.choice.lengths.values()):
-            self._starts[plan.start].tried = self._rounds
+        if plan.drafts:
+            self._ways[plan.way].tried = self._rounds
+        self._now = plan if plan.choice.tokens > len(sequences) else None
         chosen = self._budgets(plan)
         if plan is best:
             if len(self._last) == _KEPT:
@@ -127,7 +151,7 @@ class AutoPace:
             self.arithmetic += thread_time() - began
 
     def _forget(self, sequences: Sequence[int]) -> None:
-        for each in self._starts.values():
+        for each in self._ways.values():
             each.accepted.forget(sequences)
         self._levels.forget(sequences)
         self._last.clear()
@@ -141,10 +165,14 @@ class AutoPace:
         if not drafting:
             return
         start = next(at for at, count in enumerate(next(iter(drafting.values()))) if count)
-        if start not in self._starts:
+        way = _Way(start, record.budgets[next(iter(drafting))][start].width)
+        if way not in self._ways:
             return
-        its = self._starts[start]
-        inner, passes = self._levels.inner(start, tuple(drafting)), 0
+        its = self._ways[way]
+        inner, passes = self._levels.inner(start, tuple(drafting), way.width), 0
+        now = self._now
+        if now is not None and now.way == way and now.choice.lengths.keys() == record.new_tokens.keys():
+            its.gains.heard(now.choice.tokens, sum(record.new_tokens.values()))
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
             if its.yields is None:
@@ -159,68 +187,74 @@ class AutoPace:
         its.drafting.heard(predicted, record.propose_seconds)
         self._levels.heard(record.work, asked)
 
-    def _plan(self, start: int, sequences: Sequence[int]) -> _Plan:
-        level, inner = self._levels.levels[start], self._levels.inner(start, sequences)
-        its, most = self._starts[start], min(level.most.rows, level.most.depth)
+    def _plan(self, way: _Way, sequences: Sequence[int]) -> _Plan:
+        level, inner = self._levels.levels[way.start], self._levels.inner(way.start, sequences, way.width)
+        its, most = self._ways[way], min(level.most.rows, level.most.depth)
         if its.yields is not None:
-            return self._tree(start, sequences, inner, its.yields)
+            plan = self._tree(way, sequences, inner, its.yields)
+            none = Choice(dict.fromkeys(sequences, 0), len(sequences), self._check.of(len(sequences)))
+            return plan if plan.rate >= none.tokens / none.seconds else _Plan(way, none, inner)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
         rows = len(sequences) * (1 + most)
         checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
         if level.free:
-            return _Plan(start, best(survival, lambda rows, longest: checks[rows] + each * longest), inner)
+            choice = best(survival, lambda rows, longest: checks[rows] + each * longest)
+            return _Plan(way, choice, inner, factor=its.gains.value)
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
         choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
-        return _Plan(start, choice, inner)
+        return _Plan(way, choice, inner, factor=its.gains.value)
 
-    def _tree(self, start: int, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
+    def _tree(self, way: _Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
         on average."""
-        together, most = len(sequences), self._levels.levels[start].most.rows
+        together, most = len(sequences), self._levels.levels[way.start].most.rows
         means = [yields.of(self._kinds[sequence]) for sequence in sequences]
         checks = self._check.upto(together * (1 + most))[together * np.arange(1, most + 2)]
-        each = self._starts[start].drafting.of(inner.each_pass)
+        each = self._ways[way].drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
         seconds = float(checks[rows]) + passes * each
         plain = together / float(checks[0])
-        if tokens / seconds < plain:
-            return _Plan(start, Choice(dict.fromkeys(sequences, 0), together, float(checks[0])), inner)
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
         dues = tuple((rate / together * (checks - checks[0])).tolist())
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
-        return _Plan(start, choice, inner, max(rate, plain) * each / together, dues)
+        return _Plan(way, choice, inner, max(rate, plain) * each / together, dues, self._ways[way].gains.value)
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
-        """The plan, or now and then one that seems worse: the text may have changed. A probe is taken to gain nothing
-        beyond the tokens of plain decoding."""
-        drafts = any(plan.choice.lengths.values())
-        others = [each for each in plans if each.start != plan.start or not drafts]
+        """The plan, or now and then one that seems worse: the text may have changed."""
+        others = [each for each in plans if each.way != plan.way or not plan.drafts]
         if not others or not self._check.known:
             return plan
-        other = min(others, key=lambda each: self._starts[each.start].tried)
-        most = self._levels.levels[other.start].most.rows
-        lengths = dict.fromkeys(sequences, 0)
-        lengths[sequences[0]] = min(PROBE, most)
-        rows = sum(1 + length for length in lengths.values())
-        drafting = self._starts[other.start].drafting.of(lengths[sequences[0]] * other.inner.seconds)
-        seconds = self._check.of(rows) + drafting
-        price = max(0.0, seconds - len(sequences) / plan.rate)
+        other = min(others, key=lambda each: self._ways[each.way].tried)
+        gains, least = float(len(sequences)), 0.0
+        if plan.drafts and other.drafts and other.way.start == plan.way.start:  # chains or trees: of few tokens one
+            gains, least = other.choice.tokens * other.factor, _DOUBT * other.choice.seconds  # would learn too little
+        else:
+            other = self._probe(other, sequences)
+        price = max(least, other.choice.seconds - gains / plan.rate)
         if self._explored + price > _EXPLORE * self._seconds:
             return plan
         self._explored += price
-        return _Plan(other.start, Choice(lengths, float(len(sequences)), seconds), other.inner)
+        return other
+
+    def _probe(self, plan: _Plan, sequences: Sequence[int]) -> _Plan:
+        """A draft of few tokens for one sequence, taken to gain nothing beyond the tokens of plain decoding."""
+        lengths = dict.fromkeys(sequences, 0)
+        lengths[sequences[0]] = min(PROBE, self._levels.levels[plan.way.start].most.rows)
+        drafting = self._ways[plan.way].drafting.of(lengths[sequences[0]] * plan.inner.seconds)
+        seconds = self._check.of(sum(1 + length for length in lengths.values())) + drafting
+        return _Plan(plan.way, Choice(lengths, len(sequences), seconds), plan.inner)
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
-        level = self._levels.levels[plan.start]
-        above = tuple(Budget(0, 0) for _ in range(plan.start))
+        level = self._levels.levels[plan.way.start]
+        above = tuple(Budget(0, 0) for _ in range(plan.way.start))
         nothing = (*above, Budget(0, 0), *(Budget(0, 0) for _ in plan.inner.below))
         found = {}
         for sequence, length in plan.choice.lengths.items():
             own = level.most
             if level.free:
-                own = replace(own, rows=length, depth=length, least=plan.least, dues=plan.dues)
+                own = Budget(length, length, plan.way.width, plan.least, plan.dues)
             found[sequence] = (*above, own, *plan.inner.below) if length else nothing
         return found
 

@@ -19,6 +19,7 @@ _STALE = 256  # passes after which what was learned of one number of rows is for
 # Passes that say how fast the machine is at the moment. They are fewer than what bends the curve: when the machine gets
 # slower, the factor is to follow, and not the form of the curve.
 _MOMENT = 7
+_BEFORE, _LASTING = 8, 0.99  # rounds that the opinion is worth before any came; what of them is left with each round
 _SLOWLY = 0.05  # how far the unit follows each pass
 
 
@@ -119,3 +120,20 @@ class Correction:
     def of(self, predicted: float) -> float:
         """The prediction, corrected."""
         return predicted * median(self._last)
+
+
+class Ratio:
+    """The ratio of two sums, over about the last hundred rounds. It begins with some rounds in which it was 1."""
+
+    def __init__(self) -> None:
+        self._sums: list[float] = []
+
+    def heard(self, expected: float, came: float) -> None:
+        """Note what was expected, and what came."""
+        first = [_BEFORE * expected] * 2 if not self._sums else self._sums
+        self._sums = [_LASTING * first[0] + expected, _LASTING * first[1] + came]
+
+    @property
+    def value(self) -> float:
+        """What came, for each unit that was expected."""
+        return self._sums[1] / self._sums[0] if self._sums else 1.0

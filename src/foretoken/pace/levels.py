@@ -57,8 +57,9 @@ class Levels:
         self._accepted = [Acceptance((_middle(level.expected),), level.weight) for level in self.levels]
         self._proposed = [Counts(half_life=512) for _ in self.levels]
 
-    def inner(self, at: int, sequences: Sequence[int]) -> Inner:
-        """How level `at` drafts fastest for some sequences at once, which share its passes.
+    def inner(self, at: int, sequences: Sequence[int], width: int | None = None) -> Inner:
+        """How level `at` drafts fastest for some sequences at once, which share its passes. width: how many tokens it
+        expands in a pass; None: as many as it may.
 
         For a level with a decoder, the length that is allowed to the drafts below it is the one with the fewest
         seconds for each token: those of a pass with the draft of the level below, divided by the tokens that the pass
@@ -69,7 +70,7 @@ class Levels:
         if level.cost is None:
             return Inner(0.0, nothing)
         together = len(sequences)
-        width = level.most.width
+        width = level.most.width if width is None else width
         base = level.cost.of(together * width)
         if not deeper:
             return Inner(base, (), base)

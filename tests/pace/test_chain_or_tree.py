@@ -1,0 +1,81 @@
+"""A level that can draft chains and trees: the pace finds out which of the two is faster, and when that changes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+import foretoken
+from foretoken.pace.auto import AutoPace
+from foretoken.pace.cost import Moment, PassCost
+from foretoken.pace.levels import Paced
+from foretoken.prices.price import Price
+from foretoken.protocol.telemetry import RoundRecord, Work
+from foretoken.protocol.types import Budget
+
+CHECK = Price({1: 0.064, 16: 0.072, 32: 0.130})
+PASS = {0: 0.0, 1: 0.019, 2: 0.030}  # seconds of a pass of the draft, by the width of what it drafts
+TREE_PASSES, TREE_ROWS = 6, 12
+
+
+def run(pace: AutoPace, first: float, second: float, rounds: int, dice: random.Random) -> tuple[Counter[int], float]:
+    """How often each width was chosen, and the tokens a second. first: the probability of a draft's first choice at
+    each place; second: the probability of its second one where the first is wrong."""
+    widths, made, spent = Counter[int](), 0, 0.0
+    for turn in range(rounds):
+        budget = pace.choose([0])[0][0]
+        width = budget.width if budget.rows else 0
+        depth, rows, likely = {
+            0: (0, 0, 0.0),
+            1: (budget.longest, budget.longest, first),
+            2: (TREE_PASSES, TREE_ROWS, first + (1 - first) * second),
+        }[width]
+        right = 0
+        while right < depth and dice.random() < likely:
+            right += 1
+        propose, check = depth * PASS[width], CHECK.of(1 + rows) * dice.uniform(0.97, 1.03)
+        work = (Work("copy", rows, turn, propose, rows, passes=depth, cost={}),) if depth else ()
+        pace.heard(
+            RoundRecord(
+                turn, {0: rows}, {0: right}, {0: right + 1}, propose, check, work={0: work}, budgets={0: (budget,)}
+            )
+        )
+        widths[width] += 1
+        made += right + 1
+        spent += propose + check
+    return widths, made / spent
+
+
+def paced() -> AutoPace:
+    moment = Moment()
+    copy = Paced("copy", Budget(24, 24, 2), True, (0.8,), PassCost(Price({1: PASS[1], 2: PASS[2], 8: 0.035}), moment))
+    return AutoPace([copy], PassCost(CHECK, moment))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("first", "second", "better"), [(0.97, 0.1, 1), (0.6, 0.9, 2)])
+def test_the_faster_of_the_two_is_found(first: float, second: float, better: int, seed: int) -> None:
+    widths, _ = run(paced(), first, second, 400, random.Random(seed))
+    assert widths[better] > 300
+    assert 0 < widths[3 - better] < 60, "the other is tried, too"
+
+
+def test_it_is_found_again_when_the_text_has_changed() -> None:
+    pace, dice = paced(), random.Random(7)
+    for _ in range(2):
+        run(pace, 0.97, 0.1, 400, dice)
+        assert run(pace, 0.97, 0.1, 200, dice)[0][1] > 150
+        run(pace, 0.6, 0.9, 400, dice)
+        assert run(pace, 0.6, 0.9, 200, dice)[0][2] > 150
+
+
+def test_both_give_the_text_of_plain_decoding() -> None:
+    prompt = "def read_json(path):"
+    plain = foretoken.load("stdlib-7m", draft="none").generate(prompt, max_new_tokens=400, temperature=0.8, seed=3)
+    model = foretoken.load("stdlib-7m", draft="mxfp4:k=2,lookup", pace="auto")
+    done = model.generate(prompt, max_new_tokens=400, temperature=0.8, seed=3, keep_rounds=True)
+    assert done.tokens == plain.tokens
+    assert done.rounds is not None
+    assert {budgets[0].width for each in done.rounds for budgets in each.budgets.values() if budgets[0].rows} <= {1, 2}
