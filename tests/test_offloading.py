@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -191,12 +192,24 @@ def test_a_model_that_does_not_fit_is_told_what_to_type(
     assert "do not fit" not in caplog.text
 
 
+def test_without_the_native_engine_low_bit_drafts_are_refused_under_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:  # a pass would ask, too
+        patched.setattr("foretoken.api.offloading.native", SimpleNamespace(module=lambda: None))
+        with pytest.raises(SettingError, match="no bound of memory holds with draft 'subspec': PyTorch makes bf16"):
+            foretoken.load(MODEL, draft="subspec,lookup", memory="2GiB")
+        with pytest.raises(SettingError, match="no bound of memory holds with draft 'mxfp4'"):
+            foretoken.load(MODEL, draft="mxfp4", memory="2GiB")
+
+
 def test_a_draft_needs_a_load_of_its_own_under_a_bound() -> None:
     from foretoken.api.build import with_draft
 
     bounded = foretoken.load("stdlib-1m", draft="none", memory="2GiB")
     with pytest.raises(SettingError, match=r"memory is 2\.15 GB, which was planned for draft 'none'; load the model"):
-        with_draft(bounded, "lookup")
+        with_draft(bounded, "int8")
+    expected = foretoken.load("stdlib-1m", draft="none").generate(PROMPT, max_new_tokens=12).tokens
+    for draft in ("none", "lookup"):  # these need no memory
+        assert with_draft(bounded, draft).generate(PROMPT, max_new_tokens=12).tokens == expected
     streamed = foretoken.load(MODEL, draft="none", stream_layers=2)
     drafting = with_draft(streamed, "subspec")
     shared = drafting.decoders["subspec"].weights.layers

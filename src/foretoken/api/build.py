@@ -156,15 +156,17 @@ def with_draft(
 
     Raises what `load` raises for a draft; for a wrong name, before anything is loaded.
     """
-    if model.settings.memory is not None:
+    cache = model.settings.cache if cache is None else cache
+    chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
+    chosen = with_draft_chosen(chosen, model.folder, model.checkpoint.name)
+    named = name_levels(chosen)
+    needs_memory = any(level.has_decoder or "from" in level.options for level in named)
+    if model.settings.memory is not None and needs_memory:
         raise SettingError(
             f"memory is {size(int(model.settings.memory))}, which was planned for draft {model.draft!r}; load the "
             f"model anew with draft {draft!r} (python -m foretoken.bench.offload measures several)"
         )
-    cache = model.settings.cache if cache is None else cache
-    chosen = replace(model.settings, draft=draft, num_speculative_tokens=num_speculative_tokens, cache=cache)
-    chosen = with_draft_chosen(chosen, model.folder, model.checkpoint.name)
-    levels = sharing(find_levels(name_levels(chosen), model.folder), model.target.weights)
+    levels = sharing(find_levels(named, model.folder), model.target.weights)
     new = [level for level in levels if loaded is None or loaded_as(level) not in loaded]
     expect_memory(new, model.target.config, chosen)
     checkpoint = replace(model.checkpoint, tokenizer=model.tokenizer, end_tokens=model.end_tokens)

@@ -93,6 +93,12 @@ def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settin
 
     Raises SettingError for a bound within which the model cannot run.
     """
+    low_bit = [level.name for level in levels if level.format is not None]
+    if low_bit and settings.memory is not None and native.module() is None:
+        raise SettingError(
+            f"without the native engine no bound of memory holds with draft {low_bit[0]!r}: PyTorch makes bf16 of "
+            "low-bit weights; use draft 'lookup' or 'none' (foretoken doctor says why there is no native engine)"
+        )
     stored = Stored.of(folder, config)
     needs = _needs(stored, config, levels, settings)
     if settings.stream_layers is not None:
