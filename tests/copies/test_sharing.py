@@ -102,8 +102,8 @@ LONG = tuple(range(2, 302))
 def test_copies_that_share_keys_and_values_read_no_prompt(
     monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
 ) -> None:
-    counted = Counted(monkeypatch)
-    model = load("int4:tokens=6,int2:tokens=4,lookup:tokens=3")
+    model, tree = load("int4:tokens=6,int2:tokens=4,lookup:tokens=3"), load("mxfp4:k=2:depth=3")
+    counted = Counted(monkeypatch)  # not what a load times
     done = model.generate(LONG, max_new_tokens=30, ignore_eos=True, **sampling)
     assert sum(counted.of(model.target)) >= len(LONG)
     upper, lower = (counted.of(copy.model) for copy in copies(model))
@@ -112,15 +112,14 @@ def test_copies_that_share_keys_and_values_read_no_prompt(
     assert max(upper) <= 1 + 4  # a root and what the level below guessed
     assert max(lower) <= 1 + 3
     assert sum(upper) + sum(lower) < 12 * len(done.tokens)
-    tree = load("mxfp4:k=2:depth=3")
     tree.generate(LONG, max_new_tokens=20, ignore_eos=True, **sampling)
     (rows,) = (counted.of(copy.model) for copy in copies(tree))
     assert 0 < max(rows) <= 2
 
 
 def test_one_that_has_its_own_reads_the_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    counted = Counted(monkeypatch)
     model = load("mxfp4:own-cache,int2:tokens=4")
+    counted = Counted(monkeypatch)
     model.generate(LONG, max_new_tokens=20, ignore_eos=True)
     upper, lower = (counted.of(copy.model) for copy in copies(model))
     # a chunk as the target reads one, then the rest: perhaps with the first token, in the pass that checks a draft
