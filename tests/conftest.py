@@ -21,7 +21,7 @@ ABOVE = (
     *("bench", "cli", "doctor", "formats", "offload", "pace", "prove", "rehearsal", "timeline", "trees"),
     *("copies/test_place.py", "copies/test_quantise.py", "decoder/test_config.py", "decoder/test_config_positions.py"),
     *("decoder/test_shards.py", "drafters/test_automaton.py", "drafters/test_lookup.py", "kernels/test_coded.py"),
-    *("contracts/test_constrained.py", "contracts/test_odd_drafts.py", "copies/test_drafts.py"),
+    *("contracts/test_constrained.py", "copies/test_drafts.py"),
     *("copies/test_low_bit_targets.py", "ladder/test_names.py", "ladder/test_new_drafter.py"),
     *("ladder/test_with_draft.py", "sampling/test_grammar.py", "sampling/test_grammar_limits.py"),
     *("transcript/test_files_as_read.py", "transcript/test_refused_records.py"),
@@ -30,7 +30,7 @@ ABOVE = (
     *("test_offloading.py", "test_stop_strings.py", "test_tokenizer_files.py", "test_types.py"),
     "test_mapped_files.py",
     *("test_under_a_bound.py", "test_verified_weights.py"),  # decoder/test_streaming.py meets both
-    # with either arithmetic where both are there
+    # what they say of the arithmetic they try with either one, where both are there
     *(
         "engine/test_broken_off_rounds.py",
         "engine/test_conversations.py",

@@ -11,7 +11,8 @@ from foretoken.protocol.types import Budget
 
 
 class Wild:
-    """Draws the length of every level anew in each round, for each sequence, and often leaves levels out."""
+    """Draws the length of every level anew in each round, for each sequence, often leaves levels out, and often makes
+    chains of trees."""
 
     def __init__(self, budgets: Sequence[Budget], seed: int = 0) -> None:
         self._budgets = tuple(budgets)
@@ -28,4 +29,5 @@ class Wild:
 
     def _cut(self, budget: Budget) -> Budget:
         rows, depth = (self._chance.randint(0, min(most, 20)) for most in (budget.rows, budget.depth))
-        return replace(budget, rows=rows if depth else 0, depth=depth if rows else 0)
+        width = self._chance.choice((1, budget.width)) if budget.width > 1 else 1
+        return replace(budget, rows=rows if depth else 0, depth=depth if rows else 0, width=width)

@@ -17,6 +17,7 @@ from foretoken.api.build import plan
 from foretoken.api.chat import Chat
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import SettingError, TranscriptError
+from foretoken.kernels import native
 from foretoken.results.completion import Audit
 from foretoken.transcript.verify import Verification
 from tests.cli.conftest import Cli, cli
@@ -35,6 +36,8 @@ def load(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loa
     monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)  # and not that of all tests before
     if request.param == "all layers":
         return lambda draft: foretoken.load("stdlib-7m", draft=draft, stream_layers="all")
+    if native.module() is None:
+        pytest.skip("PyTorch makes bf16 of low-bit substitutes")
     folder: Path = request.getfixturevalue("large")
 
     def bounded(draft: str) -> foretoken.Model:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 import foretoken
 from foretoken.api import levels
+from foretoken.api.automatic import Recommended
 from foretoken.api.build import with_draft
 from foretoken.decoder.low_bit import size_in
 from foretoken.errors import SettingError
@@ -39,6 +42,23 @@ def test_weights_that_are_converted_or_copied_count() -> None:
     for settings, needed in (({"dtype": "float32"}, r"29\.1"), ({"weights": "copied"}, r"14\.6")):
         with pytest.raises(SettingError, match=rf"needs {needed} MB for the weights \+ 3\.9 MB for mxfp4 = "):
             foretoken.load("stdlib-7m", draft="mxfp4", **settings)
+
+
+@pytest.mark.usefixtures("little")
+@pytest.mark.parametrize("draft", ["none", "lookup", "stdlib-1m"])
+def test_drafts_without_copies_are_never_refused(draft: str) -> None:
+    for settings in ({"dtype": "float32"}, {"weights": "copied"}):
+        assert foretoken.load("stdlib-7m", draft=draft, **settings).draft == draft
+
+
+@pytest.mark.usefixtures("little")
+def test_a_draft_that_was_recommended_gives_way_to_lookup(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("foretoken.api.automatic.recall", lambda *_: Recommended("mxfp4,int8", 2.0))
+    with caplog.at_level(logging.INFO):
+        assert foretoken.load("stdlib-7m").draft == "lookup"
+    assert "draft lookup for now: the draft mxfp4,int8 needs 3.9 MB for mxfp4 + 7.3 MB for int8" in caplog.text
 
 
 @pytest.mark.usefixtures("little")

@@ -17,12 +17,14 @@ from foretoken.protocol.types import Budget
 
 CHECK = Price({1: 0.064, 16: 0.072, 32: 0.130})
 PASS = {0: 0.0, 1: 0.019, 2: 0.030}  # seconds of a pass of the draft, by the width of what it drafts
-TREE_PASSES, TREE_ROWS = 6, 12
 
 
-def run(pace: AutoPace, first: float, second: float, rounds: int, dice: random.Random) -> tuple[Counter[int], float]:
+def run(
+    pace: AutoPace, first: float, second: float, rounds: int, dice: random.Random, passes: int = 6
+) -> tuple[Counter[int], float]:
     """How often each width was chosen, and the tokens a second. first: the probability of a draft's first choice at
-    each place; second: the probability of its second one where the first is wrong."""
+    each place; second: the probability of its second one where the first is wrong. passes: after so many, a tree ends
+    itself."""
     widths, made, spent = Counter[int](), 0, 0.0
     for turn in range(rounds):
         budget = pace.choose([0])[0][0]
@@ -30,7 +32,7 @@ def run(pace: AutoPace, first: float, second: float, rounds: int, dice: random.R
         depth, rows, likely = {
             0: (0, 0, 0.0),
             1: (budget.longest, budget.longest, first),
-            2: (TREE_PASSES, TREE_ROWS, first + (1 - first) * second),
+            2: (passes, 2 * passes, first + (1 - first) * second),
         }[width]
         right = 0
         while right < depth and dice.random() < likely:
@@ -71,6 +73,18 @@ def test_it_is_found_again_when_the_text_has_changed() -> None:
         assert run(pace, 0.6, 0.9, 200, dice)[0][2] > 150
 
 
+@pytest.mark.parametrize("hard", [(0.2, 0.2, 2), (0.4, 0.3, 3), (0.5, 0.5, 4)])
+def test_a_hard_stretch_of_text_is_forgotten(hard: tuple[float, float, int]) -> None:
+    pace, dice = paced(), random.Random(11)
+    _, before = run(pace, 0.6, 0.9, 400, dice)
+    _, meanwhile = run(pace, *hard[:2], 400, dice, hard[2])
+    assert meanwhile > 0.8 / CHECK.of(1), "hardly slower than plain decoding"
+    run(pace, 0.6, 0.9, 300, dice)
+    widths, after = run(pace, 0.6, 0.9, 500, dice)
+    assert widths[2] > 400
+    assert after > 0.9 * before
+
+
 def test_both_give_the_text_of_plain_decoding() -> None:
     prompt = "def read_json(path):"
     plain = foretoken.load("stdlib-7m", draft="none").generate(prompt, max_new_tokens=400, temperature=0.8, seed=3)
@@ -78,4 +92,5 @@ def test_both_give_the_text_of_plain_decoding() -> None:
     done = model.generate(prompt, max_new_tokens=400, temperature=0.8, seed=3, keep_rounds=True)
     assert done.tokens == plain.tokens
     assert done.rounds is not None
-    assert {budgets[0].width for each in done.rounds for budgets in each.budgets.values() if budgets[0].rows} <= {1, 2}
+    first = [budgets[0] for each in done.rounds for budgets in each.budgets.values()]
+    assert {budget.width for budget in first if budget.rows} == {1, 2}

@@ -59,8 +59,10 @@ def test_an_svg_says_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_the_pace_chose_is_drawn_where_it_chose_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heading = "What the pace chose: how many tokens each level may draft at once"
+    heading = "What the pace chose: the longest chain that each level may draft, or how many tokens its tree had"
     records = [replace(each, budgets={0: (Budget(3, 3), Budget(2, 2))}) for each in rounds(60)]
+    cut = {0: (Budget(1, 1), Budget(0, 0))}  # as the text ends
+    records[-1] = replace(records[-1], budgets=cut, drafted={0: 1}, accepted={0: 1}, new_tokens={0: 2})
     assert heading not in texts(completion(records), monkeypatch, tmp_path / "fixed.svg")
     without = (Budget(0, 0), Budget(8, 8))  # the first level is left out
     records[20:40] = [replace(each, budgets={0: without}) for each in records[20:40]]

@@ -78,13 +78,21 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         choices_of(levels, chosen)
         weights = offloading.load(chosen)
     else:
+        guessed = chosen.draft == AUTO
         chosen = with_draft_chosen(chosen, folder, str(model))
         levels = find_levels(name_levels(chosen), folder)
         choices_of(levels, chosen)  # before the weights are loaded: a wrong file should not cost a load
         config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
         files = FilesAsRead.note(deciding_files(folder).values())
         warn_if_larger_than_memory(folder, str(model))
-        expect_memory(levels, config, chosen, bytes_in_memory(config, chosen))
+        try:
+            expect_memory(levels, config, chosen, bytes_in_memory(config, chosen))
+        except SettingError as error:
+            if not guessed:
+                raise
+            log.info("draft lookup for now: %s", error)
+            chosen = replace(chosen, draft="lookup")
+            levels = find_levels(name_levels(chosen), folder)
         config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
         config = bounded(config, chosen)
     target = decoder_of(config, weights, chosen)

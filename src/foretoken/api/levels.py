@@ -61,9 +61,10 @@ def expect_memory(levels: Sequence[Level], config: DecoderConfig, settings: Load
     config: the target's. weights: bytes of its weights that must be in memory, too. What is mapped from a file need not
     be. With a bound of memory nothing is done here: the plan has seen to it.
     """
-    sizes = {**({"the weights": weights} if weights else {}), **_sizes(levels, config)}
+    made = [level for level in levels if settings.weights == "copied" or not _is_mapped(level)]
+    sizes = {**({"the weights": weights} if weights else {}), **(copies := _sizes(made, config))}
     needed = sum(sizes.values())
-    if settings.memory is not None or settings.device != "cpu" or needed < _LITTLE or not levels:
+    if settings.memory is not None or settings.device != "cpu" or needed < _LITTLE or not copies:
         return
     left = memory_left()
     if left is not None and needed > left:
@@ -73,6 +74,11 @@ def expect_memory(levels: Sequence[Level], config: DecoderConfig, settings: Load
             f"{size(left)} are left; close other programs, leave a level out, or use --draft lookup (draft='lookup'), "
             "which needs no copy"
         )
+
+
+def _is_mapped(level: Level) -> bool:
+    """Whether a level is another model's low-bit checkpoint, which is read from its files like any checkpoint."""
+    return level.folder is not None and not level.is_copy and beside.describe(level.folder) is not None
 
 
 def _sizes(levels: Sequence[Level], config: DecoderConfig) -> dict[str, int]:

@@ -31,13 +31,13 @@ _FARTHEST = 32  # tokens that a paced chain may have: beyond the rows that cost 
 _QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: all of them take about as long as eight passes
 _MATCHES = (1, 2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
 _PREFIX = 16  # tokens before those rows
-_NOISE = 2e-4  # seconds by which the times of two passes may differ by chance
+_NOISE, _MARGIN = 2e-4, 1.25  # seconds by which the times of two passes may differ by chance, and times as long
 _FAST = 0.01  # seconds of a pass up to which prices are measured at every load: that takes a tenth of a second
-_AGAIN = 2  # times that such a pass is timed again, if its time is compared: other programs disturb it
+_BRIEF, _AGAIN = 0.1, 2  # seconds of a pass up to which it is timed again, and how often: others disturb it
 _SLOW = 1.0  # seconds of a pass from which on timing passes at the start would take too long
 
 _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first prices: several drafts of one model ask
-_ones: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # the same of one row
+_ones: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # prices of one row
 
 
 def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
@@ -65,7 +65,7 @@ def _by_prices(
     names = [TARGET, *(level.called for level in levels)]
     on_cpu = settings.device == "cpu"  # elsewhere a clock does not see when a pass ends
     if fixed or not any(free) or not settings.cache:  # without a cache passes have no price by rows
-        if on_cpu and settings.cache and settings.memory is None and len(decoders) > 1:
+        if on_cpu and settings.cache and stream_of(decoders[TARGET].weights) is None and len(decoders) > 1:
             _warn_of_slow_levels(names, {name: _one_row(decoder) for name, decoder in decoders.items()})
         return FixedPace(budgets)
     prices = {name: _first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}
@@ -102,7 +102,7 @@ def _warn_of_slow_levels(names: Sequence[str], prices: Mapping[str, Price | None
     """Log a warning for each level whose passes take more time than those of the level for which it drafts."""
     for above, name in itertools.pairwise(name for name in names if prices.get(name)):
         slow, other = prices[name], prices[above]
-        if slow and other and slow.of(1) > other.of(1) + _NOISE:
+        if slow and other and slow.of(1) > _MARGIN * other.of(1) + _NOISE:
             log.warning(
                 "%s cannot speed up %s: a pass takes %.3g ms, one of %s %.3g ms; leave it out of the draft",
                 *(name, above, 1e3 * slow.of(1), above, 1e3 * other.of(1)),
@@ -115,7 +115,7 @@ def _one_row(decoder: Decoder) -> Price | None:
         _ones[decoder] = None
         if decoder.config.context_length > _PREFIX:
             price = quick(decoder, _QUICK[:1], _PREFIX)
-            again = [quick(decoder, _QUICK[:1], _PREFIX) for _ in range(_AGAIN)] if price.of(1) < _FAST else []
+            again = [quick(decoder, _QUICK[:1], _PREFIX) for _ in range(_AGAIN)] if price.of(1) < _BRIEF else []
             _ones[decoder] = min([price, *again], key=lambda each: each.of(1))
     return _ones[decoder]
 

@@ -65,8 +65,9 @@ LOAD: dict[str, Any] = {
         str,
         _LOADING,
         "How many tokens are drafted in a round. fixed: the same number in every round. auto: the number that is "
-        "fastest, which is learned while generating. replay:FILE: as many as were drafted in the same round of "
-        "the generation that FILE records. The pace never changes the output.",
+        "fastest, which is learned while generating, as a chain or as a tree if the draft can do both. replay:FILE: as "
+        "many as were drafted in the same round of the generation that FILE records. The pace never changes the "
+        "output.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),

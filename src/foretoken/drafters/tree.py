@@ -165,7 +165,8 @@ class TreeDrafter(DecoderDrafter):
         growth = Growth(self.shape, turn.width, opened.count, turn.rows, least=turn.least, dues=turn.dues)
         tree = GrowingTree(**vars(opened), growth=growth, writer=writer)
         grown, node = self._reached.pop(turn.sequence, (None, ROOT))
-        if grown is not None and len(tree.text) == 1:  # all else of the text is in the target's cache
+        alike = grown is not None and grown.growth.width == turn.width  # a chain may follow a tree
+        if grown is not None and alike and len(tree.text) == 1:  # all else of the text is in the target's cache
             tree.take_over(grown, node)
         return tree
 

@@ -40,13 +40,13 @@ class _Known:
     accepted: Acceptance
     yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
-    gains: Ratio = field(default_factory=Ratio)  # tokens that came, over those that were expected
+    gains: Ratio = field(default_factory=Ratio)  # draft tokens of chains that were accepted, over those expected
     tried: int = 0  # the last round in which it was used
 
 
 class _Plan(NamedTuple):
-    """Drafts of one way: the lengths by sequence with what they are worth, and how they are made. factor: how many
-    times as many tokens as this way expects it has brought of late."""
+    """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. factor: how
+    many of the draft tokens that a chain is expected to bring have come, of late."""
 
     way: _Way
     choice: Choice
@@ -61,9 +61,15 @@ class _Plan(NamedTuple):
         return any(self.choice.lengths.values())
 
     @property
+    def tokens(self) -> float:
+        """The tokens that are expected: those of drafts, and one of each check."""
+        checks = len(self.choice.lengths)
+        return checks + self.factor * (self.choice.tokens - checks)
+
+    @property
     def rate(self) -> float:
         """Expected tokens a second."""
-        return self.choice.tokens * (self.factor if self.drafts else 1.0) / self.choice.seconds
+        return self.tokens / self.choice.seconds
 
 
 class AutoPace:
@@ -102,7 +108,7 @@ class AutoPace:
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
-        self._now: _Plan | None = None  # for the round that is under way, unless it is a probe of few tokens
+        self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
         self._last: dict[
             tuple[tuple[int, int], ...], dict[int, tuple[Budget, ...]]
         ] = {}  # choices, by sequences' kinds
@@ -118,12 +124,12 @@ class AutoPace:
             return self._last[place]
         began = thread_time()
         plans = [self._plan(way, sequences) for way in self._ways]
-        plan = best = max(plans, key=lambda each: each.rate)
+        plan = best = max([self._nothing(sequences), *plans], key=lambda each: each.rate)
         if not best.drafts or len(plans) > 1:
             plan = self._probed(best, plans, sequences)
         if plan.drafts:
             self._ways[plan.way].tried = self._rounds
-        self._now = plan if plan.choice.tokens > len(sequences) else None
+        self._now = plan
         chosen = self._budgets(plan)
         if plan is best:
             if len(self._last) == _KEPT:
@@ -170,18 +176,21 @@ class AutoPace:
             return
         its = self._ways[way]
         inner, passes = self._levels.inner(start, tuple(drafting), way.width), 0
-        now = self._now
-        if now is not None and now.way == way and now.choice.lengths.keys() == record.new_tokens.keys():
-            its.gains.heard(now.choice.tokens, sum(record.new_tokens.values()))
+        now, whole = self._now, {s: allowed[start] for s, allowed in drafting.items()}
+        if now is not None and now.way == way and whole == {s: n for s, n in now.choice.lengths.items() if n}:
+            expected = now.choice.tokens - len(now.choice.lengths)  # of a probe, nothing is
+            if expected > 0 and its.yields is None:  # what was cut, as at the end of a text, would seem to have failed
+                its.gains.heard(expected, sum(record.accepted[s] for s in whole), self._rounds)
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
             if its.yields is None:
                 its.accepted.heard(sequence, allowed[start], gained, kind)
                 continue
-            name = self._levels.levels[start].name
-            own = sum(work.passes for work in record.work.get(sequence, ()) if work.level == name)
-            its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]))
+            level = self._levels.levels[start]
+            own = sum(work.passes for work in record.work.get(sequence, ()) if work.level == level.name)
             passes = max(passes, own)
+            if allowed[start] == level.most.longest:  # else it was cut, as at the end of a text
+                its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]), self._rounds)
         steps = max(allowed[start] for allowed in drafting.values())
         predicted = steps * inner.seconds if its.yields is None else passes * inner.each_pass
         its.drafting.heard(predicted, record.propose_seconds)
@@ -191,24 +200,28 @@ class AutoPace:
         level, inner = self._levels.levels[way.start], self._levels.inner(way.start, sequences, way.width)
         its, most = self._ways[way], min(level.most.rows, level.most.depth)
         if its.yields is not None:
-            plan = self._tree(way, sequences, inner, its.yields)
-            none = Choice(dict.fromkeys(sequences, 0), len(sequences), self._check.of(len(sequences)))
-            return plan if plan.rate >= none.tokens / none.seconds else _Plan(way, none, inner)
+            return self._tree(way, sequences, inner, its.yields)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
         rows = len(sequences) * (1 + most)
         checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
         if level.free:
             choice = best(survival, lambda rows, longest: checks[rows] + each * longest)
-            return _Plan(way, choice, inner, factor=its.gains.value)
+            return _Plan(way, choice, inner, factor=its.gains.value(self._rounds))
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
         choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
-        return _Plan(way, choice, inner, factor=its.gains.value)
+        return _Plan(way, choice, inner, factor=its.gains.value(self._rounds))
+
+    def _nothing(self, sequences: Sequence[int]) -> _Plan:
+        """Plain decoding."""
+        choice = Choice(dict.fromkeys(sequences, 0), len(sequences), self._check.of(len(sequences)))
+        way = next(iter(self._ways))
+        return _Plan(way, choice, self._levels.inner(way.start, sequences, way.width))
 
     def _tree(self, way: _Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
         on average."""
         together, most = len(sequences), self._levels.levels[way.start].most.rows
-        means = [yields.of(self._kinds[sequence]) for sequence in sequences]
+        means = [yields.of(self._kinds[sequence], self._rounds) for sequence in sequences]
         checks = self._check.upto(together * (1 + most))[together * np.arange(1, most + 2)]
         each = self._ways[way].drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
@@ -219,7 +232,7 @@ class AutoPace:
         rate = float(made / took) if took and self._check.known else tokens / seconds
         dues = tuple((rate / together * (checks - checks[0])).tolist())
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
-        return _Plan(way, choice, inner, max(rate, plain) * each / together, dues, self._ways[way].gains.value)
+        return _Plan(way, choice, inner, max(rate, plain) * each / together, dues)
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
@@ -227,12 +240,12 @@ class AutoPace:
         if not others or not self._check.known:
             return plan
         other = min(others, key=lambda each: self._ways[each.way].tried)
-        gains, least = float(len(sequences)), 0.0
-        if plan.drafts and other.drafts and other.way.start == plan.way.start:  # chains or trees: of few tokens one
-            gains, least = other.choice.tokens * other.factor, _DOUBT * other.choice.seconds  # would learn too little
+        near = plan.drafts and other.drafts and other.way.start == plan.way.start
+        if near or self._ways[other.way].yields is not None:  # a whole draft: of few tokens one would learn too little
+            price = max(_DOUBT * other.choice.seconds, other.choice.seconds - other.tokens / plan.rate)
         else:
             other = self._probe(other, sequences)
-        price = max(least, other.choice.seconds - gains / plan.rate)
+            price = max(0.0, other.choice.seconds - len(sequences) / plan.rate)
         if self._explored + price > _EXPLORE * self._seconds:
             return plan
         self._explored += price

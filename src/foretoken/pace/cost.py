@@ -19,7 +19,8 @@ _STALE = 256  # passes after which what was learned of one number of rows is for
 # Passes that say how fast the machine is at the moment. They are fewer than what bends the curve: when the machine gets
 # slower, the factor is to follow, and not the form of the curve.
 _MOMENT = 7
-_BEFORE, _LASTING = 8, 0.99  # rounds that the opinion is worth before any came; what of them is left with each round
+_BELIEVED = 32.0  # units by which a ratio is 1 before anything was heard
+_LEFT = 0.5 ** (1 / 64)  # of what a ratio is made of, with each round
 _SLOWLY = 0.05  # how far the unit follows each pass
 
 
@@ -123,17 +124,24 @@ class Correction:
 
 
 class Ratio:
-    """The ratio of two sums, over about the last hundred rounds. It begins with some rounds in which it was 1."""
+    """What came, for each unit that was expected. What was heard fades with every round, heard of or not, until the
+    ratio is 1 again: the text may have changed."""
 
     def __init__(self) -> None:
-        self._sums: list[float] = []
+        self._expected = self._came = 0.0
+        self._round = 0  # to which both have faded
 
-    def heard(self, expected: float, came: float) -> None:
-        """Note what was expected, and what came."""
-        first = [_BEFORE * expected] * 2 if not self._sums else self._sums
-        self._sums = [_LASTING * first[0] + expected, _LASTING * first[1] + came]
+    def heard(self, expected: float, came: float, now: int) -> None:
+        """Note what was expected of round `now`, and what came."""
+        self._fade(now)
+        self._expected += expected
+        self._came += came
 
-    @property
-    def value(self) -> float:
-        """What came, for each unit that was expected."""
-        return self._sums[1] / self._sums[0] if self._sums else 1.0
+    def value(self, now: int) -> float:
+        """The ratio at a round."""
+        self._fade(now)
+        return (_BELIEVED + self._came) / (_BELIEVED + self._expected)
+
+    def _fade(self, now: int) -> None:
+        left = _LEFT ** (now - self._round)
+        self._expected, self._came, self._round = left * self._expected, left * self._came, now

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_KEPT = 0.5 ** (1 / 128)  # of what was heard, with each round: after 128 rounds, a round counts half
+_KEPT = 0.5 ** (1 / 64)  # of what was heard, with each round, heard of or not: after 64 rounds, a round counts half
 _PRIOR = 2.0  # rounds that the opinion is worth that one has before any was heard of
 _POOLED = 4.0  # rounds that the average over all kinds of places is worth for one kind
 
@@ -26,21 +26,28 @@ class Yields:
         self._sums = np.zeros((kinds, 3))
         self._rounds = np.zeros(kinds)
         self._expected = np.array(expected)
+        self._round = 0  # to which what was heard has faded
 
-    def heard(self, kind: int, what: Yield) -> None:
-        """Note a round of a sequence."""
+    def heard(self, kind: int, what: Yield, now: int) -> None:
+        """Note what round `now` of a sequence came to."""
         kind = min(kind, len(self._rounds) - 1)
-        self._sums *= _KEPT
-        self._rounds *= _KEPT
+        self._fade(now)
         self._sums[kind] += what
         self._rounds[kind] += 1
 
-    def of(self, kind: int) -> Yield:
+    def of(self, kind: int, now: int) -> Yield:
         """What a round at such a place is expected to come to."""
+        self._fade(now)
         kind = min(kind, len(self._rounds) - 1)
         pooled = (self._sums.sum(axis=0) + _PRIOR * self._expected) / (self._rounds.sum() + _PRIOR)
         tokens, passes, rows = (self._sums[kind] + _POOLED * pooled) / (self._rounds[kind] + _POOLED)
         return Yield(float(tokens), float(passes), float(rows))
+
+    def _fade(self, now: int) -> None:
+        left = _KEPT ** (now - self._round)
+        self._sums *= left
+        self._rounds *= left
+        self._round = now
 
 
 def usual(share: float) -> Yield:

@@ -34,10 +34,11 @@ class LoadSettings(Settings):
     # only for the levels below. With None, `pace` chooses, or the draft's own default holds.
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
-    # `auto`: as many as give the most tokens a second, which is learned while the model generates. The output is the
-    # same. `auto` leaves alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's
-    # options), and the size of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed
-    # whatever `pace` says: there, the text depends on how much is drafted, and one seed should give one text.
+    # `auto`: as many as give the most tokens a second, which is learned while the model generates; a draft that can do
+    # both drafts a chain or a tree, whichever is faster. The output is the same. `auto` leaves alone a length that you
+    # set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size of fractal drafts and of
+    # most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the text depends on how much
+    # is drafted, and one seed should give one text.
     # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round. After
     # its last round, nothing is drafted. So you can compare two runs that draft equally much in each round.
     pace: str = "auto"

@@ -1,4 +1,5 @@
-"""Draws what the pace chose over time: for each round, how many tokens each level of the draft was allowed."""
+"""Draws what the pace chose over time: for each round, how many tokens each level of the draft was allowed. A tree ends
+itself, so for trees it is the number of tokens that were sent."""
 
 from __future__ import annotations
 
@@ -15,15 +16,20 @@ _HIGH = 0.7
 
 
 def varies(rounds: Sequence[Round]) -> bool:
-    """Whether a pace has chosen anything: fixed lengths need no drawing. The last round may be shorter because the text
-    ends."""
-    return len({each.allowed for each in rounds[:-1]}) > 1
+    """Whether a pace has chosen anything: fixed lengths need no drawing. Lengths that were cut because the text ends
+    were not chosen."""
+    whole, left = set(), 0
+    for each in reversed(rounds):
+        left += each.new_tokens
+        if max(each.allowed, default=0) + 1 < left:
+            whole.add(each.allowed)
+    return len(whole) > 1
 
 
 def draw_chosen(page: Page, rounds: Sequence[Round]) -> None:
     """Draw one line for each level. Where it lies at 0, the pace has left the level out."""
     groups = columns(rounds)
-    page.heading("What the pace chose: how many tokens each level may draft at once")
+    page.heading("What the pace chose: the longest chain that each level may draft, or how many tokens its tree had")
     at = MARGIN
     for name, colour in zip(page.names[1:], page.colours[1:], strict=True):
         page.square(at, page.top + 0.04, colour)

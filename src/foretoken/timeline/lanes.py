@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from foretoken.protocol.telemetry import RoundRecord
 
@@ -34,7 +35,8 @@ class Round:
     accepted: int
     new_tokens: int
     passes: tuple[Pass, ...]
-    allowed: tuple[int, ...] = ()  # tokens that the pace allowed each level on one path, nearest to the target first
+    # tokens that the pace allowed each level on one path, nearest to the target first; of a tree, those that were sent
+    allowed: tuple[int, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -67,11 +69,16 @@ def lanes(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Round]:
                 accepted=sum(record.accepted.values()),
                 new_tokens=sum(record.new_tokens.values()),
                 passes=tuple(passes),
-                allowed=tuple(max(each) for each in zip(*record.allowed.values(), strict=True)),
+                allowed=tuple(max(each) for each in zip(*map(partial(_allowed, record), record.budgets), strict=True)),
             )
         )
         now = rounds[-1].end
     return rounds
+
+
+def _allowed(record: RoundRecord, sequence: int) -> tuple[int, ...]:
+    sent = record.drafted.get(sequence, 0)
+    return tuple(each.longest if each.width == 1 else min(each.rows, sent) for each in record.budgets[sequence])
 
 
 def _passes(record: RoundRecord, sequence: int, levels: Sequence[str], times: tuple[float, float, float]) -> list[Pass]:

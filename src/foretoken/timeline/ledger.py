@@ -36,7 +36,7 @@ def draw_ledger(page: Page, levels: Sequence[LevelStats], ledger: Sequence[Worth
 
 
 def _checker(found: Worth, above: str) -> str:
-    by_target, by_level = found.accepted
+    by_target, by_level = found.checks
     if by_level and by_target:
         return f"{above} and the target"
     return above if by_level else "the target"

@@ -19,12 +19,14 @@ _Passes = list[tuple[int, float]]  # rows and seconds
 @dataclass(frozen=True)
 class Worth:
     """One level's worth, in seconds. drafting: its own time and that of each level below it. wider: how much longer the
-    checks took. accepted: its tokens, those that the target checked itself and those that the level above checked.
-    known: false if nearly all passes had the same number of rows. Then `wider` is missing, and `spared` is too large.
+    checks took. checks: how many drafts the target checked itself, and how many the level above. accepted: the tokens
+    of these. known: false if nearly all passes had the same number of rows. Then `wider` is missing, and `spared` is
+    too large.
     """
 
     drafting: tuple[float, ...]
     wider: float
+    checks: tuple[int, int]
     accepted: tuple[int, int]
     spared: float
     known: bool
@@ -38,7 +40,10 @@ class Worth:
 def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
     """The worth of each level, the level nearest to the target first, from the rounds in which no prompt is read."""
     rounds = [record for record in records if not record.read]
-    begins = [next((record.begins_at(sequence) for sequence in record.drafted), 0) for record in rounds]
+    begins = [
+        next((record.begins_at(sequence) for sequence, allowed in record.allowed.items() if any(allowed)), 0)
+        for record in rounds
+    ]
     works = [[w for its_work in record.work.values() for w in its_work] for record in rounds]
     checks = [(1 + sum(record.drafted.values()), record.check_seconds) for record in rounds]
     found = []
@@ -60,6 +65,7 @@ def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
             Worth(
                 drafting=tuple(sum(w.seconds for w in each) for each in [own, *lower]),
                 wider=target.wider + other.wider,
+                checks=(sum(ours), len(above)),
                 accepted=accepted,
                 spared=accepted[0] * target.one + accepted[1] * other.one,
                 known=all(each.known for each, count in zip((target, other), accepted, strict=True) if count),
