@@ -19,8 +19,8 @@ _STALE = 256  # passes after which what was learned of one number of rows is for
 # Passes that say how fast the machine is at the moment. They are fewer than what bends the curve: when the machine gets
 # slower, the factor is to follow, and not the form of the curve.
 _MOMENT = 7
-_BELIEVED = 32.0  # units by which a ratio is 1 before anything was heard
-_LEFT = 0.5 ** (1 / 64)  # of what a ratio is made of, with each round
+_BELIEVED = 8.0  # units by which a ratio is 1 before anything was heard
+_LEFT = 0.5 ** (1 / 128)  # of what a ratio is made of, with each round
 _SLOWLY = 0.05  # how far the unit follows each pass
 
 
