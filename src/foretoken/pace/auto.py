@@ -40,7 +40,9 @@ class _Known:
     accepted: Acceptance
     yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
-    gains: Ratio = field(default_factory=Ratio)  # draft tokens of chains that were accepted, over those expected
+    gains: Ratio | None = (
+        None  # of chains that compete with trees: draft tokens that were accepted, over those expected
+    )
     tried: int = 0  # the last round in which it was used
 
 
@@ -102,7 +104,7 @@ class AutoPace:
             yields = _yields(level)
             self._ways[_Way(at, level.most.width)] = _Known(Acceptance(level.expected, level.weight), yields)
             if yields is not None:
-                self._ways[_Way(at, 1)] = _Known(Acceptance(level.expected, level.weight))
+                self._ways[_Way(at, 1)] = _Known(Acceptance(level.expected, level.weight), gains=Ratio())
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far
         self._recent = np.zeros(2)  # tokens and seconds of the last rounds
@@ -124,7 +126,8 @@ class AutoPace:
             return self._last[place]
         began = thread_time()
         plans = [self._plan(way, sequences) for way in self._ways]
-        plan = best = max([self._nothing(sequences), *plans], key=lambda each: each.rate)
+        free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
+        plan = best = max([self._nothing(sequences), *plans] if free else plans, key=lambda each: each.rate)
         if not best.drafts or len(plans) > 1:
             plan = self._probed(best, plans, sequences)
         if plan.drafts:
@@ -179,7 +182,9 @@ class AutoPace:
         now, whole = self._now, {s: allowed[start] for s, allowed in drafting.items()}
         if now is not None and now.way == way and whole == {s: n for s, n in now.choice.lengths.items() if n}:
             expected = now.choice.tokens - len(now.choice.lengths)  # of a probe, nothing is
-            if expected > 0 and its.yields is None:  # what was cut, as at the end of a text, would seem to have failed
+            if (
+                expected > 0 and its.gains is not None
+            ):  # what was cut, as at the end of a text, would seem to have failed
                 its.gains.heard(expected, sum(record.accepted[s] for s in whole), self._rounds)
         for sequence, allowed in drafting.items():
             kind, gained = self._kinds.get(sequence, 0), record.accepted[sequence]
@@ -206,10 +211,10 @@ class AutoPace:
         checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
         if level.free:
             choice = best(survival, lambda rows, longest: checks[rows] + each * longest)
-            return _Plan(way, choice, inner, factor=its.gains.value(self._rounds))
+            return _Plan(way, choice, inner, factor=its.gains.value(self._rounds) if its.gains else 1.0)
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
         choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
-        return _Plan(way, choice, inner, factor=its.gains.value(self._rounds))
+        return _Plan(way, choice, inner)
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
         """Plain decoding."""
