@@ -52,6 +52,7 @@ def test_what_fails_in_a_process_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "record.json").exists()
 
 
+@pytest.mark.prove
 def test_a_draft_can_be_read_as_asked_and_measured_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[offload.Asked] = []
     real = offload._run

@@ -78,6 +78,7 @@ def lines(done: Reproduction, method: str, **asked: Any) -> list[dict[str, Any]]
     return [line for line in every if (line["measurement"], line["method"]) == (its["measurement"], method)]
 
 
+@pytest.mark.prove
 def test_every_part_is_made_and_no_token_differs(done: Reproduction) -> None:
     assert list(done.record["tables"]) == PARTS
     assert done.record["differing_tokens"] == 0
@@ -87,6 +88,7 @@ def test_every_part_is_made_and_no_token_differs(done: Reproduction) -> None:
     assert set(done.record["models"]) == {STREAMED, "stdlib-7m", rows(done, "table7")[1]["ours on"]}
 
 
+@pytest.mark.prove
 def test_the_papers_lines_stand_above_those_of_the_stand_in(done: Reproduction) -> None:
     table = rows(done, "table1", temperature=0.6)
     assert [row["draft"] for row in table if row["target"] == "Llama-3.1 8B"] == [
@@ -102,6 +104,7 @@ def test_the_papers_lines_stand_above_those_of_the_stand_in(done: Reproduction) 
     assert ours == [REFERENCE.name, "stdlib-1m", SUBSPEC, "ours, with all of table 2"]
 
 
+@pytest.mark.prove
 def test_the_length_is_the_papers_with_the_prompts_pass_and_ours_without(done: Reproduction) -> None:
     (row,) = rows(done, "table1", temperature=0.0, target=STREAMED, draft=SUBSPEC)
     own = lines(done, SUBSPEC, model=STREAMED, temperature=0.0)
@@ -112,6 +115,7 @@ def test_the_length_is_the_papers_with_the_prompts_pass_and_ours_without(done: R
     assert row["tokens a check"]["ours"] > 2
 
 
+@pytest.mark.prove
 def test_the_ablation_adds_one_part_at_a_time(done: Reproduction) -> None:
     its = next(each for each in done.record["measurements"] if SHARED in [name for name, *_ in each["methods"]])
     asked = {name: more for name, *more in its["methods"]}
@@ -133,11 +137,13 @@ def test_the_ablation_adds_one_part_at_a_time(done: Reproduction) -> None:
     assert NOISE in [row["method"] for row in sampled]
 
 
+@pytest.mark.prove
 def test_a_draft_that_knows_the_noise_accepts_more(done: Reproduction) -> None:
     (without,), (known,) = (rows(done, "table2", temperature=0.6, method=name) for name in (BEST, NOISE))
     assert known["tokens a check"]["ours"] > without["tokens a check"]["ours"]
 
 
+@pytest.mark.prove
 def test_acceptance_is_measured_in_memory(done: Reproduction) -> None:
     table = rows(done, "table5", **{"ours on": "stdlib-7m"})
     assert len(table) == 4 * 6
@@ -147,6 +153,7 @@ def test_acceptance_is_measured_in_memory(done: Reproduction) -> None:
     assert rows(done, "table5", draft="EAGLE-2")[0]["length"] == {"paper": 3.42, "ours": None}
 
 
+@pytest.mark.prove
 def test_a_target_in_8_bits_is_read_and_has_its_own_text(done: Reproduction) -> None:
     _, low = rows(done, "table7")
     assert low["ours on"].endswith("-int8, layers read from the disk")
@@ -154,6 +161,7 @@ def test_a_target_in_8_bits_is_read_and_has_its_own_text(done: Reproduction) -> 
     assert done.record["models"][low["ours on"]]["model_bytes"] < done.record["models"]["stdlib-7m"]["model_bytes"]
 
 
+@pytest.mark.prove
 def test_five_runs_have_a_deviation(done: Reproduction) -> None:
     paper, ours = rows(done, "deviation")
     speeds = [
@@ -166,6 +174,7 @@ def test_five_runs_have_a_deviation(done: Reproduction) -> None:
     assert ours["deviation, tokens/s"]["paper"] is None
 
 
+@pytest.mark.prove
 def test_the_equations_hold(done: Reproduction) -> None:
     for row in rows(done, "equations"):
         its = {name: value["ours"] for name, value in row.items() if isinstance(value, dict)}
@@ -176,6 +185,7 @@ def test_the_equations_hold(done: Reproduction) -> None:
     assert [row["draft"] for row in rows(done, "equations")] == [SMALL, SUBSPEC]
 
 
+@pytest.mark.prove
 def test_the_time_of_a_round_is_divided(done: Reproduction) -> None:
     for row in rows(done, "figure6"):
         assert row["drafting, %"]["ours"] + row["checking, %"]["ours"] == pytest.approx(100, rel=1e-3)

@@ -109,7 +109,7 @@ def saved(terminal: Terminal, path: Path) -> list[str]:
 
 
 @ON_A_TERMINAL
-@pytest.mark.parametrize("term", ["xterm", "dumb"])
+@pytest.mark.parametrize("term", ["xterm", pytest.param("dumb", marks=pytest.mark.prove)])
 def test_what_is_pasted_is_one_message(terminals: list[Terminal], folder: Path, tmp_path: Path, term: str) -> None:
     terminal = talking_on(terminals, folder, term=term)
     brackets = ("\x1b[200~", "\x1b[201~") if term == "xterm" else ("", "")
