@@ -28,6 +28,7 @@ ABOVE = (
     *("test_chat.py", "test_errors.py", "test_files.py", "test_limits.py", "test_memory.py", "test_public_names.py"),
     *("test_repository.py", "test_settings.py", "test_source.py", "test_stats.py", "test_stopping.py", "test_text.py"),
     *("test_offloading.py", "test_stop_strings.py", "test_tokenizer_files.py", "test_types.py"),
+    *("acceptance/test_exact_distribution.py", "drafters/test_translated.py", "engine/test_going_on.py"),
     "test_mapped_files.py",
     *("test_under_a_bound.py", "test_verified_weights.py"),  # decoder/test_streaming.py meets both
     # what they say of the arithmetic they try with either one, where both are there
