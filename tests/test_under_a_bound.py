@@ -17,11 +17,11 @@ from foretoken.api.build import plan
 from foretoken.api.chat import Chat
 from foretoken.decoder.decoder import Decoder
 from foretoken.errors import SettingError, TranscriptError
-from foretoken.kernels import native
 from foretoken.results.completion import Audit
 from foretoken.transcript.verify import Verification
 from tests.cli.conftest import Cli, cli
 from tests.offload.faulty import PROMPT, large
+from tests.tiny import needs_native
 
 __all__ = ["cli", "large"]
 
@@ -36,8 +36,6 @@ def load(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loa
     monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)  # and not that of all tests before
     if request.param == "all layers":
         return lambda draft: foretoken.load("stdlib-7m", draft=draft, stream_layers="all")
-    if native.module() is None:
-        pytest.skip("PyTorch makes bf16 of low-bit substitutes")
     folder: Path = request.getfixturevalue("large")
 
     def bounded(draft: str) -> foretoken.Model:
@@ -57,7 +55,7 @@ DRAFTS = pytest.mark.parametrize(
     ("load", "draft"),
     [
         ("all layers", "none"),
-        ("a bound", "subspec,lookup"),
+        pytest.param("a bound", "subspec,lookup", marks=needs_native),  # without it the load is refused
         pytest.param("all layers", "subspec,lookup", marks=pytest.mark.prove),
         pytest.param("a bound", "none", marks=pytest.mark.prove),
     ],

@@ -90,15 +90,19 @@ def test_a_prompt_beside_text_on_standard_input_is_refused(tmp_path: Path) -> No
     os.close(reader)
 
 
-def test_standard_input_without_text_is_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["empty", pytest.param(os.devnull, marks=pytest.mark.prove)])
+def test_standard_input_without_text_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").touch()
+    with open(tmp_path / name, encoding="utf-8") as text:
+        assert run("x", stdin=text).returncode == 0
+
+
+def test_standard_input_in_which_nobody_writes_is_none() -> None:
     reader, writer = os.pipe()
     assert run("x", stdin=reader).returncode == 0, "somebody might write, and has not"
     os.close(writer)
     assert run("x", stdin=reader).returncode == 0, "nobody will"
     os.close(reader)
-    (tmp_path / "empty").touch()
-    with open(tmp_path / "empty", encoding="utf-8") as text:
-        assert run("x", stdin=text).returncode == 0
 
 
 def test_a_batch_of_one_is_its_prompt() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import resource
 import shutil
@@ -129,16 +130,16 @@ def test_help_and_import_are_quick_and_take_no_torch() -> None:
     assert "generate" in ours.stdout
     # no package beside those of the command line itself: torch alone takes 13 times the help's whole time
     assert ours.stdout.rpartition("packages:")[2] == theirs.stdout.rpartition("packages:")[2]
-    # nor much of our own. Both are timed in turn, so that a slow or busy machine counts for both: 1.5 to 1.6 times on a
-    # quiet machine, and 2.0 once while another test filled the memory's bandwidth
-    full, empty, bare = (
-        min(times)
-        for times in zip(
-            *((timed([sys.executable, "-c", each]) for each in (OURS + HELP, EMPTY + HELP, "pass")) for _ in range(7)),
-            strict=True,
-        )
-    )
-    assert full - bare < 2.5 * (empty - bare)
+    # nor much of our own. Both are timed in turn, so that a slow or busy machine counts for both; our part of the time
+    # is 0.5 to 0.6 of the other's on a quiet machine. What disturbs a process only adds to its time: the least counts
+    least = [math.inf] * 3
+    for _ in range(20):
+        times = (timed([sys.executable, "-c", each]) for each in (OURS + HELP, EMPTY + HELP, "pass"))
+        least = [*map(min, least, times)]
+        full, empty, bare = least
+        if full - bare < 1.8 * (empty - bare):
+            break
+    assert full - bare < 1.8 * (empty - bare)
 
 
 LONG = "generate 'def add(' --model stdlib-1m --max-new-tokens 1000 --ignore-eos"

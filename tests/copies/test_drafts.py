@@ -69,13 +69,20 @@ def test_it_does_whatever_type_the_weights_have_and_wherever_they_lie(
 
 @needs_native
 @pytest.mark.parametrize("level", HERE)
-def test_it_does_at_every_level_with_any_number_of_threads(level: str) -> None:
+@pytest.mark.parametrize(
+    ("threads", "weights"),
+    [
+        (1, "mapped"),
+        (2, "copied"),
+        *(pytest.param(*x, marks=pytest.mark.prove) for x in ((1, "copied"), (2, "mapped"))),
+    ],
+)
+def test_it_does_at_every_level_with_any_number_of_threads(level: str, threads: int, weights: str) -> None:
     expected = generate(load("none"))
     with with_isa(level):
-        for threads, weights in ((1, "mapped"), (2, "copied")):
-            model = load("mxfp4,int2,lookup", threads=threads, weights=weights)
-            assert model.target.arithmetic == copies(model)[1].model.arithmetic == f"native {level}"
-            expect_equal(generate(model), expected)
+        model = load("mxfp4,int2,lookup", threads=threads, weights=weights)
+        assert model.target.arithmetic == copies(model)[1].model.arithmetic == f"native {level}"
+        expect_equal(generate(model), expected)
 
 
 @samplings

@@ -40,9 +40,7 @@ class _Known:
     accepted: Acceptance
     yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
-    gains: Ratio | None = (
-        None  # of chains that compete with trees: draft tokens that were accepted, over those expected
-    )
+    gains: Ratio | None = None  # of chains beside trees: draft tokens that were accepted, over those expected
     tried: int = 0  # the last round in which it was used
 
 
@@ -173,8 +171,9 @@ class AutoPace:
         drafting = {s: allowed for s, allowed in asked.items() if any(allowed) and s in record.accepted}
         if not drafting:
             return
-        start = next(at for at, count in enumerate(next(iter(drafting.values()))) if count)
-        way = _Way(start, record.budgets[next(iter(drafting))][start].width)
+        first = next(iter(drafting))  # all sequences draft in one way
+        start = record.begins_at(first)
+        way = _Way(start, record.budgets[first][start].width)
         if way not in self._ways:
             return
         its = self._ways[way]
@@ -219,8 +218,7 @@ class AutoPace:
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
         """Plain decoding."""
         choice = Choice(dict.fromkeys(sequences, 0), len(sequences), self._check.of(len(sequences)))
-        way = next(iter(self._ways))
-        return _Plan(way, choice, self._levels.inner(way.start, sequences, way.width))
+        return _Plan(next(iter(self._ways)), choice, Inner(0.0, ()))
 
     def _tree(self, way: _Way, sequences: Sequence[int], inner: Inner, yields: Yields) -> _Plan:
         """Trees that end themselves: where another pass or another row would bring fewer tokens than are made meanwhile
@@ -266,8 +264,8 @@ class AutoPace:
 
     def _budgets(self, plan: _Plan) -> dict[int, tuple[Budget, ...]]:
         level = self._levels.levels[plan.way.start]
-        above = tuple(Budget(0, 0) for _ in range(plan.way.start))
-        nothing = (*above, Budget(0, 0), *(Budget(0, 0) for _ in plan.inner.below))
+        nothing = (Budget(0, 0),) * len(self._levels.levels)
+        above = nothing[: plan.way.start]
         found = {}
         for sequence, length in plan.choice.lengths.items():
             own = level.most

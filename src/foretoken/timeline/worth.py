@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretoken.prices.price import Price
-from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.telemetry import RoundRecord, Work
 
 _Passes = list[tuple[int, float]]  # rows and seconds
 
@@ -40,38 +40,44 @@ class Worth:
 def worth(records: Sequence[RoundRecord], levels: Sequence[str]) -> list[Worth]:
     """The worth of each level, the level nearest to the target first, from the rounds in which no prompt is read."""
     rounds = [record for record in records if not record.read]
-    begins = [
-        next((record.begins_at(sequence) for sequence, allowed in record.allowed.items() if any(allowed)), 0)
-        for record in rounds
-    ]
-    works = [[w for its_work in record.work.values() for w in its_work] for record in rounds]
-    checks = [(1 + sum(record.drafted.values()), record.check_seconds) for record in rounds]
     found = []
     for at, level in enumerate(levels):
-        ours = [began == at for began in begins]
-        target = _Checked(checks, [check for check, its in zip(checks, ours, strict=True) if its])
-        beneath = [w for work, began in zip(works, begins, strict=True) if began < at for w in work]
-        above = [w for w in beneath if w.level == levels[at - 1] and w.draft_tokens]
-        passes = [(1 + w.checked_tokens, w.seconds) for w in above]
-        other = _Checked(passes, passes)
-        drafted = [w for work, began in zip(works, begins, strict=True) if began <= at for w in work]
-        own = [w for work in works for w in work if w.level == level]  # it reads along where it is left out, too
-        lower = [[w for w in drafted if w.level == name] for name in levels[at + 1 :]]
+        ours = [record for record in rounds if _begins(record) == at]
+        below = [record for record in rounds if _begins(record) < at]  # there, the level above checks
+        above = [work for work in _works(below, levels[at - 1]) if work.draft_tokens]
+        passes = [(1 + work.checked_tokens, work.seconds) for work in above]
+        target, other = _Checked([*map(_check, rounds)], [*map(_check, ours)]), _Checked(passes, passes)
+        own = _works(rounds, level)  # it reads along where it is left out, too
+        lower = [_works([*ours, *below], name) for name in levels[at + 1 :]]
         accepted = (
-            sum(sum(record.accepted.values()) for record, its in zip(rounds, ours, strict=True) if its),
-            sum(w.accepted_tokens for w in above),
+            sum(sum(record.accepted.values()) for record in ours),
+            sum(work.accepted_tokens for work in above),
         )
         found.append(
             Worth(
-                drafting=tuple(sum(w.seconds for w in each) for each in [own, *lower]),
+                drafting=tuple(sum(work.seconds for work in each) for each in [own, *lower]),
                 wider=target.wider + other.wider,
-                checks=(sum(ours), len(above)),
+                checks=(len(ours), len(above)),
                 accepted=accepted,
                 spared=accepted[0] * target.one + accepted[1] * other.one,
                 known=all(each.known for each, count in zip((target, other), accepted, strict=True) if count),
             )
         )
     return found
+
+
+def _begins(record: RoundRecord) -> int:
+    """The level whose drafts the target checked in a round. All sequences of a round have the same, if they draft."""
+    return next((record.begins_at(sequence) for sequence, allowed in record.allowed.items() if any(allowed)), 0)
+
+
+def _works(records: Sequence[RoundRecord], level: str) -> list[Work]:
+    return [work for record in records for its in record.work.values() for work in its if work.level == level]
+
+
+def _check(record: RoundRecord) -> tuple[int, float]:
+    """The rows of the target's check, and its seconds."""
+    return 1 + sum(record.drafted.values()), record.check_seconds
 
 
 class _Checked:
