@@ -170,8 +170,9 @@ def test_a_file_that_was_cut_short_is_an_error_and_no_crash(when: str, draft: st
     command = [sys.executable, "-c", CUT, str(folder), when, draft]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    # without the native module there is a warning about the draft, and nothing else
-    assert [line for line in done.stderr.splitlines() if "runs in PyTorch" not in line] == []
+    # a draft that PyTorch computes, and a copy no faster than so small a model, have a warning each; nothing else has
+    warned = ("runs in PyTorch", "cannot speed up")
+    assert [line for line in done.stderr.splitlines() if not any(words in line for words in warned)] == []
     message = f"{folder / 'model.safetensors'} has changed since it was loaded (it had {size:,} bytes, and has 4,096)"
     assert done.stdout == 2 * f"{message}{ADVICE}\n"
 

@@ -292,9 +292,11 @@ def test_a_copy_that_is_another_models_or_damaged_is_told_and_not_used(
 def test_the_warning_reaches_standard_error_as_one_line(model: Path) -> None:
     copy_of(model)
     write_checkpoint(model, seed=1)
-    code = "import sys, foretoken; foretoken.load(sys.argv[1], draft='int4', pace='fixed')"  # no price, no word of it
+    code = "import sys, foretoken; foretoken.load(sys.argv[1], draft='int4', pace='fixed')"
     done = subprocess.run([sys.executable, "-c", code, model], capture_output=True, text=True, check=True)
-    assert [line for line in done.stderr.splitlines() if "PyTorch" not in line] == [  # which would be no faster
+    # A copy of so small a model may be slower than the model, and PyTorch may compute: each has a line of its own.
+    told = [line for line in done.stderr.splitlines() if "PyTorch" not in line and "cannot speed up" not in line]
+    assert told == [
         f"{model}-int4-g64 is not used: it was made of other weights than those in {model}; quantise the model again "
         "with --force, or take it away"
     ]
