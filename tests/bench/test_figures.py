@@ -39,7 +39,7 @@ def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) ->
     ]
     assert (
         "Each prompt was completed 3 times with each draft, in turn, on A Processor with 2 threads; "
-        "commit abc123, fff. The promise: exact." in lines[-1]
+        "commit fff (before), abc123 (small, large). The promise: exact." in lines[-1]
     )
 
 

@@ -61,12 +61,28 @@ def test_held_out_prompts_are_what_cutting_them_again_gives(size: int) -> None:
     assert len({cut.sha256 for cut in stored}) == size
     assert open_suite(name, TOKENIZER, count=3).prompts == suite.prompts[:3]
     assert (suite.name, suite.source, suite.max_new_tokens) == (name, "", 200)
+    assert open_suite("auto", TOKENIZER) == open_suite("heldout-20", TOKENIZER)
 
 
 def test_held_out_prompts_of_another_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "read_texts", lambda listing: [("pydoc.py", "x = 1\n" * 20000)])
     with pytest.raises(InputError, match=r"pydoc.py of this machine's standard library is not the one that suite held"):
         open_suite("heldout-20", TOKENIZER)
+
+
+def test_without_a_name_every_model_gets_prompts_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "read_texts", lambda listing: [("pydoc.py", "x = 1\n" * 20000)])  # another Python
+    suite = open_suite("auto", TOKENIZER, count=6)
+    assert (suite.name, suite.max_new_tokens) == ("everyday-20", 128)
+    assert suite == open_suite("everyday-20", None, count=6)
+    assert {prompt.category for prompt in suite.prompts} == {"code", "edit", "question", "writing"}
+
+
+def test_the_everyday_prompts_are_texts_that_a_chat_template_or_a_plain_model_takes() -> None:
+    prompts = open_suite("everyday-20", TOKENIZER).prompts
+    assert len({prompt.id for prompt in prompts}) == len({prompt.turns for prompt in prompts}) == 20
+    assert all(prompt.chat and isinstance(prompt.turns[0], str) for prompt in prompts)
+    assert all(0 < len(first_turn(prompt, TOKENIZER)) < 1024 for prompt in prompts)
 
 
 def test_spec_bench_is_told_by_its_fields(questions: str) -> None:

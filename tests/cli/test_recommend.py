@@ -111,6 +111,9 @@ def test_a_place_that_cannot_be_written_is_said(cli: Cli, memory: Path) -> None:
     assert "from now on" not in done.out
 
 
+PROMPTS = "6 prompts of everyday-20, 64 new tokens each"
+
+
 def row(draft: str, speedup: float, size: int = 10) -> Row:
     return Row(draft, 10 * speedup, speedup, (speedup, speedup), size)
 
@@ -130,17 +133,18 @@ def test_the_fastest_is_best_if_it_gains_and_among_equals_the_smallest(rows: tup
 
 def test_what_was_left_out_is_said_and_plain_decoding_recommended_where_it_is_best() -> None:
     plain = row("none", 1)
-    said = recommend.lines("a folder", Found([plain, row("lookup", 0.9)], plain, {"mxfp4": "too large"}))
+    said = recommend.lines("a folder", Found([plain, row("lookup", 0.9)], plain, PROMPTS, {"mxfp4": "too large"}))
     assert said[-1] == "Plain decoding is best here: --draft none"
     assert "mxfp4: not measured, too large" in said
+    assert f"Measured on {PROMPTS}. Other texts can have another best draft: --prompts FILE." in said
     fast = row("lookup", 2)
-    said = recommend.lines("a folder", Found([plain, fast], fast, made=("int4-g64",)))
+    said = recommend.lines("a folder", Found([plain, fast], fast, PROMPTS, made=("int4-g64",)))
     assert said[-1] == "Use: foretoken generate --model 'a folder' --draft lookup"
 
 
 def test_a_copy_that_was_made_can_be_kept(tmp_path: Path) -> None:
     plain, fast = row("none", 1), row("mxfp4", 2)
-    said = recommend.lines(str(tmp_path), Found([plain, fast], fast, made=("mxfp4",)))
+    said = recommend.lines(str(tmp_path), Found([plain, fast], fast, PROMPTS, made=("mxfp4",)))
     assert said[-1] == f"So that the copy is not made at each load: foretoken quantize {tmp_path} --format mxfp4"
 
 

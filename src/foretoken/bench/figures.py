@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,29 +49,33 @@ def table(folder: Path, beside: str) -> list[str]:
         head += ["greedy" if temperature == 0 else f"temperature {temperature:g}", "with prompts"]
     machine = found[0][1]["machine"]
     often = " or ".join(sorted({many(record["repeats"], "time") for _, record in found}))
-    commits = {str(record["commit"]) for _, record in found}
     promises = {run["promise"] for _, record in found for run in record["runs"]}
     return [
         *markdown(head, rows),
         "",
-        "Rows of plain decoding show tokens a second. The other rows show how many times as fast as plain decoding "
-        f"the draft is: the median over prompts, and in brackets {_intervals(found)}. "
+        "Rows of plain decoding show tokens a second. The other rows show the speed-up: the speed with the draft "
+        "divided by that of plain decoding. The figure is the median over prompts. The brackets hold "
+        f"{_by_model(found, _interval, ' or ')}. "
         "*With prompts* counts the time of reading the prompts, too: rows of plain decoding show tokens a second, the "
         "other rows the ratio of the total times of all prompts. "
         f"Each prompt was completed {often} with each draft, in turn, on {machine.get('processor')} with "
-        f"{machine.get('threads')} threads; commit {', '.join(sorted(commits))}. "
+        f"{machine.get('threads')} threads; commit {_by_model(found, lambda record: str(record['commit']), ', ')}. "
         f"The promise: {', '.join(sorted(promises))}.",
     ]
 
 
-def _intervals(found: list[tuple[Path, dict[str, Any]]]) -> str:
-    """What the brackets hold; with the models' names, if it is not the same for all."""
+def _interval(record: dict[str, Any]) -> str:
+    """What the brackets hold."""
+    few = min(run["prompts"] for run in record["runs"])
+    return "its 95 % interval" if few >= FEWEST else f"the lowest and the highest of {few} prompts"
+
+
+def _by_model(found: list[tuple[Path, dict[str, Any]]], said: Callable[[dict[str, Any]], str], between: str) -> str:
+    """What is said of the records; with the models' names, if it is not the same for all."""
     models: dict[str, list[str]] = {}
     for _, record in found:
-        few = min(run["prompts"] for run in record["runs"])
-        its = "its 95 % interval" if few >= FEWEST else f"the lowest and the highest of {few} prompts"
-        models.setdefault(its, []).append(str(record["model"]))
-    return " or ".join(its if len(models) == 1 else f"{its} ({', '.join(names)})" for its, names in models.items())
+        models.setdefault(said(record), []).append(str(record["model"]))
+    return between.join(its if len(models) == 1 else f"{its} ({', '.join(names)})" for its, names in models.items())
 
 
 def beside_others(folder: Path, beside: str) -> list[str]:

@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(), help="the folder for what peers make of the model")
     parser.add_argument("--disk-bandwidth")
     parser.add_argument("--context", type=int)
-    parser.add_argument("--prompts", default="heldout-20")
+    parser.add_argument("--prompts", default="auto")
     parser.add_argument("--count", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--plain-tokens", type=int, default=48, help="for plain decoding, which is slow")

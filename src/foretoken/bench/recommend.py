@@ -16,7 +16,7 @@ from foretoken.api.levels import memory_of_copies
 from foretoken.bench import decode
 from foretoken.bench.statistics import PLAIN
 from foretoken.common.limits import memory_left
-from foretoken.common.progress import size
+from foretoken.common.progress import many, size
 from foretoken.common.source import resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
@@ -43,11 +43,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Found:
-    """What a measurement found. left_out: drafts that were not measured, with the reason. made: formats of copies in
-    the best draft that were made at the load, because none lies beside the model."""
+    """What a measurement found. prompts: what was completed. left_out: drafts that were not measured, with the reason.
+    made: formats of copies in the best draft that were made at the load, because none lies beside the model."""
 
     rows: Sequence[Row]
     best: Row
+    prompts: str
     left_out: dict[str, str] = field(default_factory=dict)
     made: tuple[str, ...] = ()
 
@@ -111,7 +112,9 @@ def judged(record: dict[str, Any]) -> Found:
         for level in record["levels"]
         if level["level"] in _names(best.draft) and level["format"] and not level["from_copy"]
     )
-    return Found(rows, best, made=made)
+    suite = record["suite"]
+    prompts = f"{many(suite['prompts'], 'prompt')} of {suite['name']}, {record['max_new_tokens']} new tokens each"
+    return Found(rows, best, prompts, made=made)
 
 
 def best_of(rows: Iterable[Row]) -> Row:
@@ -138,6 +141,7 @@ def lines(model: str, found: Found) -> list[str]:
             f"{size(row.bytes):>8}{mark}"
         )
     table += [f"{draft}: not measured, {why}" for draft, why in found.left_out.items()]
+    table.append(f"Measured on {found.prompts}. Other texts can have another best draft: --prompts FILE.")
     if found.best.draft == PLAIN:
         return [*table, "", f"Plain decoding is best here: --draft {PLAIN}"]
     draft = found.best.draft

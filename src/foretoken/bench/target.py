@@ -32,7 +32,7 @@ class Settings:
 
     model: str
     drafts: Sequence[str]
-    prompts: str = "heldout-20"
+    prompts: str = "auto"
     count: int | None = None
     max_new_tokens: int | None = None
     repeats: int = 3

@@ -58,8 +58,8 @@ def quantize(
     """Write a low-bit copy of a model, in which linear layers and the head have 2 to 8 bits a weight.
 
     The copy is a checkpoint. It can draft for the original model, or be used alone: `--model` takes its folder. If
-    MODEL-int4-g64 lies beside the original's folder, `--draft int4` reads it. Otherwise, `--draft int4` rounds the
-    weights each time the model is loaded.
+    MODEL-int4-g64 (int4, groups of 64) lies beside the original's folder, `--draft int4` reads it. Otherwise,
+    `--draft int4` rounds the weights each time the model is loaded.
     """
     chosen = format_of(format, group)
     expect_threads(threads)

@@ -20,7 +20,7 @@ from foretoken.settings.load import LoadSettings
 def recommend(
     loading: LoadSettings,
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",
-    prompts: options.Prompts = "heldout-20",
+    prompts: options.Prompts = "auto",
     num_prompts: Annotated[int, typer.Option(help="How many of the prompts are used.", min=1)] = 6,
     max_new_tokens: Annotated[int, typer.Option(help="The most new tokens for each prompt.", min=2)] = 64,
     temperature: Annotated[float, typer.Option(help="0: greedily.", min=0.0)] = 0.0,

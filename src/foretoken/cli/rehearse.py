@@ -50,8 +50,9 @@ def rehearse(
         typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
     ] = None,
 ) -> None:
-    """Write a checkpoint that has the size of a large model and the output of a small one. It shows how fast drafting
-    would make the large model on this machine, before you download it.
+    """Write a checkpoint that has the size of a large model and the output of a small one. It shows what passes of
+    the large model cost on this machine, before you download it, and how fast drafting is if as many draft tokens are
+    accepted as here.
 
     It takes the time and memory of the large model. Its text is the small model's, and so is the share of draft tokens
     that is accepted. docs/rehearsals.md says what a rehearsal can show.

@@ -31,8 +31,8 @@ def fractal(
     slots: Annotated[
         list[str] | None,
         typer.Option(
-            help="A draft starts from guessed tokens. What guesses them: fixed, lookup or recycle (docs/drafters.md); "
-            "can be given several times.",
+            help="The first guess, which a fractal draft improves. fixed: one token, repeated. lookup: what lookup "
+            "finds in the text. recycle: the rest of the last draft. Can be given several times.",
             show_default=", ".join(Asked.slots),
         ),
     ] = None,
@@ -64,9 +64,10 @@ def fractal(
     low-bit copy, and lookup.
 
     It completes prompts with drafts to learn how many tokens are accepted, and measures passes to learn their cost.
-    From both it predicts speeds. It chooses the layers before which the copy runs (the fractal layers) one at a time,
-    each time the one with the best predicted speed. Then it measures the best drafts beside plain decoding. All
-    decoding is greedy. It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
+    From both it predicts speeds. The copy runs before certain layers of the model, the fractal layers. The command
+    chooses these layers one at a time: each time it adds the layer with the best predicted speed. Then it measures the
+    best drafts beside plain decoding. All decoding is greedy. It takes all cores: close other programs. Exit code 1 if
+    a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

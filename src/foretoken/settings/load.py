@@ -82,8 +82,8 @@ class LoadSettings(Settings):
     prefill_chunk: int = 256
     # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
     rows_per_pass: int = 8192
-    # The most rows in a pass that several sequences share, where the pace is `fixed`. Each sequence takes one row for
-    # its last token, so with 16 sequences the default leaves no room for drafts.
+    # Only for the pace `fixed`: the most rows in one pass when several sequences share it. Each sequence takes one row
+    # for its last token, so with 16 sequences the default leaves no room for drafts.
     shared_rows: int = 16
 
     def __post_init__(self) -> None:

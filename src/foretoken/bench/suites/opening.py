@@ -14,21 +14,32 @@ from foretoken.errors import InputError, nearest, quoted
 from foretoken.settings.generate import GenerateSettings
 from foretoken.text.tokenizer import Tokenizer
 
-_NAMES = (*heldout.BUILT_IN, *DATA_SETS)
+AUTO = "auto"
+HELD_OUT = "heldout-20"
+EVERYDAY = "everyday-20"  # what people ask at home and at work, written for this suite: for every model
+_EVERYDAY = Path(__file__).with_name("everyday.jsonl")
+_NAMES = (AUTO, EVERYDAY, *heldout.BUILT_IN, *DATA_SETS)
 SPEC_BENCH_TOKENS = 1024  # per turn, unless its scripts are told otherwise
 
 
 def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = None) -> Suite:
     """The prompts that a name or a path stands for. Raises InputError.
 
-    spec: a built-in suite ("heldout-20"); a data set ("gsm8k"), from the hub; NAME=FOLDER_OR_FILE, the same data set
-    from the user's files; or a path: question.jsonl of Spec-Bench, JSON lines, a text, or a folder of texts.
+    spec: a built-in suite ("everyday-20", "heldout-20"); "auto", heldout-20 if this tokenizer and this machine's
+    standard library are those that it was cut with, else everyday-20; a data set ("gsm8k"), from the hub;
+    NAME=FOLDER_OR_FILE, the same data set from the user's files; or a path: question.jsonl of Spec-Bench, JSON lines, a
+    text, or a folder of texts.
     count: the number of prompts; with several categories, the first ones of each, as evenly as possible.
     tokenizer: the model's, for prompts that are cut to a number of tokens.
     """
     if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
         raise InputError(f"the number of prompts is {count!r:.40}, expected a whole number from 1 on")
     name, equals, place = spec.partition("=")
+    if spec == AUTO:
+        return _first_that_fits(tokenizer, count)
+    if spec == EVERYDAY:
+        prompts, _ = json_prompts(_EVERYDAY)
+        return _suite(spec, prompts, count, GenerateSettings.max_new_tokens, licence="Apache-2.0")
     if spec in heldout.BUILT_IN:
         return _suite(spec, heldout.heldout(spec, tokenizer), count, heldout.MAX_NEW_TOKENS, licence=heldout.LICENCE)
     if name not in DATA_SETS:
@@ -40,6 +51,14 @@ def open_suite(spec: str, tokenizer: Tokenizer | None, *, count: int | None = No
     prompts = prompts_of(data_set, files, tokenizer, count)
     source = told(path) if equals else data_set.hub
     return _suite(name, prompts, count, data_set.max_new_tokens, source, data_set.licence)
+
+
+def _first_that_fits(tokenizer: Tokenizer | None, count: int | None) -> Suite:
+    """heldout-20, for the embedded models and rehearsals of them, or everyday-20, for every model with a tokenizer."""
+    try:
+        return open_suite(HELD_OUT, tokenizer, count=count)
+    except InputError:
+        return open_suite(EVERYDAY, tokenizer, count=count)
 
 
 def _from_path(spec: str, count: int | None) -> Suite:

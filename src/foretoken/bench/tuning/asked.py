@@ -25,7 +25,7 @@ class Asked:
     formats: Sequence[str] = ("mxfp4", "int8")
     slots: Sequence[str] = ("lookup", "recycle")
     windows: Sequence[int] = (4, 1, 2, 8)
-    prompts: str = "heldout-20"
+    prompts: str = "auto"
     num_prompts: int = 8
     max_new_tokens: int = 48
     minutes: float = 5.0

@@ -29,7 +29,7 @@ def decode(
             show_default=", ".join(_DRAFTS),
         ),
     ] = None,
-    prompts: options.Prompts = "heldout-20",
+    prompts: options.Prompts = "auto",
     num_prompts: Annotated[
         int | None, typer.Option(help="How many of the prompts are used.", show_default="all of them", min=1)
     ] = None,

@@ -32,14 +32,17 @@ def kernels(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw bandwidth by rows, and a roofline, into a file (.png, .svg).")
+        Path | None,
+        typer.Option(
+            help="Draw two pictures into a file (.png, .svg): bandwidth by the number of tokens in a pass; a roofline."
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
     ] = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
-    """Measure how fast each kernel reads its weights, as a share of the fastest that this machine can read memory.
+    """Measure how fast each kernel reads its weights. The figure is its share of this machine's highest read speed.
 
     It takes 2 GB of memory, all cores and a few minutes: close other programs.
     """

@@ -91,7 +91,7 @@ def run(
         list[str] | None,
         typer.Option(help="How peers decode, besides plainly; can be given several times.", show_default="all"),
     ] = None,
-    prompts: options.Prompts = "heldout-20",
+    prompts: options.Prompts = "auto",
     num_prompts: Annotated[
         int, typer.Option("--num-prompts", "--count", help="How many of the prompts are used.", min=1)
     ] = 10,
@@ -108,7 +108,7 @@ def run(
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(help="Give a peer up that prints nothing for this many seconds."),
+        typer.Option(help="Stop waiting for a peer that prints nothing for this many seconds."),
     ] = 1800,
     into: _Into = None,
     json_file: Annotated[
