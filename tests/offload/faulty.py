@@ -58,11 +58,11 @@ class Disk:
         self.fault = fault
 
     def delay(self, share: float, seconds: float, seed: int) -> None:
-        """A share of the reads take some seconds more."""
-        chance = Random(seed)
+        """A share of the reads take some seconds more: all delays together at most a third of the patience."""
+        chance, most = Random(seed), int(PATIENCE / 3 / seconds)
 
         def fault(real: Read, descriptor: int, into: Any, offset: int) -> int:
-            if chance.random() < share:
+            if chance.random() < share and self.hits < most:
                 self.hits += 1
                 time.sleep(seconds)
             return real(descriptor, into, offset)
