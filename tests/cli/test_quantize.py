@@ -49,6 +49,26 @@ def test_a_copy_beside_the_model_is_written_and_drafts_for_it(cli: Cli, model: P
     assert re.fullmatch(rf"-- int4-g64: [\d.]+ MB, read from {model}-int4-g64 \(hqq\) in \d+\.\d s", read)
 
 
+def test_a_copy_from_the_models_own_text_or_from_a_text_of_ours(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", "--quantizer", "gptq", tmp_path / "own")
+    assert ran.code == 0
+    _, says, last = ran.err.splitlines()
+    assert says == "-- the model writes 32 texts of 256 tokens, which show what its layers read"
+    assert re.search(r"linear layers, in \d+\.\d s \(\d+\.\d s of them gptq\)$", last)
+    (tmp_path / "text.txt").write_text("def add(a, b):\n    return a + b\n" * 9)
+    of_ours = ("--quantizer", "gptq", "--calibrate", tmp_path / "text.txt")
+    ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", *of_ours, tmp_path / "ours")
+    assert ran.code == 0
+    assert re.fullmatch(rf"-- \d+ tokens of {tmp_path}/text.txt show what its layers read", ran.err.splitlines()[1])
+    own, ours = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("own", "ours"))
+    assert len(own) == len(ours)
+    assert own != ours
+    ran = cli("quantize", "stdlib-1m", "--format", "int4", *of_ours[:3], tmp_path / "no.txt", tmp_path / "out")
+    assert (ran.code, ran.out) == (2, "")
+    assert "there is no file" in ran.err
+    assert left_in(tmp_path) == ["ours", "own", "text.txt"]
+
+
 def test_a_copy_of_an_embedded_model_goes_where_it_is_told_and_is_a_model(cli: Cli, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert cli("quantize", "stdlib-1m", "--format", "int4-g128", out).code == 0
@@ -89,8 +109,16 @@ def test_a_copy_of_an_embedded_model_goes_where_it_is_told_and_is_a_model(cli: C
             "hqq looks for zero points, and int8 has none; quantise it with 'direct'",
         ),
         (
+            ["stdlib-1m", "--format", "int8", "--quantizer", "gptq", "out"],
+            "gptq chooses a scale for each group, and int8 has no groups; quantise it with 'direct'",
+        ),
+        (
+            ["stdlib-1m", "--format", "int4", "--calibrate", "text.txt", "out"],
+            "--calibrate is for --quantizer gptq, and the quantizer is direct; leave one out",
+        ),
+        (
             ["stdlib-1m", "--format", "int4", "--quantizer", "best", "out"],
-            "the quantiser 'best' is not known (known: direct, hqq)",
+            "the quantiser 'best' is not known (known: direct, gptq, hqq)",
         ),
         (
             ["stdlib-1m", "--format", "int4"],

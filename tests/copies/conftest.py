@@ -40,7 +40,8 @@ def copy_of(folder: Path, format: str = "int4", out: Path | None = None, **how: 
     """A copy of a checkpoint: beside it, unless it is to lie elsewhere."""
     chosen = format_of(format)
     out = out or folder.with_name(f"{folder.name}-{chosen.label}")
-    copies.write(copies.plan(folder, out, chosen, **how))
+    texts = how.pop("texts", ())
+    copies.write(copies.plan(folder, out, chosen, **how), texts=texts)
     return out
 
 

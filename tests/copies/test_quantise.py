@@ -290,7 +290,7 @@ def test_what_is_low_bit_already_is_refused_with_what_to_do(model: Path) -> None
     ("quantiser", "format", "message"),
     [
         ("hqq", "mxfp4", "hqq looks for zero points, and mxfp4 has none; quantise it with 'direct'"),
-        ("best", "int4", "the quantiser 'best' is not known (known: direct, hqq)"),
+        ("best", "int4", "the quantiser 'best' is not known (known: direct, gptq, hqq)"),
     ],
 )
 def test_a_quantiser_that_cannot_do_it_is_refused_before_anything_is_read(

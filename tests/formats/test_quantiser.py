@@ -199,7 +199,7 @@ def test_what_is_no_weight_is_refused(weight: torch.Tensor, what: str) -> None:
 def test_an_unknown_quantiser_is_refused() -> None:
     with pytest.raises(SettingError) as error:
         quantise(torch.ones(1, 1), FORMATS["int4"], name="w", quantiser="hqqq")  # type: ignore[arg-type]
-    assert str(error.value) == "the quantiser 'hqqq' is not known; did you mean 'hqq'? (known: direct, hqq)"
+    assert str(error.value) == "the quantiser 'hqqq' is not known; did you mean 'hqq'? (known: direct, gptq, hqq)"
 
 
 BAD: list[tuple[str, tuple[int, ...], float, str]] = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -42,10 +43,19 @@ def quantize(
     quantizer: Annotated[
         str,
         typer.Option(
-            help="direct: only round the weights. hqq (int4, int3 and int2 only): also search for better zero "
-            "points, which is slower."
+            help="direct: only round the weights. gptq (all formats but int8): let weights make up for the errors of "
+            "others, on some text. It drafts best, and takes minutes. hqq (int4, int3 and int2 only): search for "
+            "better zero points."
         ),
     ] = "direct",
+    calibrate: Annotated[
+        str | None,
+        typer.Option(
+            help="For gptq: the text on which the errors are to be small, as a file of prompts (.txt, .jsonl) or a "
+            "suite. The model must fit into memory to write its own.",
+            show_default="8192 tokens that the model writes",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     threads: Annotated[
         int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
@@ -63,6 +73,8 @@ def quantize(
     """
     chosen = format_of(format, group)
     expect_threads(threads)
+    if calibrate is not None and quantizer != "gptq":
+        raise SettingError(f"--calibrate is for --quantizer gptq, and the quantizer is {quantizer}; leave one out")
     if out is None and (model in EMBEDDED or not os.path.isdir(os.path.expanduser(model))):
         raise SettingError(
             f"there is no folder {model!r:.80} that a copy could lie beside; check the name, or give the "
@@ -83,9 +95,30 @@ def quantize(
     with stoppable():
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
-        spent = quantise.write(made, threads=threads)
+        texts = _texts(folder, calibrate, threads) if quantizer == "gptq" else ()
+        spent = quantise.write(made, threads=threads, texts=texts)
     how = "" if quantizer == "direct" else f" ({spent.quantiser_seconds:.1f} s of them {quantizer})"
+    if quantizer != "gptq":  # which runs the model, too
+        how += f", {spent.bytes_read / spent.seconds / 1e9:.2g} GB/s"
     say(
         f"{size(made.bytes_before)} became {size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
-        f"in {spent.seconds:.1f} s{how}, {spent.bytes_read / spent.seconds / 1e9:.2g} GB/s"
+        f"in {spent.seconds:.1f} s{how}"
     )
+
+
+def _texts(folder: Path, calibrate: str | None, threads: int | None) -> Sequence[Sequence[int]]:
+    """The token ids on which the copy's errors are to be small."""
+    from foretoken.api.own_text import LENGTH, TEXTS, own_texts, pieces
+
+    if calibrate is None:
+        from foretoken.api.build import load
+
+        say(f"the model writes {TEXTS} texts of {LENGTH} tokens, which show what its layers read")
+        return own_texts(load(str(folder), draft="none", threads=threads))
+    from foretoken.bench.suites import first_turn, open_suite
+    from foretoken.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(folder)
+    texts = pieces([first_turn(prompt, tokenizer) for prompt in open_suite(calibrate, tokenizer).prompts])
+    say(f"{sum(map(len, texts))} tokens of {calibrate} show what its layers read")
+    return texts

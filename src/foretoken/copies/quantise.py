@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
 from foretoken.common.progress import progress
+from foretoken.copies.calibration import Calibration
 from foretoken.copies.checkpoint import FILES, SHARD, divided, file_names, index, kept, size_of, write_json
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
@@ -20,11 +22,11 @@ from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig,
 from foretoken.decoder.loading import mapped_tensors
 from foretoken.decoder.shapes import EMBEDDING, linear_shapes, stored_as
 from foretoken.decoder.shards import INDEX
-from foretoken.errors import CheckpointError, InputError, UnsupportedModelError
+from foretoken.errors import CheckpointError, ContractError, InputError, UnsupportedModelError
 from foretoken.formats import Format
 from foretoken.formats.quantiser import Quantiser, expect_quantiser, quantise
 from foretoken.formats.table import TILE
-from foretoken.formats.weight import Part, parts
+from foretoken.formats.weight import Part, QuantisedWeight, parts
 
 _TOGETHER = 1 << 25  # numbers read, quantised and written together
 
@@ -124,13 +126,19 @@ def _shards(
     return divided(units, most)
 
 
-def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
+def write(plan: CopyPlan, *, threads: int | None = None, texts: Sequence[Sequence[int]] = ()) -> Spent:
     """Write a copy, whole or not at all. Only some rows of it are in memory at a time.
 
-    Raises CheckpointError, with the tensor's name, if one holds a NaN or an infinity, and InputError if the disk fails.
+    texts: token ids, for the quantiser `gptq`: it makes the errors small on these. Raises CheckpointError, with the
+    tensor's name, if one holds a NaN or an infinity, and InputError if the disk fails.
     """
     began = perf_counter()
-    work = _Work(plan, threads)
+    if (plan.quantiser == "gptq") != bool(texts):
+        raise ContractError(
+            f"{plan.quantiser} came with {len(texts)} texts; expected some for gptq, and none for others"
+        )
+    calibration = Calibration(plan.config, plan.tensors, texts, threads) if texts else None
+    work = _Work(plan, threads, calibration)
     title = f"quantising to {plan.format.label}"
     with (
         written_whole(plan.out, replace=plan.replace, ours=FILES) as folder,
@@ -159,8 +167,9 @@ def write(plan: CopyPlan, *, threads: int | None = None) -> Spent:
 class _Work:
     """Writes layers and tensors to files, and measures the quantiser's time."""
 
-    def __init__(self, plan: CopyPlan, threads: int | None) -> None:
+    def __init__(self, plan: CopyPlan, threads: int | None, calibration: Calibration | None) -> None:
         self.plan = plan
+        self.calibration = calibration
         self.threads = threads
         self.seconds = 0.0
         self.linears = linear_shapes(plan.config)
@@ -177,10 +186,10 @@ class _Work:
         for rows in _slices(tensor):
             if unit in self.linears:
                 began = perf_counter()
-                made = self._quantised(rows, tensor, name)
+                made = self._quantised(unit, rows, tensor)
                 self.seconds += perf_counter() - began
-                for kind, part in made.items():
-                    file.write(f"{unit}.weight.{kind}", part)
+                for kind in parts(self.plan.format, *made.shape):
+                    file.write(f"{unit}.weight.{kind}", getattr(made, kind))
             else:
                 low, high = rows.aminmax()
                 if not bool(low.isfinite() & high.isfinite()):
@@ -191,18 +200,19 @@ class _Work:
                 file.write(name, rows)
             self.done(rows.nbytes)
 
-    def _quantised(self, rows: torch.Tensor, whole: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
-        plan = self.plan
+    def _quantised(self, unit: str, rows: torch.Tensor, whole: torch.Tensor) -> QuantisedWeight:
+        plan, name = self.plan, stored_as(unit, self.plan.config)
         dtype = plan.tensors[f"{EMBEDDING}.weight"].dtype  # the type that a loaded model's weights have
-
-        def made(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-            q = quantise(weight.to(dtype), plan.format, name=name, quantiser=plan.quantiser, threads=self.threads)
-            return {kind: getattr(q, kind) for kind in parts(plan.format, *q.shape)}
-
+        how: dict[str, Any] = {"name": name, "quantiser": plan.quantiser, "threads": self.threads}
+        if self.calibration is not None:
+            how["factor"] = self.calibration.factor(unit)
         try:
-            return made(rows)
+            made = quantise(rows.to(dtype), plan.format, **how)
         except CheckpointError:
-            return made(whole)  # for a message that counts the whole tensor
+            return quantise(whole.to(dtype), plan.format, **how)  # for a message that counts the whole tensor
+        if self.calibration is not None:
+            self.calibration.keep(unit, made)
+        return made
 
 
 def _slices(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -6,6 +6,7 @@
     mxfp4      blocks of E2M1 numbers with a power of two
     integers   int8 with a scale for each output; int4, int3 and int2 with a scale and a zero point for each group
     hqq        better zero points, computed from the weights alone
+    gptq       weights that make up for the errors of others, on some text
     quantiser  quantises a weight
     values     dequantises a weight: the bf16 numbers that it stands for
     slices     runs both on a few rows at a time, on threads

@@ -28,15 +28,25 @@ def cast(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     A block in which all numbers round to 0 has the byte 127. Numbers that round to 0 have code 0, never -0.
     """
+    found = exponents(numbers)
+    return codes(numbers, found), (found + 127).to(torch.uint8)
+
+
+def exponents(numbers: torch.Tensor) -> torch.Tensor:
+    """The powers of two in the scales of blocks, int32 [...], for finite float32 [..., 32]."""
     largest = numbers.abs().amax(-1)
-    exponents = ((largest.view(torch.int32) >> 23) - (127 + 2)).clamp_(-EXPONENT, EXPONENT)
-    exponents.masked_fill_(largest <= 2.0 ** (-EXPONENT - 2), 0)  # a quarter of the smallest scale: ties go to 0
+    found = ((largest.view(torch.int32) >> 23) - (127 + 2)).clamp_(-EXPONENT, EXPONENT)
+    return found.masked_fill_(largest <= 2.0 ** (-EXPONENT - 2), 0)  # a quarter of the smallest scale: ties go to 0
+
+
+def codes(numbers: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:
+    """The codes nearest to float32 [..., n], uint8, with the scales' powers of two, int32 [...]."""
     inverse = ((127 - exponents) << 23).view(torch.float32)
     scaled = numbers * inverse[..., None]
     size = scaled.abs()
     # the code is the number of midpoints below; a tie goes up if the code above is even
-    codes = (size > 0.25).view(torch.uint8)
+    found = (size > 0.25).view(torch.uint8)
     for edge, even_above in ((0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)):
-        codes += ((size >= edge) if even_above else (size > edge)).view(torch.uint8)
-    codes += (scaled < -0.25).view(torch.uint8) << 3
-    return codes, (exponents + 127).to(torch.uint8)
+        found += ((size >= edge) if even_above else (size > edge)).view(torch.uint8)
+    found += (scaled < -0.25).view(torch.uint8) << 3
+    return found

@@ -7,13 +7,13 @@ from typing import Literal
 import torch
 
 from foretoken.errors import CheckpointError, ContractError, SettingError, nearest, quoted
-from foretoken.formats import hqq, integers, mxfp4, tiles
+from foretoken.formats import gptq, hqq, integers, mxfp4, tiles
 from foretoken.formats.slices import on_threads
 from foretoken.formats.table import BLOCK, TILE, Format
 from foretoken.formats.weight import QuantisedWeight, parts
 
-Quantiser = Literal["direct", "hqq"]
-QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq")
+Quantiser = Literal["direct", "hqq", "gptq"]
+QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq", "gptq")
 
 _TOGETHER = 1 << 18  # numbers that a thread casts together; what is computed from them stays in its cache
 
@@ -24,6 +24,10 @@ def expect_quantiser(format: Format, quantiser: str) -> None:
         raise SettingError(f"the quantiser {quoted(quantiser)} is not known{nearest(str(quantiser), QUANTISERS)}")
     if quantiser == "hqq" and not format.has_zeros:
         raise SettingError(f"hqq looks for zero points, and {format.name} has none; quantise it with 'direct'")
+    if quantiser == "gptq" and not format.group:
+        raise SettingError(
+            f"gptq chooses a scale for each group, and {format.name} has no groups; quantise it with 'direct'"
+        )
 
 
 def quantise(
@@ -33,12 +37,15 @@ def quantise(
     name: str,
     quantiser: Quantiser = "direct",
     threads: int | None = None,
+    factor: torch.Tensor | None = None,
 ) -> QuantisedWeight:
     """Quantise a weight [outputs, inputs], float16, bfloat16 or float32.
 
     name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, for formats
-    that have them. threads: by default as many as torch has. An output's bits depend on its own numbers alone. While it
-    works, a thread needs some ten megabytes, or forty times the size of 16 outputs.
+    that have them; `gptq` lets weights make up for the errors of others. threads: by default as many as torch has.
+    factor: only for `gptq`, of the inputs on some text (`gptq.factor`). An output's bits depend on its own numbers
+    alone, and on the factor. While it works, a thread needs some ten megabytes, or forty times the size of 16 outputs;
+    with `gptq`, three times the size of its share of the weight in float32.
 
     Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is unknown or does not
     support the format, and ContractError for a tensor that is no weight.
@@ -51,10 +58,15 @@ def quantise(
         )
     weight = weight.detach()
     outputs, inputs = weight.shape
+    if (quantiser == "gptq") != (factor is not None) or (factor is not None and factor.shape != (inputs, inputs)):
+        came = "no factor" if factor is None else f"a factor {list(factor.shape)}"
+        raise ContractError(f"{quantiser} came with {came} for {name}; expected one [inputs, inputs], for gptq alone")
     made = {part: torch.empty(p.shape, dtype=p.dtype) for part, p in parts(format, outputs, inputs).items()}
     codes, scales = made["codes"], made["scales"]
     by_tile = scales.view(len(codes), TILE) if format.name == "int8" else scales.transpose(1, 2)
     step = max(_TOGETHER // inputs // TILE, 1)  # tiles
+    if factor is not None:  # it works input by input: calls for few outputs would take longer than their arithmetic
+        step = -(-len(codes) // (threads or torch.get_num_threads()))
 
     def fill(first: int) -> None:
         rows = weight[first * TILE : (first + step) * TILE]
@@ -62,19 +74,24 @@ def quantise(
         if not bool(low.isfinite() & high.isfinite()):
             raise CheckpointError(_refusal(weight, name))
         span = slice(first, first + step)
-        codes[span], kept = _cast(rows, format, quantiser)
+        codes[span], kept = _cast(rows, format, quantiser, factor)
         by_tile[span] = kept.view(-1, TILE, *kept.shape[1:])
 
     on_threads(fill, range(0, len(codes), step), threads)
     return QuantisedWeight(format, (outputs, inputs), codes, scales)
 
 
-def _cast(rows: torch.Tensor, format: Format, quantiser: Quantiser) -> tuple[torch.Tensor, torch.Tensor]:
+def _cast(
+    rows: torch.Tensor, format: Format, quantiser: Quantiser, factor: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows as tiles of codes [tiles, blocks, bytes], and scales by row: [rows, ...], as the format has them."""
     inputs = rows.shape[1]
     width = -(-inputs // BLOCK) * BLOCK
     numbers = _padded(rows, TILE, format.group or BLOCK)
-    if format.name == "mxfp4":
+    if factor is not None:
+        codes, scales, zeros = gptq.cast(numbers, inputs, factor, format)
+        scales = scales if zeros is None else torch.stack((scales, zeros), -1)
+    elif format.name == "mxfp4":
         grouped, scales = mxfp4.cast(numbers.view(len(numbers), -1, BLOCK))
         codes = grouped.flatten(1)
     elif format.name == "int8":

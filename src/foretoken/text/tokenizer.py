@@ -108,6 +108,12 @@ class Tokenizer:
         return None if rust is None else rust.to_str()
 
     @property
+    def first_token(self) -> int | None:
+        """The token with which a text begins; if there is none, the end token."""
+        token: int | None = self._tokenizer.bos_token_id
+        return self.end_token if token is None else token
+
+    @property
     def end_token(self) -> int | None:
         """The tokenizer's own end token, if it has one."""
         token: int | None = self._tokenizer.eos_token_id
