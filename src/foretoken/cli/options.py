@@ -45,8 +45,8 @@ LOAD: dict[str, Any] = {
     "draft": _option(
         list[str],
         _LOADING,
-        f"What proposes tokens: {', '.join(DRAFTERS)} (lookup searches the text so far); a low-bit copy of the model "
-        f"({', '.join(FORMATS)}); or a checkpoint (folder, hub id, stdlib-1m). Options follow a colon: "
+        f"What proposes tokens: {'; '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a "
+        "checkpoint (folder, hub id, stdlib-1m). lookup searches the text so far. Options follow a colon: "
         "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
         "the copy. auto: subspec,lookup if layers are read from the disk; else the draft that `foretoken recommend` "
         "found to be fastest for this model, machine and settings; else mxfp4:k=2,lookup if the model has 50 million "
@@ -56,7 +56,7 @@ LOAD: dict[str, Any] = {
     "num_speculative_tokens": _option(
         int | None,
         _LOADING,
-        "Draft this many tokens in every round. In a ladder this holds for the first draft; --pace chooses for those "
+        "Draft at most this many tokens in every round. In a ladder this holds for the first draft; --pace chooses for those "
         "after it.",
         show_default="what --pace chooses",
     ),

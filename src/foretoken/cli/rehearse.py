@@ -51,8 +51,8 @@ def rehearse(
     ] = None,
 ) -> None:
     """Write a checkpoint that has the size of a large model and the output of a small one. It shows what passes of
-    the large model cost on this machine, before you download it, and how fast drafting is if as many draft tokens are
-    accepted as here.
+    the large model cost on this machine, before you download it, and how fast drafting would be if the large model
+    accepted as many draft tokens as the small one.
 
     It takes the time and memory of the large model. Its text is the small model's, and so is the share of draft tokens
     that is accepted. docs/rehearsals.md says what a rehearsal can show.

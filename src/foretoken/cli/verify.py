@@ -18,7 +18,7 @@ def verify(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="What proposes tokens. The result is the same with every draft.",
+            help="What proposes tokens. Every draft gives the same result.",
             show_default="the draft that the record names",
         ),
     ] = None,

@@ -46,9 +46,9 @@ DRAFTERS: dict[str, DrafterEntry] = {
     ),
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal_recipe",
-        "a low-bit copy that runs inside the model's own pass: the draft begins with a guess of up to `w` tokens; at "
-        "each of `n` layers (or before each of `layers`, counted from 0) the copy guesses again, one token more each "
-        "time; `slots` chooses the first guess",
+        "a low-bit copy that runs inside the model's own pass: the draft begins with up to `w` guessed tokens; the "
+        "pass stops before `n` layers (or before the `layers` named, counted from 0), and at each stop the copy guesses "
+        "the draft anew, and one token more; `slots` chooses the first guess",
         {
             "n": int,
             "w": int,

@@ -26,7 +26,7 @@ def decode(
         list[str] | None,
         typer.Option(
             help="A draft, as `generate` takes it; can be given several times. Plain decoding is always among them.",
-            show_default=", ".join(_DRAFTS),
+            show_default="; ".join(_DRAFTS),
         ),
     ] = None,
     prompts: options.Prompts = "auto",
@@ -44,7 +44,7 @@ def decode(
     json_file: Annotated[
         Path | None,
         typer.Option(
-            "--json", help="Write the record to a file. If it holds an interrupted measurement, that is continued."
+            "--json", help="Write the record to a file. An interrupted measurement is kept in FILE.part; the same command continues it."
         ),
     ] = None,
     plot: options.Plot = None,

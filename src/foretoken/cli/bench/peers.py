@@ -81,7 +81,7 @@ def run(
     ] = None,
     draft: Annotated[
         list[str] | None,
-        typer.Option(help="One of our drafts; can be given several times.", show_default=", ".join(_DRAFTS)),
+        typer.Option(help="One of our drafts; can be given several times.", show_default="; ".join(_DRAFTS)),
     ] = None,
     peer_draft: Annotated[
         str | None,
