@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
@@ -9,12 +10,17 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
 
+from foretoken.api import build
+from foretoken.common import limits
 from foretoken.common.source import EMBEDDED
+from foretoken.copies import quantise
 from tests.cli.conftest import Cli
 
 MODEL = EMBEDDED["stdlib-1m"]
@@ -53,13 +59,16 @@ def test_a_copy_from_the_models_own_text_or_from_a_text_of_ours(cli: Cli, tmp_pa
     ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", "--quantizer", "gptq", tmp_path / "own")
     assert ran.code == 0
     _, says, last = ran.err.splitlines()
-    assert says == "-- the model writes 32 texts of 256 tokens, which show what its layers read"
+    assert says == "-- the model writes some text, which shows what its layers read"
+    about = json.loads((tmp_path / "own" / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    assert about["quantizer"] == "gptq"
     assert re.search(r"linear layers, in \d+\.\d s \(\d+\.\d s of them gptq\)$", last)
     (tmp_path / "text.txt").write_text("def add(a, b):\n    return a + b\n" * 9)
     of_ours = ("--quantizer", "gptq", "--calibrate", tmp_path / "text.txt")
     ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", *of_ours, tmp_path / "ours")
     assert ran.code == 0
-    assert re.fullmatch(rf"-- \d+ tokens of {tmp_path}/text.txt show what its layers read", ran.err.splitlines()[1])
+    said = rf"-- \d+ tokens of {tmp_path}/text.txt show what its layers read; a text of 4000 tokens or more makes a .*"
+    assert re.fullmatch(said, ran.err.splitlines()[1])
     own, ours = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("own", "ours"))
     assert len(own) == len(ours)
     assert own != ours
@@ -67,6 +76,58 @@ def test_a_copy_from_the_models_own_text_or_from_a_text_of_ours(cli: Cli, tmp_pa
     assert (ran.code, ran.out) == (2, "")
     assert "there is no file" in ran.err
     assert left_in(tmp_path) == ["ours", "own", "text.txt"]
+
+
+def test_the_model_that_writes_the_text_is_gone_when_the_copy_is_made(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[weakref.ref[object]] = []
+    load, write = build.load, quantise.write
+
+    def loaded(*given: Any, **settings: Any) -> Any:
+        model = load(*given, **settings)
+        kept.append(weakref.ref(model))
+        return model
+
+    def written(*given: Any, **how: Any) -> Any:
+        assert [model() for model in kept] == [None]
+        return write(*given, **how)
+
+    monkeypatch.setattr(build, "load", loaded)
+    monkeypatch.setattr(quantise, "write", written)
+    gc.disable()  # a collection by chance would prove nothing
+    try:
+        ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", "--quantizer", "gptq", tmp_path / "out")
+    finally:
+        gc.enable()
+    assert (ran.code, len(kept)) == (0, 1), ran.err
+
+
+def test_a_model_larger_than_memory_needs_a_text_of_the_users(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "memory_left", lambda: 1_000_000)
+    ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", "--quantizer", "gptq", tmp_path / "out")
+    assert ran.code == 2
+    said = r"foretoken: the model takes \d\.\d MB of memory to write a text, and 1\.0 MB are free; give a text of "
+    assert re.search(said, ran.err)
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "is empty; expected the text of a prompt"), ("\0\xff", "is not UTF-8"), (None, "there is no file")],
+)
+def test_a_text_that_cannot_be_read_is_refused_before_a_download(
+    text: str | None, said: str, cli: Cli, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "text.txt").write_bytes(text.encode("latin-1"))
+    given = ("--quantizer", "gptq", "--calibrate", tmp_path / "text.txt", tmp_path / "out")
+    ran = cli("quantize", "owner/name", "--format", "mxfp4", *given)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "huggingface" not in ran.err
 
 
 def test_a_copy_of_an_embedded_model_goes_where_it_is_told_and_is_a_model(cli: Cli, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_copy_that_was_made_can_be_kept(tmp_path: Path) -> None:
     plain, fast = row("none", 1), row("mxfp4", 2)
     said = recommend.lines(str(tmp_path), Found([plain, fast], fast, PROMPTS, made=("mxfp4",)))
     assert said[-1] == (
-        "A better copy, which is then not made at each load (minutes): "
+        "A better copy, which is then not made at each load, takes minutes to hours: "
         f"foretoken quantize {tmp_path} --format mxfp4 --quantizer gptq"
     )
 

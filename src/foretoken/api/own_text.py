@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foretoken.api.model import Model
+from foretoken.errors import InputError
 
 TEXTS, LENGTH = 32, 256  # tokens of each; twice as many gained nothing, nor did lower temperatures (LOG.md)
 _SEED = 1
-_MOST = 2 * TEXTS
+MOST = 2 * TEXTS * LENGTH  # tokens of somebody else's text
 
 
 def own_texts(model: Model, count: int = TEXTS, length: int = LENGTH) -> list[tuple[int, ...]]:
@@ -25,7 +26,10 @@ def own_texts(model: Model, count: int = TEXTS, length: int = LENGTH) -> list[tu
 
 
 def pieces(texts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Texts of somebody else, cut into pieces of LENGTH tokens; of many pieces some from everywhere."""
+    """Texts of somebody else, cut into pieces of at most LENGTH tokens. Of more than MOST tokens, pieces are taken from
+    everywhere. Raises InputError if there is no token."""
     cut = [text[at : at + LENGTH] for text in texts for at in range(0, len(text), LENGTH)]
-    step = max(len(cut) / _MOST, 1)
-    return [cut[int(at * step)] for at in range(min(len(cut), _MOST))]
+    if not cut:
+        raise InputError("the text to calibrate on has no token; give a text of some thousands")
+    share = min(MOST / sum(map(len, cut)), 1.0)
+    return [piece for at, piece in enumerate(cut) if int((at + 1) * share) > int(at * share)]

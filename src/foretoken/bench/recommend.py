@@ -148,8 +148,8 @@ def lines(model: str, found: Found) -> list[str]:
     keeping = []
     if Path(model).is_dir():  # beside an embedded model, or one in the hub's cache, nothing should be written
         keeping = [
-            f"A better copy, which is then not made at each load (minutes): foretoken quantize {quote(model)} --format "
-            f"{format}{' --quantizer gptq' * (format != 'int8')}"
+            "A better copy, which is then not made at each load, takes minutes to hours: "
+            f"foretoken quantize {quote(model)} --format {format}{' --quantizer gptq' * (format != 'int8')}"
             for format in found.made
         ]
     return [*table, "", f"Use: foretoken generate --model {quote(model)} --draft {draft}", *keeping]

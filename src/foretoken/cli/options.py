@@ -56,8 +56,8 @@ LOAD: dict[str, Any] = {
     "num_speculative_tokens": _option(
         int | None,
         _LOADING,
-        "Draft at most this many tokens in every round. In a ladder this holds for the first draft; --pace chooses for those "
-        "after it.",
+        "Draft at most this many tokens in every round. In a ladder this holds for the first draft; --pace chooses for "
+        "those after it.",
         show_default="what --pace chooses",
     ),
     "rule": _option(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from foretoken.cli.common import say
 from foretoken.cli.stoppable import stoppable
-from foretoken.common.progress import size
+from foretoken.common.progress import many, size
 from foretoken.common.source import EMBEDDED, resolve
 from foretoken.errors import SettingError
 from foretoken.formats import FORMATS, format_of
@@ -19,6 +21,8 @@ from foretoken.settings.load import expect_threads
 
 if TYPE_CHECKING:
     from foretoken.formats.quantiser import Quantiser
+
+_FEW = 4000  # tokens to calibrate on
 
 
 def quantize(
@@ -44,15 +48,15 @@ def quantize(
         str,
         typer.Option(
             help="direct: only round the weights. gptq (all formats but int8): let weights make up for the errors of "
-            "others, on some text. It drafts best, and takes minutes. hqq (int4, int3 and int2 only): search for "
-            "better zero points."
+            "others, on some text. Of four bits it drafts best. It takes ten minutes for a billion parameters, hours "
+            "for eight. hqq (int4, int3 and int2 only): search for better zero points."
         ),
     ] = "direct",
     calibrate: Annotated[
         str | None,
         typer.Option(
-            help="For gptq: the text on which the errors are to be small, as a file of prompts (.txt, .jsonl) or a "
-            "suite. The model must fit into memory to write its own.",
+            help="For gptq: the text on which the errors are to be small, as a file (.txt, .jsonl) or a suite; at most "
+            "16384 tokens of it. A model that does not fit into memory cannot write its own.",
             show_default="8192 tokens that the model writes",
         ),
     ] = None,
@@ -87,12 +91,17 @@ def quantize(
     from foretoken.formats.quantiser import expect_quantiser
 
     expect_quantiser(chosen, quantizer)  # before a download
+    if calibrate is not None and Path(calibrate).suffix:  # a file, and no suite's name
+        from foretoken.bench.suites import open_suite
+
+        open_suite(calibrate, None)
     if out is not None:
         place.tidy(out)
         place.expect_place(out, replace=force, ours=FILES)
     folder = resolve(model, revision, accept=quantise.expect_original)
     out = place_beside(folder, chosen) if out is None else out
     with stoppable():
+        began = perf_counter()
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
         texts = _texts(folder, calibrate, threads) if quantizer == "gptq" else ()
@@ -102,23 +111,42 @@ def quantize(
         how += f", {spent.bytes_read / spent.seconds / 1e9:.2g} GB/s"
     say(
         f"{size(made.bytes_before)} became {size(made.bytes_after)}, {made.bits:.2f} bits a weight in linear layers, "
-        f"in {spent.seconds:.1f} s{how}"
+        f"in {perf_counter() - began:.1f} s{how}"
     )
 
 
 def _texts(folder: Path, calibrate: str | None, threads: int | None) -> Sequence[Sequence[int]]:
     """The token ids on which the copy's errors are to be small."""
-    from foretoken.api.own_text import LENGTH, TEXTS, own_texts, pieces
+    from foretoken.api.checkpoint import read_tokenizer
+    from foretoken.api.own_text import pieces
+    from foretoken.bench.suites import first_turn, open_suite
 
     if calibrate is None:
-        from foretoken.api.build import load
-
-        say(f"the model writes {TEXTS} texts of {LENGTH} tokens, which show what its layers read")
-        return own_texts(load(str(folder), draft="none", threads=threads))
-    from foretoken.bench.suites import first_turn, open_suite
-    from foretoken.text.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.load(folder)
+        return _own_texts(folder, threads)
+    _, tokenizer = read_tokenizer(folder)
     texts = pieces([first_turn(prompt, tokenizer) for prompt in open_suite(calibrate, tokenizer).prompts])
-    say(f"{sum(map(len, texts))} tokens of {calibrate} show what its layers read")
+    tokens = sum(map(len, texts))
+    few = "" if tokens >= _FEW else f"; a text of {_FEW} tokens or more makes a better copy"
+    say(f"{many(tokens, 'token')} of {calibrate} show what its layers read{few}")
+    return texts
+
+
+def _own_texts(folder: Path, threads: int | None) -> Sequence[Sequence[int]]:
+    """Text that the model writes. The model is no longer in memory when this returns."""
+    from foretoken.api.build import load
+    from foretoken.api.own_text import own_texts
+    from foretoken.common.limits import memory_left
+    from foretoken.decoder.shards import deciding_files
+
+    needed, left = sum(file.stat().st_size for file in deciding_files(folder).values()), memory_left()
+    if left is not None and needed > left:
+        raise SettingError(
+            f"the model takes {size(needed)} of memory to write a text, and {size(left)} are free; give a text of your "
+            "own with --calibrate FILE"
+        )
+    say("the model writes some text, which shows what its layers read")
+    model = load(str(folder), draft="none", threads=threads)
+    texts = own_texts(model)
+    del model
+    gc.collect()  # a model refers to itself: without this, it would stay for a while
     return texts

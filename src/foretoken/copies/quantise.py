@@ -127,7 +127,7 @@ def _shards(
 
 
 def write(plan: CopyPlan, *, threads: int | None = None, texts: Sequence[Sequence[int]] = ()) -> Spent:
-    """Write a copy, whole or not at all. Only some rows of it are in memory at a time.
+    """Write a copy, whole or not at all. Only some rows of it are in memory at a time, or one layer of the model.
 
     texts: token ids, for the quantiser `gptq`: it makes the errors small on these. Raises CheckpointError, with the
     tensor's name, if one holds a NaN or an infinity, and InputError if the disk fails.
@@ -209,7 +209,7 @@ class _Work:
         try:
             made = quantise(rows.to(dtype), plan.format, **how)
         except CheckpointError:
-            return quantise(whole.to(dtype), plan.format, **how)  # for a message that counts the whole tensor
+            return quantise(whole.to(dtype), plan.format, name=name)  # for a message that counts the whole tensor
         if self.calibration is not None:
             self.calibration.keep(unit, made)
         return made

@@ -47,8 +47,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal_recipe",
         "a low-bit copy that runs inside the model's own pass: the draft begins with up to `w` guessed tokens; the "
-        "pass stops before `n` layers (or before the `layers` named, counted from 0), and at each stop the copy guesses "
-        "the draft anew, and one token more; `slots` chooses the first guess",
+        "pass stops before `n` layers (or before the `layers` named, counted from 0), and at each stop the copy "
+        "guesses the draft anew, and one token more; `slots` chooses the first guess",
         {
             "n": int,
             "w": int,

@@ -46,8 +46,10 @@ def factor(moments: torch.Tensor) -> torch.Tensor:
         diagonal += more
         lower, failed = torch.linalg.cholesky_ex(moments)
         if not failed:
+            inverse = torch.cholesky_inverse(lower)
+            del lower  # hundreds of megabytes, in a large model
             upper: torch.Tensor
-            upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+            upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
             if not failed and bool(upper.isfinite().all()):
                 return upper
         more = 10 * more

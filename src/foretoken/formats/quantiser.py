@@ -43,9 +43,9 @@ def quantise(
 
     name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, for formats
     that have them; `gptq` lets weights make up for the errors of others. threads: by default as many as torch has.
-    factor: only for `gptq`, of the inputs on some text (`gptq.factor`). An output's bits depend on its own numbers
-    alone, and on the factor. While it works, a thread needs some ten megabytes, or forty times the size of 16 outputs;
-    with `gptq`, three times the size of its share of the weight in float32.
+    factor: only for `gptq`, of the inputs on some text (`gptq.factor`). With `direct` and `hqq`, an output's bits
+    depend on its own numbers alone. While it works, a thread needs some ten megabytes, or forty times the size of 16
+    outputs; with `gptq`, three times the size of its share of the weight in float32.
 
     Raises CheckpointError if a number is NaN or infinite, SettingError for a quantiser that is unknown or does not
     support the format, and ContractError for a tensor that is no weight.

@@ -44,7 +44,8 @@ def decode(
     json_file: Annotated[
         Path | None,
         typer.Option(
-            "--json", help="Write the record to a file. An interrupted measurement is kept in FILE.part; the same command continues it."
+            "--json",
+            help="Write the record to a file. An interrupted one is kept in FILE.part; the same command goes on.",
         ),
     ] = None,
     plot: options.Plot = None,
