@@ -25,6 +25,8 @@ Cli = Callable[..., Ran]
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     def run(*args: object, stdin: bytes = b"") -> Ran:
         monkeypatch.setattr(sys, "argv", ["foretoken", *map(str, args)])
+        # click calls a program "python -m PACKAGE" where this is a package, as under `python -m pytest`
+        monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         code: object = 0
         try:
