@@ -65,7 +65,7 @@ def test_it_is_in_help_and_in_the_documents() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "| `toy` | says the last token again, `times` times | `times`" in done.stdout
-    listed = r",\s*(│\s*)*".join(map(re.escape, DRAFTERS))
+    listed = r";\s*(│\s*)*".join(map(re.escape, DRAFTERS))
     assert re.search(listed, done.stdout), done.stdout
 
 
