@@ -17,8 +17,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from foretoken.api import build
-from foretoken.common import limits
+from foretoken.api import build, offloading
 from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
 from tests.cli.conftest import Cli
@@ -106,7 +105,7 @@ def test_the_model_that_writes_the_text_is_gone_when_the_copy_is_made(
 def test_a_model_larger_than_memory_needs_a_text_of_the_users(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "memory_left", lambda: 1_000_000)
+    monkeypatch.setattr(offloading, "memory_left", lambda: 1_000_000)
     ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", "--quantizer", "gptq", tmp_path / "out")
     assert ran.code == 2
     said = r"foretoken: the model takes \d\.\d MB of memory to write a text, and 1\.0 MB are free; give a text of "

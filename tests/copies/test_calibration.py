@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,24 @@ from foretoken.copies import calibration
 from foretoken.copies import quantise as copies
 from foretoken.copies.calibration import Calibration
 from foretoken.decoder.config import read_config, read_json
+from foretoken.decoder.linear import Linear
 from foretoken.decoder.loading import load_weights, mapped_tensors
 from foretoken.decoder.shapes import linear_shapes, stored_as
 from foretoken.errors import CheckpointError, ContractError, InputError
 from foretoken.formats import format_of, gptq
-from foretoken.formats.quantiser import quantise
+from foretoken.formats.quantiser import Quantiser, quantise
 from foretoken.formats.values import dequantise
+from foretoken.formats.weight import QuantisedWeight
 from tests.copies.conftest import copy_of, write_checkpoint
 
 TEXTS = [(5, 9, 33, 70, 2, 8, 8, 41), (17, 3, 60), tuple(range(20, 90, 3))]
 FORMAT = format_of("int4-g32")
+Made = tuple[Quantiser, Sequence[Sequence[int]]]  # how a copy is made, and on which texts
+
+
+def coded(linear: Linear) -> QuantisedWeight:
+    assert isinstance(linear.weight, QuantisedWeight)
+    return linear.weight
 
 
 @pytest.mark.parametrize(
@@ -93,12 +102,12 @@ def test_each_type_of_weights_has_a_copy_of_its_own(tmp_path: Path) -> None:
         config, weights = read_config(folder), load_weights(out, read_config(out))
         own = load_weights(folder, config)
         away = [
-            float((dequantise(one.weight).float() - other.values.float()).norm() / other.values.float().norm())  # type: ignore[arg-type]
+            float((dequantise(coded(one)).float() - other.values.float()).norm() / other.values.float().norm())
             for one, other in zip(weights.linears, own.linears, strict=True)
         ]
         assert max(away) < 0.25
         found[kind] = weights
-    assert not torch.equal(found["bfloat16"].head.weight.codes, found["float16"].head.weight.codes)  # type: ignore[union-attr]
+    assert not torch.equal(coded(found["bfloat16"].head).codes, coded(found["float16"].head).codes)
 
 
 def test_inputs_that_are_no_numbers_are_refused_by_name(tmp_path: Path) -> None:
@@ -120,8 +129,9 @@ def test_a_text_that_the_model_cannot_read_is_refused(text: tuple[int, ...], cam
 
 
 def test_texts_are_for_gptq_alone(model: Path) -> None:
-    for how, texts in (("direct", TEXTS), ("gptq", ())):
-        plan = copies.plan(model, model.with_name("out"), FORMAT, quantiser=how)  # type: ignore[arg-type]
+    wrong: tuple[Made, ...] = (("direct", TEXTS), ("gptq", ()))
+    for how, texts in wrong:
+        plan = copies.plan(model, model.with_name("out"), FORMAT, quantiser=how)
         with pytest.raises(ContractError, match=f"^{how} came with {len(texts)} texts"):
             copies.write(plan, texts=texts)
         assert not model.with_name("out").exists()
@@ -135,9 +145,10 @@ def test_a_copy_made_on_its_models_own_text_guesses_better(tmp_path: Path) -> No
     read, unseen = own_texts(model, 32, 64), own_texts(model, 80, 64)[40:]
     assert not set(read) & set(unseen)
     right = {}
-    for how, texts in (("direct", ()), ("gptq", read)):
+    made: tuple[Made, ...] = (("direct", ()), ("gptq", read))
+    for how, texts in made:
         out = tmp_path / how
-        copies.write(copies.plan(folder, out, format_of("int3"), quantiser=how), texts=texts)  # type: ignore[arg-type]
+        copies.write(copies.plan(folder, out, format_of("int3"), quantiser=how), texts=texts)
         copy = foretoken.load(str(out), draft="none")
         right[how] = sum(
             copy.generate(text, max_new_tokens=1).tokens == model.generate(text, max_new_tokens=1).tokens

@@ -117,10 +117,17 @@ def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settin
     return Offloading(stored, plan, _sharing(levels, plan.streamed, config.num_layers))
 
 
+def larger_than_memory(folder: Path) -> tuple[int, int] | None:
+    """The bytes of weights that do not fit into memory, and the bytes that are left there. None if they fit."""
+    weights, left = sum(path.stat().st_size for path in weight_files(folder)), memory_left()
+    return (weights, left) if left is not None and weights > left else None
+
+
 def warn_if_larger_than_memory(folder: Path, name: str) -> None:
     """Log a warning for weights that do not fit into memory: every token would wait for the disk."""
-    weights, left = sum(path.stat().st_size for path in weight_files(folder)), memory_left()
-    if left is not None and weights > left:
+    large = larger_than_memory(folder)
+    if large is not None:
+        weights, left = large
         log.warning(
             "the weights of %s, %s, do not fit into the %s of memory that are left, so each token would wait for the "
             "disk; with --memory %.1fGiB (in Python memory=...) drafts make up for that: see `foretoken plan`",

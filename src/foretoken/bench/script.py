@@ -10,7 +10,7 @@ from typing import Any
 
 from foretoken.api.model import Model
 from foretoken.bench.samples import counted
-from foretoken.bench.suites import Suite, first_turn, open_suite
+from foretoken.bench.suites import HELD_OUT, Suite, first_turn, open_suite
 from foretoken.common.files import expect_place, write_json
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
@@ -23,7 +23,7 @@ from foretoken.text.tokenizer import Tokenizer
 def add_model_and_suite(parser: argparse.ArgumentParser, new_tokens: int, *, each: str = "prompt") -> None:
     """Add the options of a measurement that continues a suite's prompts, by at most `new_tokens` each by default."""
     parser.add_argument("--model", default="stdlib-7m", help="a folder, a hub id or an embedded model (%(default)s)")
-    parser.add_argument("--suite", default="heldout-20", help="which prompts (%(default)s)")
+    parser.add_argument("--suite", default=HELD_OUT, help="which prompts (%(default)s)")
     parser.add_argument("--max-new-tokens", type=int, default=new_tokens, help=f"of each {each} (%(default)s)")
 
 

@@ -20,6 +20,7 @@ from foretoken.formats import FORMATS, format_of
 from foretoken.settings.load import expect_threads
 
 if TYPE_CHECKING:
+    from foretoken.bench.suites import Suite
     from foretoken.formats.quantiser import Quantiser
 
 _FEW = 4000  # tokens to calibrate on
@@ -91,10 +92,7 @@ def quantize(
     from foretoken.formats.quantiser import expect_quantiser
 
     expect_quantiser(chosen, quantizer)  # before a download
-    if calibrate is not None and Path(calibrate).suffix:  # a file, and no suite's name
-        from foretoken.bench.suites import open_suite
-
-        open_suite(calibrate, None)
+    file = _file_of_prompts(calibrate)
     if out is not None:
         place.tidy(out)
         place.expect_place(out, replace=force, ours=FILES)
@@ -104,7 +102,11 @@ def quantize(
         began = perf_counter()
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
-        texts = _texts(folder, calibrate, threads) if quantizer == "gptq" else ()
+        texts: Sequence[Sequence[int]] = ()
+        if calibrate is not None:
+            texts = _texts_of(calibrate, file, folder)
+        elif quantizer == "gptq":
+            texts = _own_texts(folder, threads)
         spent = quantise.write(made, threads=threads, texts=texts)
     how = "" if quantizer == "direct" else f" ({spent.quantiser_seconds:.1f} s of them {quantizer})"
     if quantizer != "gptq":  # which runs the model, too
@@ -115,16 +117,24 @@ def quantize(
     )
 
 
-def _texts(folder: Path, calibrate: str | None, threads: int | None) -> Sequence[Sequence[int]]:
-    """The token ids on which the copy's errors are to be small."""
+def _file_of_prompts(calibrate: str | None) -> Suite | None:
+    """The prompts of a file. None for the name of a suite, which may need the model's tokenizer."""
+    if calibrate is None or not Path(calibrate).suffix:
+        return None
+    from foretoken.bench.suites import open_suite
+
+    return open_suite(calibrate, None)
+
+
+def _texts_of(calibrate: str, file: Suite | None, folder: Path) -> Sequence[Sequence[int]]:
+    """The token ids of a suite, or of a file that was read."""
     from foretoken.api.checkpoint import read_tokenizer
     from foretoken.api.own_text import pieces
     from foretoken.bench.suites import first_turn, open_suite
 
-    if calibrate is None:
-        return _own_texts(folder, threads)
     _, tokenizer = read_tokenizer(folder)
-    texts = pieces([first_turn(prompt, tokenizer) for prompt in open_suite(calibrate, tokenizer).prompts])
+    suite = file or open_suite(calibrate, tokenizer)
+    texts = pieces([first_turn(prompt, tokenizer) for prompt in suite.prompts])
     tokens = sum(map(len, texts))
     few = "" if tokens >= _FEW else f"; a text of {_FEW} tokens or more makes a better copy"
     say(f"{many(tokens, 'token')} of {calibrate} show what its layers read{few}")
@@ -134,12 +144,12 @@ def _texts(folder: Path, calibrate: str | None, threads: int | None) -> Sequence
 def _own_texts(folder: Path, threads: int | None) -> Sequence[Sequence[int]]:
     """Text that the model writes. The model is no longer in memory when this returns."""
     from foretoken.api.build import load
+    from foretoken.api.offloading import larger_than_memory
     from foretoken.api.own_text import own_texts
-    from foretoken.common.limits import memory_left
-    from foretoken.decoder.shards import deciding_files
 
-    needed, left = sum(file.stat().st_size for file in deciding_files(folder).values()), memory_left()
-    if left is not None and needed > left:
+    large = larger_than_memory(folder)
+    if large is not None:
+        needed, left = large
         raise SettingError(
             f"the model takes {size(needed)} of memory to write a text, and {size(left)} are free; give a text of your "
             "own with --calibrate FILE"

@@ -20,9 +20,9 @@ from foretoken.decoder.linear import Linear
 from foretoken.decoder.memory import Memory
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows
-from foretoken.decoder.shapes import EMBEDDING, HEAD, expected_shapes
+from foretoken.decoder.shapes import EMBEDDING, HEAD, OUTPUT, expected_shapes, linear_shapes
 from foretoken.decoder.torch_pass import TorchPass
-from foretoken.decoder.weights import LayerWeights, assemble
+from foretoken.decoder.weights import LINEARS, LayerWeights, assemble
 from foretoken.errors import CheckpointError, InputError
 from foretoken.formats import gptq
 from foretoken.formats.values import dequantise
@@ -31,16 +31,7 @@ from foretoken.kernels import rowwise
 
 _ROWS = 1024  # that run together
 
-# a layer's linear layers, by the ends of their names: the field of `LayerWeights`, and the one that reads the same
-_FIELDS = {
-    "self_attn.q_proj": ("query", "query"),
-    "self_attn.k_proj": ("key", "query"),
-    "self_attn.v_proj": ("value", "query"),
-    "self_attn.o_proj": ("output", "output"),
-    "mlp.gate_proj": ("gate", "gate"),
-    "mlp.up_proj": ("up", "gate"),
-    "mlp.down_proj": ("down", "down"),
-}
+_READS = {"key": "query", "value": "query", "up": "gate"}  # linear layers that read the same as another one
 
 
 class Calibration:
@@ -76,6 +67,9 @@ class Calibration:
         self._texts = _together(texts)
         self._states = [self._pass.embed([token for text in texts for token in text]) for texts in self._texts]
         self._count = sum(map(len, texts))
+        linears = enumerate(linear_shapes(config, without=(OUTPUT,)))
+        self._places = {name: (at // len(LINEARS), LINEARS[at % len(LINEARS)]) for at, name in linears}
+        self._places[HEAD] = config.num_layers, HEAD  # by name: the layer, and the field there
         self._layer: int | None = None
         self._moments: dict[str, torch.Tensor] = {}  # of the layer, by the field that reads: means of products
         self._made: dict[str, list[QuantisedWeight]] = {}  # of the layer, by field: slices of its rows
@@ -84,7 +78,8 @@ class Calibration:
     def factor(self, name: str) -> torch.Tensor:
         """The factor of a linear layer, by its name in a checkpoint: float32 [inputs, inputs]. Raises CheckpointError
         if its inputs are no finite numbers."""
-        layer, _, reads = self._place(name)
+        layer, field = self._places[name]
+        reads = _READS.get(field, field)
         with rowwise.pinned_threads(self._threads):
             if layer != self._layer:
                 self._go_to(layer)
@@ -102,14 +97,7 @@ class Calibration:
     def keep(self, name: str, made: QuantisedWeight) -> None:
         """Note what some rows of a linear layer became: the first ones, or those after the rows before."""
         if name != HEAD:  # nothing is read behind it
-            self._made.setdefault(self._place(name)[1], []).append(made)
-
-    def _place(self, name: str) -> tuple[int, str, str]:
-        """The layer of a linear layer, its field there, and the field that reads the same."""
-        if name == HEAD:
-            return self._config.num_layers, HEAD, HEAD
-        layer, end = name.removeprefix("model.layers.").split(".", 1)
-        return int(layer), *_FIELDS[end]
+            self._made.setdefault(self._places[name][1], []).append(made)
 
     def _go_to(self, layer: int) -> None:
         self._factor = None
@@ -127,7 +115,7 @@ class Calibration:
                 self._read(HEAD, self._pass.norm(states))
             return
         weights = self._usable(layer, {})
-        fields = {id(getattr(weights, field)): field for _, field in _FIELDS.values()}
+        fields = {id(getattr(weights, field)): field for field in LINEARS if field not in _READS}
 
         def read(linear: Linear, rows: torch.Tensor) -> None:
             if id(linear) in fields:
@@ -142,7 +130,7 @@ class Calibration:
         weights = self._pass.layer(layer)
         computed = torch.float32 if self._dtype == torch.float16 else self._dtype
         changed: dict[str, Any] = {}
-        for field, _ in _FIELDS.values():
+        for field in LINEARS:
             linear: Linear = getattr(weights, field)
             weight = others.get(field, linear.values).to(self._dtype)
             changed[field] = replace(linear, weight=weight.to(computed))

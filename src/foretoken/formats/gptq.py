@@ -58,10 +58,8 @@ def factor(moments: torch.Tensor) -> torch.Tensor:
     )
 
 
-def cast(
-    numbers: torch.Tensor, inputs: int, factor: torch.Tensor, format: Format
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Codes uint8 [outputs, inputs], scales [outputs, groups], and zero points [outputs, groups], if there are any.
+def cast(numbers: torch.Tensor, inputs: int, factor: torch.Tensor, format: Format) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes uint8 [outputs, inputs], and scales [outputs, groups, ...] as the format has them.
 
     numbers: float32 [outputs, inputs], finite, the inputs padded with zeros to whole groups behind the first `inputs`.
     factor: float32 [inputs, inputs]. Codes of the padding are 0.
@@ -69,39 +67,39 @@ def cast(
     left = numbers.T.contiguous()  # by inputs: what is to be rounded, and what was left over
     codes = torch.zeros_like(left, dtype=torch.uint8)
     diagonal = factor.diagonal().tolist()
-    scales, zeros = [], []
+    scales = []
     for first in range(0, inputs, format.group):
         stop = min(first + format.group, inputs)
-        scale, zero, code = _coder(left[first : first + format.group].T, format)
+        scale, code = _coder(left[first : first + format.group].T, format)
         scales.append(scale)
-        zeros.append(zero)
         errors = torch.empty(stop - first, len(numbers))
         for at in range(first, stop):
             codes[at], value = code(left[at])
             error = torch.sub(left[at], value, out=errors[at - first]).div_(diagonal[at])
             left[at + 1 : stop].addr_(factor[at, at + 1 : stop], error, alpha=-1)
         left[stop:inputs].addmm_(factor[first:stop, stop:].T, errors, alpha=-1)
-    return codes.T, torch.stack(scales, -1), torch.stack(zeros, -1) if format.has_zeros else None
+    return codes.T, torch.stack(scales, 1)
 
 
-def _coder(group: torch.Tensor, format: Format) -> tuple[torch.Tensor, torch.Tensor, Code]:
-    """The scale and the zero point of each output's group, float32 [outputs, group], and how its weights are coded."""
+def _coder(group: torch.Tensor, format: Format) -> tuple[torch.Tensor, Code]:
+    """The scale of each output's group, float32 [outputs, group], with its zero point if there is one, and how the
+    group's weights are coded."""
     if format.name == "mxfp4":
         exponents = _exponents(group)
-        scale = (exponents + 127).to(torch.uint8)
+        scales = mxfp4.scales(exponents)
 
         def code(column: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             found = mxfp4.codes(column[:, None], exponents)
-            return found[:, 0], mxfp4.values(found, scale)[:, 0]
+            return found[:, 0], mxfp4.values(found, scales)[:, 0]
 
-        return scale, scale, code
+        return scales, code
     _, scale, zero = integers.cast_groups(group, format.bits)
 
     def code_of_integers(column: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         found = integers.group_codes(column[:, None], scale, zero, format.bits)
         return found[:, 0], integers.group_values(found, scale, zero)[:, 0].float()
 
-    return scale, zero, code_of_integers
+    return torch.stack((scale, zero), -1), code_of_integers
 
 
 def _exponents(blocks: torch.Tensor) -> torch.Tensor:
@@ -110,7 +108,7 @@ def _exponents(blocks: torch.Tensor) -> torch.Tensor:
     following = (cast + 1).clamp_(max=EXPONENT)
 
     def errors(exponents: torch.Tensor) -> torch.Tensor:
-        found = mxfp4.values(mxfp4.codes(blocks, exponents), (exponents + 127).to(torch.uint8))
+        found = mxfp4.values(mxfp4.codes(blocks, exponents), mxfp4.scales(exponents))
         return found.sub_(blocks).square_().sum(-1)
 
     return torch.where(errors(following) < errors(cast), following, cast)

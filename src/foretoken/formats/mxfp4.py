@@ -29,7 +29,7 @@ def cast(numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     A block in which all numbers round to 0 has the byte 127. Numbers that round to 0 have code 0, never -0.
     """
     found = exponents(numbers)
-    return codes(numbers, found), (found + 127).to(torch.uint8)
+    return codes(numbers, found), scales(found)
 
 
 def exponents(numbers: torch.Tensor) -> torch.Tensor:
@@ -37,6 +37,11 @@ def exponents(numbers: torch.Tensor) -> torch.Tensor:
     largest = numbers.abs().amax(-1)
     found = ((largest.view(torch.int32) >> 23) - (127 + 2)).clamp_(-EXPONENT, EXPONENT)
     return found.masked_fill_(largest <= 2.0 ** (-EXPONENT - 2), 0)  # a quarter of the smallest scale: ties go to 0
+
+
+def scales(exponents: torch.Tensor) -> torch.Tensor:
+    """Powers of two as E8M0 bytes, uint8."""
+    return (exponents + 127).to(torch.uint8)
 
 
 def codes(numbers: torch.Tensor, exponents: torch.Tensor) -> torch.Tensor:

@@ -89,8 +89,7 @@ def _cast(
     width = -(-inputs // BLOCK) * BLOCK
     numbers = _padded(rows, TILE, format.group or BLOCK)
     if factor is not None:
-        codes, scales, zeros = gptq.cast(numbers, inputs, factor, format)
-        scales = scales if zeros is None else torch.stack((scales, zeros), -1)
+        codes, scales = gptq.cast(numbers, inputs, factor, format)
     elif format.name == "mxfp4":
         grouped, scales = mxfp4.cast(numbers.view(len(numbers), -1, BLOCK))
         codes = grouped.flatten(1)

@@ -16,9 +16,9 @@ from foretoken.bench.reproduce.fractal_reported import DELTA, HYPERPARAMETERS, N
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
 from foretoken.bench.reproduce.parts import COST_NOTE, Predicted, bars, correct_tokens, heat_maps, predict
 from foretoken.bench.reproduce.workbench import Measured, Workbench
+from foretoken.bench.suites import HELD_OUT
 from foretoken.rehearsal.shapes import SHAPES
 
-_HELD_OUT = "heldout-20"  # code that the embedded models were not trained on
 _PAPER_DATA = {  # appendix B; HumanEval's speed is that of the first 300 tokens
     "GSM8K": Data("gsm8k", 300, 256),
     "XSUM": Data("xsum", 300, 128),
@@ -273,7 +273,7 @@ _PARTS = {
 }
 
 
-_SHORT, _WIDTH = Data(_HELD_OUT, 8, 64, cut=_CUT), "llama-3.2-1b"
+_SHORT, _WIDTH = Data(HELD_OUT, 8, 64, cut=_CUT), "llama-3.2-1b"
 
 
 def _stand_ins(data: Data, *rehearsed: Any) -> tuple[Subject, ...]:
@@ -289,8 +289,8 @@ PAPER = Paper(
     summary="tables 1 to 5, figures 3 and 4; beside them cached decoding and plain low-bit chains",
     parts=_PARTS,
     subjects={
-        "embedded": _stand_ins(Data(_HELD_OUT, 2, 8)),
-        "rehearsal": _stand_ins(Data(_HELD_OUT, 4, 24), "llama-3.2-1b", 8),
+        "embedded": _stand_ins(Data(HELD_OUT, 2, 8)),
+        "rehearsal": _stand_ins(Data(HELD_OUT, 4, 24), "llama-3.2-1b", 8),
         "geometry": (
             Subject("Llama-3 3B", "stdlib-7m", {"GSM8K": _SHORT}, _WIDTH, 28),
             Subject("Llama-3 8B", "stdlib-7m", {"GSM8K": _SHORT}, _WIDTH, 32),

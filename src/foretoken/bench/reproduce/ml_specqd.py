@@ -29,6 +29,7 @@ from foretoken.bench.reproduce.ml_specqd_reported import (
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
 from foretoken.bench.reproduce.parts import bars, heat_maps
 from foretoken.bench.reproduce.workbench import Measured, Workbench
+from foretoken.bench.suites import HELD_OUT
 from foretoken.kernels import native
 from foretoken.prices.measuring import measure
 from foretoken.settings.generate import GenerateSettings
@@ -320,14 +321,14 @@ _PARTS = {
 def _stand_ins(
     count: int, tokens: int, shape: str | None = None, layers: Sequence[int] = (0, 0)
 ) -> tuple[Subject, ...]:
-    data, small = Data(_HELD_OUT, count, tokens), None if shape is None else _SMALL_SHAPE
+    data, small = Data(HELD_OUT, count, tokens), None if shape is None else _SMALL_SHAPE
     return tuple(
         Subject(its.model, "stdlib-7m", {its.data: data}, shape, each, small="stdlib-1m", small_shape=small)
         for its, each in zip(REPORTED, layers, strict=True)
     )
 
 
-_HELD_OUT, _WIDTH, _SMALL_SHAPE = "heldout-20", "llama-3.2-1b", "llama-68m"
+_WIDTH, _SMALL_SHAPE = "llama-3.2-1b", "llama-68m"
 _LLAMA_68M = "Felladrin/Llama-68M-Chat-v1"  # the paper names no checkpoint: "68M parameters, fine-tuned for chat"
 PAPER = Paper(
     TITLE,

@@ -39,6 +39,7 @@ from foretoken.bench.reproduce.subspec_measured import (
 from foretoken.bench.reproduce.subspec_passes import equations, low_bit_alone, timelines
 from foretoken.bench.reproduce.subspec_reported import L8, PLAIN, Q7, SELF, SUBSPEC, TABLE_1, TABLE_6, Reported
 from foretoken.bench.reproduce.workbench import Measured, Workbench
+from foretoken.bench.suites import HELD_OUT
 from foretoken.formats import format_of
 
 _RUNS = 5  # section 5.2
@@ -298,7 +299,6 @@ _PARTS = {
 }
 
 _ALL_READ = {"stream_layers": "all"}
-_HELD_OUT = "heldout-20"
 _SMALL_SHAPE = "hidden=1024,layers=10,heads=16,kv-heads=4,intermediate=4096,vocab=4096"  # a sixth, as 1B is of 8B
 _SUITES = ("mt-bench", "humaneval", "gsm8k", "alpaca", "cnn-dailymail")
 _REASONING = ("aime-2024", "math-500", "gpqa-diamond", "livecodebench")
@@ -307,10 +307,10 @@ _THINKING = {name: Data(suite, 20) for name, suite in zip(reported.REASONING, _R
 _QWEN, _R1 = "Qwen/Qwen2.5-{}B-Instruct", "deepseek-ai/DeepSeek-R1-Distill-{}B"
 
 
-_STAND_IN = Subject(Q7, "stdlib-7m", {"MT-Bench": Data(_HELD_OUT, 2, 24)}, small="stdlib-1m", loading=_ALL_READ)
+_STAND_IN = Subject(Q7, "stdlib-7m", {"MT-Bench": Data(HELD_OUT, 2, 24)}, small="stdlib-1m", loading=_ALL_READ)
 _REHEARSED = replace(
     _STAND_IN,
-    data={"MT-Bench": Data(_HELD_OUT, 4, 128)},
+    data={"MT-Bench": Data(HELD_OUT, 4, 128)},
     shape="llama-3.2-1b",
     num_layers=16,
     small_shape=_SMALL_SHAPE,

@@ -9,7 +9,7 @@ files      prompts in files: the user's own, and Spec-Bench's
 rows       rows of files that others wrote, and checks of their fields
 """
 
-from foretoken.bench.suites.opening import open_suite
+from foretoken.bench.suites.opening import HELD_OUT, open_suite
 from foretoken.bench.suites.types import Prompt, Suite, digest, first, first_turn
 
-__all__ = ["Prompt", "Suite", "digest", "first", "first_turn", "open_suite"]
+__all__ = ["HELD_OUT", "Prompt", "Suite", "digest", "first", "first_turn", "open_suite"]
