@@ -174,6 +174,12 @@ class Loop:
         digest = self.finals[sequence].digest_at(len(plain.prompt) + count - 1)
         assert digest == plain.digests[count], "committed keys or values differ"
 
+    def expect_rows_within(self, schedule: Schedule) -> None:
+        """No pass had more rows than the schedule allows, where that leaves each of its sequences one."""
+        for (drafts, chunks), rows in zip(self.verifier.passes, self.verifier.rows, strict=True):
+            assert sum(chunks.values()) <= schedule.prompt_rows
+            assert rows <= max(schedule.rows, len(drafts) + len(chunks))
+
     def expect_nothing_of(self, sequence: int) -> None:
         """Neither side holds anything of a sequence."""
         assert sequence not in self.caches._caches
