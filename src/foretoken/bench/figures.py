@@ -56,11 +56,12 @@ def table(folder: Path, beside: str) -> list[str]:
         "Rows of plain decoding show tokens a second. The other rows show the speed-up: the speed with the draft "
         "divided by that of plain decoding. The figure is the median over prompts. The brackets hold "
         f"{_by_model(found, _interval, ' or ')}. "
-        "*With prompts* counts the time of reading the prompts, too: rows of plain decoding show tokens a second, the "
-        "other rows the ratio of the total times of all prompts. "
+        "In the columns *with prompts* the time of reading the prompts counts, too. There, rows of plain decoding "
+        "show tokens a second, and each other row shows the total time of plain decoding over all prompts, divided by "
+        "the total time with the draft. "
         f"Each prompt was completed {often} with each draft, in turn, on {machine.get('processor')} with "
         f"{machine.get('threads')} threads; commit {_by_model(found, lambda record: str(record['commit']), ', ')}. "
-        f"The promise: {', '.join(sorted(promises))}.",
+        f"All outputs kept the promise `{'` or `'.join(sorted(promises))}`.",
     ]
 
 

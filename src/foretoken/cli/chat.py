@@ -55,7 +55,7 @@ def chat(
     stats: Annotated[
         bool,
         typer.Option(
-            "--stats", help="After each reply, print what each level of the draft did, and how long that took."
+            "--stats", help="After each reply, print what each draft of the ladder did, and how long that took."
         ),
     ] = False,
     as_json: Annotated[

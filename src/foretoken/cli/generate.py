@@ -73,7 +73,7 @@ def generate(
     stats: Annotated[
         bool,
         typer.Option(
-            "--stats", help="Print what each level of the draft did, and how long that took, to standard error."
+            "--stats", help="Print what each draft of the ladder did, and how long that took, to standard error."
         ),
     ] = False,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,

@@ -48,16 +48,18 @@ def quantize(
     quantizer: Annotated[
         str,
         typer.Option(
-            help="direct: only round the weights. gptq (all formats but int8): let weights make up for the errors of "
-            "others, on some text. Of four bits it drafts best. It takes ten minutes for a billion parameters, hours "
-            "for eight. hqq (int4, int3 and int2 only): search for better zero points."
+            help="direct: only round the weights. gptq (not int8): after each weight is rounded, adjust those that are "
+            "not rounded yet, so that each layer's output on some text changes least. Of the 4-bit copies, these draft "
+            "best. It takes ten minutes for a billion parameters, about two hours for eight billion. hqq (int4, int3 "
+            "and int2 only): search for better zero points."
         ),
     ] = "direct",
     calibrate: Annotated[
         str | None,
         typer.Option(
-            help="For gptq: the text on which the errors are to be small, as a file (.txt, .jsonl) or a suite; at most "
-            "16384 tokens of it. A model that does not fit into memory cannot write its own.",
+            help="For gptq: the text on which outputs are to change least, as a file (.txt, .jsonl) or a suite; at "
+            "most 16384 tokens of it are used. It must be given if the model does not fit into memory, since then "
+            "the model cannot write a text.",
             show_default="8192 tokens that the model writes",
         ),
     ] = None,

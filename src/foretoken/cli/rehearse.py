@@ -54,8 +54,8 @@ def rehearse(
     the large model cost on this machine, before you download it, and how fast drafting would be if the large model
     accepted as many draft tokens as the small one.
 
-    It takes the time and memory of the large model. Its text is the small model's, and so is the share of draft tokens
-    that is accepted. docs/rehearsals.md says what a rehearsal can show.
+    Running the checkpoint takes as much time and memory as running the large model. Its text is the small model's, and
+    so is the share of draft tokens that is accepted. docs/rehearsals.md says what a rehearsal can show.
     """
     chosen = shape_of(shape, vocab_size=vocab_size, num_layers=num_layers)
 

@@ -62,9 +62,9 @@ def reproduce(
     layers: Annotated[
         list[int] | None,
         typer.Option(
-            help="With --scale geometry: the numbers of layers of the rehearsals to measure; can be given several "
-            "times.",
-            show_default="28, 32 and 40",
+            help="At the scales rehearsal and geometry: measure only rehearsals with this number of layers; can be "
+            "given several times.",
+            show_default="all of the scale",
         ),
     ] = None,
     num_prompts: Annotated[

@@ -64,8 +64,9 @@ def fractal(
     low-bit copy, and lookup.
 
     It completes prompts with drafts to learn how many tokens are accepted, and measures passes to learn their cost.
-    From both it predicts speeds. The copy runs before certain layers of the model, the fractal layers. The command
-    chooses these layers one at a time: each time it adds the layer with the best predicted speed. Then it measures the
+    From both it predicts speeds. In a fractal draft, the model's pass pauses before certain layers, the fractal
+    layers, and a low-bit copy corrects the guessed tokens there. The command chooses these layers one at a time: each
+    time it adds the layer with the best predicted speed. Then it measures the
     best drafts beside plain decoding. All decoding is greedy. It takes all cores: close other programs. Exit code 1 if
     a token differs from plain decoding.
     """

@@ -47,8 +47,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "fractal": DrafterEntry(
         "foretoken.drafters.fractal_recipe",
         "a low-bit copy that runs inside the model's own pass: the draft begins with up to `w` guessed tokens; the "
-        "pass stops before `n` layers (or before the `layers` named, counted from 0), and at each stop the copy "
-        "guesses the draft anew, and one token more; `slots` chooses the first guess",
+        "pass pauses `n` times, each time before another layer (`layers` names them, counted from 0); at each pause "
+        "the copy corrects the guessed tokens and adds one; `slots` chooses the first guess",
         {
             "n": int,
             "w": int,
@@ -62,8 +62,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "subspec": DrafterEntry(
         "foretoken.drafters.subspec",
         "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
-        "the disk, and draft a deep tree; one pass of the model checks it. With lookup below it, the tree grows on "
-        "while that pass waits for the disk, unless it `pauses`",
+        "the disk, and draft a deep tree; one pass of the model checks it. With lookup below it, the tree grows "
+        "further while that pass waits for the disk; the option `pauses` turns this off",
         {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS, "pauses": bool},
     ),
 }

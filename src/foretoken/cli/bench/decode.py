@@ -45,7 +45,8 @@ def decode(
         Path | None,
         typer.Option(
             "--json",
-            help="Write the record to a file. An interrupted one is kept in FILE.part; the same command goes on.",
+            help="Write the record to this file when it is complete. Until then the samples are in FILE.part, and the "
+            "same command continues an interrupted measurement.",
         ),
     ] = None,
     plot: options.Plot = None,
@@ -56,7 +57,8 @@ def decode(
 ) -> None:
     """Complete each prompt without a draft and with each draft, in turn, and compare them.
 
-    Compared are speed and acceptance, and whether a token differs. It takes all cores: close other programs.
+    The table shows the speed of each draft, how much of it was accepted, and whether any token differs. The command
+    takes all cores: close other programs.
     Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:

@@ -27,19 +27,21 @@ _Into = Annotated[
         help="The folder of the environments in which the peers are installed.", show_default="~/.cache/foretoken/peers"
     ),
 ]
-_Names = Annotated[list[str] | None, typer.Argument(help="Which of them; otherwise all.", show_default=False)]
+_Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="A peer: llamacpp, openvino or vllm. Without any: all three.", show_default=False),
+]
 _DRAFTS = ("lookup", "mxfp4,lookup", "mxfp4:k=2,lookup")
 
 
 @peers.command("install")
 def install(
     name: _Names = None,
-    peer: Annotated[
-        list[str] | None, typer.Option(help="A peer, as in `peers run`; can be given several times.")
-    ] = None,
+    peer: Annotated[list[str] | None, typer.Option(help="The same as NAME; can be given several times.")] = None,
     into: _Into = None,
 ) -> None:
-    """Make a virtual environment for each peer, with the versions that it is measured in.
+    """Install peers, the other engines that `peers run` measures. Each gets a virtual environment with fixed versions
+    of its packages. (transformers is there already: Foretoken needs it.)
 
     Some gigabytes are downloaded, and llama.cpp is compiled, which takes minutes. An interrupted installation goes on
     where it stopped.
@@ -77,7 +79,10 @@ def run(
     model: options.Model = "stdlib-7m",
     peer: Annotated[
         list[str] | None,
-        typer.Option(help="A peer; can be given several times.", show_default="all that are installed"),
+        typer.Option(
+            help="transformers, llamacpp, openvino or vllm; can be given several times.",
+            show_default="all that are installed",
+        ),
     ] = None,
     draft: Annotated[
         list[str] | None,
@@ -89,7 +94,11 @@ def run(
     ] = None,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="How peers decode, besides plainly; can be given several times.", show_default="all"),
+        typer.Option(
+            help="A mode of the peers, such as lookup (docs/peers.md lists them); can be given several times. Plain "
+            "decoding is always measured.",
+            show_default="all",
+        ),
     ] = None,
     prompts: options.Prompts = "auto",
     num_prompts: Annotated[
