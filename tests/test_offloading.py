@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import pytest
 
 import foretoken
 from foretoken.api.build import plan
-from foretoken.api.offloading import with_long_chunks
+from foretoken.api.offloading import SUBSPEC, with_long_chunks
 from foretoken.common.source import resolve
 from foretoken.decoder.config import read_config
 from foretoken.decoder.homes.parts import PARTS
@@ -190,6 +191,23 @@ def test_a_model_that_does_not_fit_is_told_what_to_type(
     monkeypatch.undo()
     foretoken.load(MODEL, draft="none")
     assert "do not fit" not in caplog.text
+
+
+@needs_native
+def test_substitutes_have_as_many_bits_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
+    small = tuple(f"{draft.partition(',')[0]}:k=1:depth=2" for draft in SUBSPEC)  # trees that take little themselves
+    monkeypatch.setattr("foretoken.api.build.SUBSPEC", small)
+    chosen = []
+    for bound in range(328 << 20, 345 << 20, 128 << 10):
+        try:
+            found, draft = plan(MODEL, memory=bound, context=64, prefill_chunk=8)
+        except SettingError:
+            continue  # not even the model has room
+        if not found.plan.streamed:
+            break
+        chosen.append(draft)
+    assert [draft for draft, _ in itertools.groupby(chosen)] == ["lookup", *reversed(small)]
 
 
 def test_without_the_native_engine_low_bit_drafts_are_refused_under_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,19 @@
-"""`python -m foretoken` is the command `foretoken`."""
+"""The command `foretoken`, which is `python -m foretoken`, too."""
 
-from foretoken.cli.app import main
+from __future__ import annotations
 
-main()
+import signal
+
+
+def main() -> None:
+    """Run the command line."""
+    # from the first moment, Ctrl-C ends the process without a traceback: the imports of all commands take a while
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    from foretoken.cli import app
+
+    app.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -31,15 +31,15 @@ def test_a_table_has_each_models_newest_record_of_one_machine(tmp_path: Path) ->
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert cells[0] == ["model", "draft", "greedy", "with prompts", "temperature 0.8", "with prompts"]
     assert cells[2:] == [
-        ["[before](results/before.json)", "plain", "10.0", "9.0", "", ""],
-        ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "2.10", "", ""],
-        ["[small](results/b.json)", "plain", "10.0", "9.0", "10.0", "9.0"],
-        ["", "`mxfp4,lookup`", "2.35 (1.90 to 2.71)", "2.10", "NOT identical", ""],
-        ["[large](results/large.json)", "plain", "10.0", "9.0", "", ""],
+        ["[before](results/before.json)", "plain", "10.0 tok/s", "9.0 tok/s", "", ""],
+        ["", "`mxfp4,lookup`", "2.35× (1.90 to 2.71)", "2.10×", "", ""],
+        ["[small](results/b.json)", "plain", "10.0 tok/s", "9.0 tok/s", "10.0 tok/s", "9.0 tok/s"],
+        ["", "`mxfp4,lookup`", "2.35× (1.90 to 2.71)", "2.10×", "NOT identical", ""],
+        ["[large](results/large.json)", "plain", "10.0 tok/s", "9.0 tok/s", "", ""],
     ]
     assert (
         "Each prompt was completed 3 times with each draft, in turn, on A Processor with 2 threads; "
-        "commit fff (before), abc123 (small, large). The promise: exact." in lines[-1]
+        "commit fff (before), abc123 (small, large). All outputs kept the promise `exact`." in lines[-1]
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from foretoken.kernels import native
 from tests.cli.conftest import Cli
 
 
@@ -21,6 +22,11 @@ def test_a_plan_shows_what_uses_the_memory_and_what_is_read(cli: Cli) -> None:
         assert " MB" in line
     assert "0 of 4 layers stay in memory; each pass reads " in done.out
     assert "At 2.00 GB/s (as given) that takes " in done.out
+    if native.module() is not None:
+        assert (
+            "If a check accepts 10, 30 or 60 tokens, and each takes a pass of the substitutes, a token takes "
+            in done.out
+        )
 
 
 def test_a_plan_measures_the_disk(cli: Cli) -> None:

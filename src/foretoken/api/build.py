@@ -8,6 +8,7 @@ build.py        makes a model of target, drafter and verifier
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def plan(model: str | Path = DEFAULT_MODEL, **settings: Any) -> tuple[Offloading
 def _offloading(
     folder: Path, name: str, settings: LoadSettings
 ) -> tuple[FilesAsRead, Offloading, DecoderConfig, Tokenizer | None, LoadSettings]:
-    """Plan for a bound of memory. The draft is chosen, too, if it is `auto`: substitutes, if layers must be read."""
+    """Plan for a bound of memory. The draft is chosen, too, if it is `auto`: the best substitutes for which there is
+    room, if layers must be read."""
     config = read_config(folder)
     files = FilesAsRead.note(deciding_files(folder).values())
     config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
@@ -136,14 +138,19 @@ def _offloading(
         chosen, offloading = planned_with(settings.draft)
         return files, offloading, config, tokenizer, chosen
     chosen, offloading = planned_with("lookup")
-    better = SUBSPEC if offloading.plan.streamed else with_draft_chosen(settings, folder, name).draft
-    try:
-        if better != SUBSPEC or can_substitute(config):
-            with_it = planned_with(better)
-            if better == SUBSPEC or not with_it[1].plan.streamed:
-                chosen, offloading = with_it
-    except SettingError as error:  # there is no room for it
-        log.info("draft lookup, because %s does not fit: %s", better, error)
+    reads = bool(offloading.plan.streamed)
+    better: Sequence[str] = SUBSPEC if can_substitute(config) else ()
+    if not reads:
+        better = (with_draft_chosen(settings, folder, name).draft,)
+    for draft in better:
+        try:
+            with_it = planned_with(draft)
+        except SettingError as error:  # there is no room for it
+            log.info("draft %s is left out: %s", draft, error)
+            continue
+        if reads or not with_it[1].plan.streamed:
+            chosen, offloading = with_it
+            break
     return files, offloading, config, tokenizer, chosen
 
 

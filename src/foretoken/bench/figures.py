@@ -53,12 +53,11 @@ def table(folder: Path, beside: str) -> list[str]:
     return [
         *markdown(head, rows),
         "",
-        "Rows of plain decoding show tokens a second. The other rows show the speed-up: the speed with the draft "
-        "divided by that of plain decoding. The figure is the median over prompts. The brackets hold "
+        "Rows of plain decoding show tokens a second (tok/s). The other rows show the speed-up (×): the speed with the "
+        "draft divided by that of plain decoding. The figure is the median over prompts. The brackets hold "
         f"{_by_model(found, _interval, ' or ')}. "
-        "In the columns *with prompts* the time of reading the prompts counts, too. There, rows of plain decoding "
-        "show tokens a second, and each other row shows the total time of plain decoding over all prompts, divided by "
-        "the total time with the draft. "
+        "The columns *with prompts* include the time of reading the prompts. There, a speed-up is one ratio for all "
+        "prompts together: the total time of plain decoding, divided by the total time with the draft. "
         f"Each prompt was completed {often} with each draft, in turn, on {machine.get('processor')} with "
         f"{machine.get('threads')} threads; commit {_by_model(found, lambda record: str(record['commit']), ', ')}. "
         f"All outputs kept the promise `{'` or `'.join(sorted(promises))}`.",
@@ -103,12 +102,13 @@ def _rows(path: Path, record: dict[str, Any], temperatures: Sequence[float], bes
         yield [f"[{record['model']}]({beside}{path.name})" * plain, "plain" if plain else f"`{draft}`", *cells]
 
 
-def _cells(run: dict[str, Any] | None) -> tuple[str, str]:
+def _cells(run: dict[str, Any] | None) -> tuple[str, ...]:
     """The cells of decoding alone and of decoding with prompts."""
     if run is None:
         return "", ""
     if run["draft"] == PLAIN:
-        return f"{run['tokens_per_second']:.1f}", f"{run['tokens_per_second_with_prefill']:.1f}"
+        return tuple(f"{run[speed]:.1f} tok/s" for speed in ("tokens_per_second", "tokens_per_second_with_prefill"))
     if not run["identical"]:
         return "NOT identical", ""
-    return times(run["speedup"], run["speedup_interval"]), f"{run['speedup_with_prefill']:.2f}"
+    each, _, interval = times(run["speedup"], run["speedup_interval"]).partition(" ")
+    return f"{each}× {interval}".rstrip(), f"{run['speedup_with_prefill']:.2f}×"

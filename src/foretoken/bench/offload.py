@@ -16,7 +16,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, mean, median, stdev
@@ -31,8 +31,10 @@ from foretoken.bench.target import called, expect_honest
 from foretoken.common.files import expect_new, write_json
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
+from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import stream_of
 from foretoken.errors import ForetokenError, SettingError
+from foretoken.offload.measure import read_speed
 from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"
@@ -141,10 +143,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         found = _run(replace(asked(Way("none", bounded=False)), tokens=tokens))
         truth[tokens], threads = [row["sha256"] for row in found["prompts"]], found["threads"]
     runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways}
+    files = weight_files(folder)
+    disk = [read_speed(files)]
     for repeat in range(arguments.repeats):
         for way, its in runs.items():
             _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
             its.append(_run(asked(way)))
+        disk.append(read_speed(files))
     plain = geometric_mean(_speeds(runs[ways[0]]))
     rows = [_row(way, its, plain, truth) for way, its in runs.items()]
     peers = []
@@ -160,6 +165,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(arguments, name) for name in ("disk_bandwidth", "context", "prompts", "count", "tokens")},
         **{name: getattr(arguments, name) for name in ("plain_tokens", "temperature", "repeats")},
         "promise": "exact",
+        "disk": [round(speed) for speed in disk],  # bytes a second of direct reads: before, and after each repeat
         "rows": rows,
         "peers": peers,
     }
@@ -181,6 +187,7 @@ def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[
         "length": round(_length(runs), 2),
         "peak_memory": max(run["peak_memory"] for run in runs),
         "bytes_read_per_check": round(_mean(runs, "bytes_read") / _mean(runs, "checks")),
+        "bytes_read_per_second": round(_mean(runs, "bytes_read") / mean(_seconds(runs))),
         "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
         "runs": list(runs),
     }
@@ -195,6 +202,11 @@ def _speeds(runs: Sequence[dict[str, Any]]) -> list[float]:
 def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
     values: list[float] = [row[what] for run in runs for row in run["prompts"]]
     return sum(values) / len(values)
+
+
+def _seconds(runs: Sequence[dict[str, Any]]) -> Iterator[float]:
+    """How long each text took, its prompt included."""
+    return (row["seconds"]["prompt"] + row["seconds"]["decoding"] for run in runs for row in run["prompts"])
 
 
 def _length(runs: Sequence[dict[str, Any]]) -> float:
@@ -239,6 +251,8 @@ def main() -> None:
         write_json(arguments.out, record)
     except ForetokenError as error:
         sys.exit(f"foretoken: {error}")
+    plain, disk = record["rows"][0]["bytes_read_per_second"], median(record["disk"])
+    print(f"plain decoding reads {plain / 1e9:.2f} GB/s, and the disk gives {disk / 1e9:.2f} GB/s to direct reads")
     for row in record["rows"]:
         times = "" if row["times_plain"] is None else f" {row['times_plain']:6.2f} times plain,"
         print(

@@ -30,9 +30,9 @@ Model = Annotated[
 Prompts = Annotated[
     str,
     typer.Option(
-        help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl). auto: heldout-20, if "
-        "the model has the embedded models' tokenizer and Foretoken runs on CPython 3.11.7, from whose library the "
-        "prompts are cut; else everyday-20. docs/suites.md describes both."
+        help="A suite's name, or a file of prompts (.txt, .jsonl, Spec-Bench's question.jsonl). auto: everyday-20; "
+        "but heldout-20 for models with the embedded models' tokenizer, if Foretoken runs on CPython 3.11.7. "
+        "docs/suites.md describes both."
     ),
 ]
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture into a file (.png, .svg).")]
@@ -51,8 +51,8 @@ LOAD: dict[str, Any] = {
         "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
         "the copy. auto is the first of these that can be used: (1) subspec,lookup, if layers are read from the disk; "
         "(2) what `foretoken recommend` found for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model "
-        "has 50 million weights or more and its copy fits into memory (and lies on the disk, or is made in about 10 "
-        "seconds); (4) lookup. docs/drafters.md describes all drafts.",
+        "has 50 million weights or more, and its copy fits into memory and takes at most about 10 seconds to make or "
+        "to read; (4) lookup. docs/drafters.md has the details, and describes all drafts.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
@@ -71,10 +71,10 @@ LOAD: dict[str, Any] = {
     "pace": _option(
         str,
         _LOADING,
-        "How many tokens are drafted in a round. fixed: always --num-speculative-tokens, or the draft's own default. "
-        "auto: the number that gives the most tokens a second, which is learned while generating; where the draft can "
-        "be a chain or a tree, the faster of the two. replay:FILE: repeats, round by round, the choices in FILE, a "
-        "record. The pace never changes the output.",
+        "How many tokens are drafted in a round. fixed: as many as the draft's options say, or its default. auto: as "
+        "many as give the most tokens a second, which is learned while generating; if the draft can be a chain or a "
+        "tree, auto chooses the faster form, too. replay:FILE: repeats, round by round, the choices in FILE, a record. "
+        "The pace never changes the output.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
@@ -196,7 +196,7 @@ GENERATE: dict[str, Any] = {
     "logprobs": _option(
         int | None,
         "Options",
-        "Print the log probability of each token, and those of the N likeliest tokens in its place.",
+        "Print the log probability of each output token, and those of the N likeliest tokens at the same position.",
         show_default="no log probabilities",
     ),
 }

@@ -37,7 +37,8 @@ def quantize(
     out: Annotated[
         Path | None,
         typer.Argument(
-            help="The copy's folder. If not given: MODEL-FORMAT beside the model's folder, where --draft finds it.",
+            help="The copy's folder. If MODEL is a folder, it can be left out: then the copy is MODEL-FORMAT beside "
+            "it, where --draft finds it.",
             show_default="MODEL-FORMAT",
         ),
     ] = None,
@@ -48,18 +49,17 @@ def quantize(
     quantizer: Annotated[
         str,
         typer.Option(
-            help="direct: only round the weights. gptq (not int8): after each weight is rounded, adjust those that are "
-            "not rounded yet, so that each layer's output on some text changes least. Of the 4-bit copies, these draft "
-            "best. It takes ten minutes for a billion parameters, about two hours for eight billion. hqq (int4, int3 "
-            "and int2 only): search for better zero points."
+            help="direct: only round the weights. gptq (not for int8): after each weight is rounded, adjust those that "
+            "are not rounded yet, so that the output of a layer on the calibration text (--calibrate) changes least. "
+            "The best 4-bit drafts are made so. It takes ten minutes for a billion parameters, about two hours for "
+            "eight billion. hqq (only for int4, int3 and int2): search for better zero points."
         ),
     ] = "direct",
     calibrate: Annotated[
         str | None,
         typer.Option(
-            help="For gptq: the text on which outputs are to change least, as a file (.txt, .jsonl) or a suite; at "
-            "most 16384 tokens of it are used. It must be given if the model does not fit into memory, since then "
-            "the model cannot write a text.",
+            help="For gptq: the calibration text, a file (.txt, .jsonl) or a suite, of which at most 16384 tokens are "
+            "used. A model that does not fit into memory needs this option, since it cannot write a text.",
             show_default="8192 tokens that the model writes",
         ),
     ] = None,

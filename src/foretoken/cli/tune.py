@@ -32,7 +32,8 @@ def fractal(
         list[str] | None,
         typer.Option(
             help="The first guess, which a fractal draft improves. fixed: one token, repeated. lookup: what lookup "
-            "finds in the text. recycle: the rest of the last draft. Can be given several times.",
+            "finds in the text. recycle: those tokens of the last draft that lie "
+            "beyond the end of the text. Can be given several times.",
             show_default=", ".join(Asked.slots),
         ),
     ] = None,

@@ -18,7 +18,7 @@ def verify(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="What proposes tokens. Every draft gives the same result.",
+            help="What proposes tokens. Under the promise exact, every draft gives the same result.",
             show_default="the draft that the record names",
         ),
     ] = None,

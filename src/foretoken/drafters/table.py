@@ -41,7 +41,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "lookup": DrafterEntry(
         "foretoken.drafters.lookup",
         "repeats what followed the longest earlier match in prompt and output; with `from=FOLDER_OR_FILE`, also in "
-        "your files; with `earlier`, also in what this model object has generated before",
+        "your files; with `earlier`, also in earlier outputs of the same loaded model",
         {"min_match": int, "tokens": int, "from": Path, "earlier": bool},
     ),
     "fractal": DrafterEntry(
@@ -62,8 +62,8 @@ DRAFTERS: dict[str, DrafterEntry] = {
     "subspec": DrafterEntry(
         "foretoken.drafters.subspec",
         "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
-        "the disk, and draft a deep tree; one pass of the model checks it. With lookup below it, the tree grows "
-        "further while that pass waits for the disk; the option `pauses` turns this off",
+        "the disk, and draft a deep tree; one pass of the model checks it. With `subspec,lookup` the "
+        "tree grows further while that pass waits for the disk; the option `pauses` turns this off",
         {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS, "pauses": bool},
     ),
 }

@@ -23,9 +23,11 @@ class LoadSettings(Settings):
 
     # What proposes tokens: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding.
     # Commas make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. `auto` is the first of these that applies:
-    # (1) `subspec,lookup`, if layers are read from the disk; (2) the draft that `foretoken recommend` found to be
+    # (1) `subspec,lookup`, if layers are read from the disk (with substitutes of 3 or 2 bits, if there is no room for
+    # those of 4); (2) the draft that `foretoken recommend` found to be
     # fastest for this model, machine and settings; (3) `mxfp4:k=2,lookup`, if the model has 50 million weights or more,
-    # and the copy is there or can be made in about 10 seconds, and fits into memory; (4) `lookup`.
+    # and its copy fits into memory and takes at most about 10 seconds to make or to read (on the CPU, with the native
+    # engine, for a model that is not low-bit itself); (4) `lookup`.
     draft: str = AUTO
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
@@ -34,11 +36,11 @@ class LoadSettings(Settings):
     # only for the levels below. With None, `pace` chooses, or the draft's own default holds.
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
-    # `auto`: as many as give the most tokens a second, which is learned while the model generates; a draft that can do
-    # both drafts a chain or a tree, whichever is faster. The output is the same. `auto` leaves alone a length that you
-    # set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size of fractal drafts and of
-    # most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the text depends on how much
-    # is drafted, and one seed should give one text.
+    # `auto`: as many as give the most tokens a second, which is learned while the model generates; if the
+    # draft can be a chain or a tree, `auto` chooses the faster form, too. The output is the same. `auto` leaves alone a
+    # length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size of
+    # fractal drafts and of most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the
+    # text depends on how much is drafted, and one seed should give one text.
     # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round. After
     # its last round, nothing is drafted. So you can compare two runs that draft equally much in each round.
     pace: str = "auto"
