@@ -109,7 +109,7 @@ def test_a_bound_chooses_the_draft(caplog: pytest.LogCaptureFixture, monkeypatch
     tight, draft = plan("stdlib-7m", memory=roomy.plan.total - (5 << 20))
     assert tight.plan.streamed
     assert tight.plan.total <= roomy.plan.total - (5 << 20)
-    assert draft in ("subspec", "lookup")
+    assert draft in (*SUBSPEC, "lookup")
     with pytest.raises(SettingError, match="; allow that much, or take a smaller model"):
         plan("stdlib-7m", memory="100MB")
     with caplog.at_level(logging.INFO):
@@ -196,6 +196,8 @@ def test_a_model_that_does_not_fit_is_told_what_to_type(
 @needs_native
 def test_substitutes_have_as_many_bits_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
+    for draft in SUBSPEC:
+        assert name_levels(LoadSettings(draft=draft))[0].recipe.substitutes
     small = tuple(f"{draft.partition(',')[0]}:k=1:depth=2" for draft in SUBSPEC)  # trees that take little themselves
     monkeypatch.setattr("foretoken.api.build.SUBSPEC", small)
     chosen = []
@@ -208,6 +210,27 @@ def test_substitutes_have_as_many_bits_as_there_is_room_for(monkeypatch: pytest.
             break
         chosen.append(draft)
     assert [draft for draft, _ in itertools.groupby(chosen)] == ["lookup", *reversed(small)]
+
+
+@needs_native
+def test_the_rejection_rule_cannot_judge_trees_so_lookup_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
+    monkeypatch.setattr("foretoken.api.build.SUBSPEC", (small := "subspec:k=1:depth=2",))
+    bound = plan(MODEL, memory="2GiB", context=64)[0].plan.total - (1 << 20)
+    for rule, draft in (("walk", small), ("rejection", "lookup")):
+        found, chosen = plan(MODEL, memory=bound, context=64, rule=rule)
+        assert found.plan.streamed
+        assert chosen == draft
+
+
+@pytest.mark.parametrize(("settings", "times"), [({"memory": "2GiB"}, 1), ({"stream_layers": 1}, 0), ({}, 0)])
+def test_only_a_bound_of_memory_changes_how_the_process_frees_it(
+    settings: dict[str, object], times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[bool] = []
+    monkeypatch.setattr("foretoken.api.build.give_back_freed_memory", lambda: called.append(True))
+    foretoken.load("stdlib-1m", draft="none", **settings)
+    assert len(called) == times
 
 
 def test_without_the_native_engine_low_bit_drafts_are_refused_under_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pkgutil
 import re
 import resource
 import shutil
@@ -10,11 +11,13 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import foretoken
+from foretoken.__main__ import main as main_of_the_command
 from foretoken.common.source import EMBEDDED
 from tests.cli.conftest import Cli
 
@@ -92,6 +95,41 @@ def test_ctrl_c_ends_it_whenever_it_comes_and_without_a_traceback(after: float) 
     _, err = running.communicate(timeout=30)
     assert running.returncode == -signal.SIGINT
     assert err == ""
+
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
+WHILE_IMPORTING = """
+import os, signal, sys
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Stop())
+from foretoken.__main__ import main
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_commands_are_imported(ignored: bool) -> None:
+    """It ends the process, unless the shell has told the process to ignore it."""
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", WHILE_IMPORTING, "--version"], capture_output=True, text=True, check=False
+        )
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, handler)
+    assert done.returncode == (0 if ignored else -signal.SIGINT)
+    assert done.stdout.startswith("foretoken ") == ignored
+    assert done.stderr == ""
+
+
+def test_the_command_that_is_installed_is_this_one() -> None:
+    scripts = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
+    assert pkgutil.resolve_name(scripts["foretoken"]) is main_of_the_command
 
 
 def test_without_a_command_the_help_is_shown(cli: Cli) -> None:

@@ -8,7 +8,7 @@ build.py        makes a model of target, drafter and verifier
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from foretoken.api.offloading import (
 )
 from foretoken.api.pacing import choices_of, pace_of
 from foretoken.common.files import FilesAsRead
+from foretoken.common.malloc import give_back_freed_memory
 from foretoken.common.progress import size
 from foretoken.common.source import DEFAULT_MODEL, resolve
 from foretoken.decoder.caches import Caches
@@ -59,6 +60,8 @@ from foretoken.verification.uncached import UncachedVerifier
 
 log = logging.getLogger(__name__)
 
+_Planned = tuple[LoadSettings, Offloading]
+
 
 def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     """Load a checkpoint of the Llama family, ready to generate.
@@ -74,6 +77,8 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     folder = resolve(model, chosen.revision, accept=read_config)
     forked.settle()  # the load may convert weights and make copies
     if chosen.offloads:
+        if chosen.memory is not None:
+            give_back_freed_memory()  # what malloc keeps would count as memory in use
         files, offloading, config, tokenizer, chosen = _offloading(folder, str(model), chosen)
         levels = offloading.levels
         choices_of(levels, chosen)
@@ -122,36 +127,53 @@ def plan(model: str | Path = DEFAULT_MODEL, **settings: Any) -> tuple[Offloading
 def _offloading(
     folder: Path, name: str, settings: LoadSettings
 ) -> tuple[FilesAsRead, Offloading, DecoderConfig, Tokenizer | None, LoadSettings]:
-    """Plan for a bound of memory. The draft is chosen, too, if it is `auto`: the best substitutes for which there is
-    room, if layers must be read."""
+    """Plan for a bound of memory. The draft is chosen, too, if it is `auto`."""
     config = read_config(folder)
     files = FilesAsRead.note(deciding_files(folder).values())
     config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
     config = bounded(config, settings)
     settings = with_long_chunks(config, settings)
 
-    def planned_with(draft: str) -> tuple[LoadSettings, Offloading]:
+    def planned_with(draft: str) -> _Planned:
         chosen = replace(settings, draft=draft)
         return chosen, planned(folder, config, find_levels(name_levels(chosen), folder), chosen)
 
     if settings.draft != AUTO:
         chosen, offloading = planned_with(settings.draft)
         return files, offloading, config, tokenizer, chosen
-    chosen, offloading = planned_with("lookup")
-    reads = bool(offloading.plan.streamed)
-    better: Sequence[str] = SUBSPEC if can_substitute(config) else ()
-    if not reads:
-        better = (with_draft_chosen(settings, folder, name).draft,)
-    for draft in better:
-        try:
-            with_it = planned_with(draft)
-        except SettingError as error:  # there is no room for it
-            log.info("draft %s is left out: %s", draft, error)
-            continue
-        if reads or not with_it[1].plan.streamed:
-            chosen, offloading = with_it
-            break
+    chosen, offloading = planned_with("lookup")  # which takes no memory
+    if not offloading.plan.streamed:
+        chosen, offloading = _without_reading(planned_with, with_draft_chosen(settings, folder, name).draft)
+    elif can_substitute(config) and settings.rule != "rejection":  # which cannot judge such trees
+        chosen, offloading = _with_substitutes(planned_with)
     return files, offloading, config, tokenizer, chosen
+
+
+def _without_reading(planned_with: Callable[[str], _Planned], draft: str) -> _Planned:
+    """The plan for a draft if it leaves room for the whole model, else for lookup."""
+    try:
+        found = planned_with(draft)
+        if not found[1].plan.streamed:
+            return found
+        why = "layers would have to be read from the disk in each pass"
+    except SettingError as error:
+        why = str(error)
+    log.info("draft lookup instead of %s, for which there is no room: %s", draft, why)
+    return planned_with("lookup")
+
+
+def _with_substitutes(planned_with: Callable[[str], _Planned]) -> _Planned:
+    """The plan for the substitutes with the most bits for which there is room; for lookup, if there is none."""
+    for draft in (*SUBSPEC, "lookup"):
+        try:
+            found = planned_with(draft)
+        except SettingError as error:
+            log.debug("draft %s: %s", draft, error)
+            continue
+        if draft != SUBSPEC[0]:
+            log.info("draft auto: %s (there is no room for better substitutes of the layers that are read)", draft)
+        return found
+    raise AssertionError("lookup takes no memory")
 
 
 def with_draft(

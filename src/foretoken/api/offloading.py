@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 
 from foretoken.common.limits import memory_left
-from foretoken.common.malloc import give_back_freed_memory
 from foretoken.common.progress import size
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.decoder import Decoder
@@ -52,14 +51,6 @@ class Offloading:
     stored: Stored
     plan: Plan
     levels: list[Level]
-
-    @property
-    def bytes_a_draft(self) -> int:
-        """What a pass of the substitutes reads from memory, 0 if there are none: they, the layers that stay, and the
-        output layer."""
-        config = self.stored.config
-        output = config.vocab_size * config.hidden_size * self.stored.kinds[f"{EMBEDDING}.weight"][1].itemsize
-        return self.plan.kept + self.plan.substitutes + output if self.plan.substitutes else 0
 
     def load(self, settings: LoadSettings) -> Weights:
         """The weights: some in memory, the others read in each pass."""
@@ -109,8 +100,6 @@ def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settin
             f"without the native engine no bound of memory holds with draft {low_bit[0]!r}: PyTorch makes bf16 of "
             "low-bit weights; use draft 'lookup' or 'none' (foretoken doctor says why there is no native engine)"
         )
-    if settings.memory is not None:
-        give_back_freed_memory()
     stored = Stored.of(folder, config)
     needs = _needs(stored, config, levels, settings)
     if settings.stream_layers is not None:

@@ -110,5 +110,4 @@ def _cells(run: dict[str, Any] | None) -> tuple[str, ...]:
         return tuple(f"{run[speed]:.1f} tok/s" for speed in ("tokens_per_second", "tokens_per_second_with_prefill"))
     if not run["identical"]:
         return "NOT identical", ""
-    each, _, interval = times(run["speedup"], run["speedup_interval"]).partition(" ")
-    return f"{each}× {interval}".rstrip(), f"{run['speedup_with_prefill']:.2f}×"
+    return times(run["speedup"], run["speedup_interval"], "×"), f"{run['speedup_with_prefill']:.2f}×"

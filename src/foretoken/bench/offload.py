@@ -34,7 +34,7 @@ from foretoken.common.source import resolve
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import stream_of
 from foretoken.errors import ForetokenError, SettingError
-from foretoken.offload.measure import read_speed
+from foretoken.offload.measure import read_speed, reads_directly
 from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"
@@ -157,6 +157,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         _say(f"{name}, under the bound")
         assert isinstance(settings.memory, int)
         peers.append(offload_peers.measure(offload_peers.Asked.of(name, arguments, settings.memory, threads)))
+        disk.append(read_speed(files))
     return {
         "kind": _KIND,
         **origin,
@@ -165,7 +166,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(arguments, name) for name in ("disk_bandwidth", "context", "prompts", "count", "tokens")},
         **{name: getattr(arguments, name) for name in ("plain_tokens", "temperature", "repeats")},
         "promise": "exact",
-        "disk": [round(speed) for speed in disk],  # bytes a second of direct reads: before, and after each repeat
+        # bytes a second of reads that nothing slows down: before, after each repeat, and after each peer
+        "disk": {"direct": reads_directly(files), "bytes_per_second": [round(speed) for speed in disk]},
         "rows": rows,
         "peers": peers,
     }
@@ -205,7 +207,7 @@ def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
 
 
 def _seconds(runs: Sequence[dict[str, Any]]) -> Iterator[float]:
-    """How long each text took, its prompt included."""
+    """How long each text took: its prompt, its drafts and its checks."""
     return (row["seconds"]["prompt"] + row["seconds"]["decoding"] for run in runs for row in run["prompts"])
 
 
@@ -251,8 +253,10 @@ def main() -> None:
         write_json(arguments.out, record)
     except ForetokenError as error:
         sys.exit(f"foretoken: {error}")
-    plain, disk = record["rows"][0]["bytes_read_per_second"], median(record["disk"])
-    print(f"plain decoding reads {plain / 1e9:.2f} GB/s, and the disk gives {disk / 1e9:.2f} GB/s to direct reads")
+    plain, disk = record["rows"][0]["bytes_read_per_second"], record["disk"]
+    if plain and disk["direct"] and not record["disk_bandwidth"]:
+        given = median(disk["bytes_per_second"])
+        print(f"plain decoding reads {plain / 1e9:.2f} GB/s, {plain / given:.2f} of what the disk gives by itself")
     for row in record["rows"]:
         times = "" if row["times_plain"] is None else f" {row['times_plain']:6.2f} times plain,"
         print(

@@ -73,6 +73,6 @@ def how_sure(prompts: int) -> str:
     return "95 %" if prompts >= FEWEST else f"range of {prompts}"
 
 
-def times(value: float | None, interval: Sequence[float] | None) -> str:
-    """How many times as fast, with its interval; empty without one."""
-    return "" if value is None or interval is None else f"{value:.2f} ({interval[0]:.2f} to {interval[1]:.2f})"
+def times(value: float | None, interval: Sequence[float] | None, unit: str = "") -> str:
+    """How many times as fast, with its interval; empty without one. unit: what is written behind the value."""
+    return "" if value is None or interval is None else f"{value:.2f}{unit} ({interval[0]:.2f} to {interval[1]:.2f})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from typing import Annotated, NoReturn, TextIO
 
@@ -71,9 +70,6 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 def main() -> None:
     """Run the command line. What cannot be used ends as one line on standard error and exit code 2."""
-    # Ctrl-C ends the process at once: nothing is ever half-written, and libraries that are just being imported take
-    # Python's own way of telling for a failure of theirs
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = app(standalone_mode=False, args=sys.argv[1:] or ["--help"])
         if sys.stdout is not None:  # it was closed
@@ -97,8 +93,6 @@ def main() -> None:
     except OSError as error:
         _silence(sys.stdout)
         _refuse(f"the output cannot be written ({error.strerror}); free some space, or write elsewhere")
-    finally:
-        signal.signal(signal.SIGINT, before)
     sys.exit(code or 0)
 
 

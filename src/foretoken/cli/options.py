@@ -49,10 +49,11 @@ LOAD: dict[str, Any] = {
         f"What proposes tokens: {'; '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a "
         "checkpoint (folder, hub id, stdlib-1m). lookup searches the text so far. Options follow a colon: "
         "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
-        "the copy. auto is the first of these that can be used: (1) subspec,lookup, if layers are read from the disk; "
-        "(2) what `foretoken recommend` found for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model "
-        "has 50 million weights or more, and its copy fits into memory and takes at most about 10 seconds to make or "
-        "to read; (4) lookup. docs/drafters.md has the details, and describes all drafts.",
+        "the copy. auto is the first of these that can be used: (1) subspec,lookup, if layers are read from the disk "
+        "(with substitutes of 4 bits, or of 3 or 2 if there is no room for 4); (2) what `foretoken recommend` found "
+        "for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model has 50 million weights or more, and "
+        "its copy fits into memory and takes at most about 10 seconds to make or to read; (4) lookup. docs/drafters.md "
+        "has the details, and describes all drafts.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from foretoken.api.offloading import Offloading
 
 _BAR = 40  # characters for the whole bound
-_ACCEPTED = (10, 30, 60)  # tokens of a check, for which the time of a token is estimated
-_READ = 256 << 20  # bytes that are read to measure memory
+_ACCEPTED = (10, 30, 60)  # draft tokens of a check, for which the least time of a token is shown
 
 
 @options.with_settings(generating=False, without=("verify_weights",))
@@ -28,23 +27,19 @@ def plan(
     """Show what a memory limit (--memory) means for a model: what stays in memory, what is read from the disk in each
     pass, and how long a token then takes.
 
-    Nothing is loaded. The speeds of disk and memory are measured; --disk-bandwidth gives another speed of the disk.
+    Nothing is loaded. The disk's speed is measured, unless --disk-bandwidth gives it.
     """
     if not loading.offloads:
         raise SettingError("there is no bound to plan for; give one, such as --memory 8GiB")
 
     from foretoken.api.build import plan as planned
-    from foretoken.bench.ceilings import bandwidth
-    from foretoken.kernels import forked
     from foretoken.offload.measure import read_speed
 
     with saying():
         found, draft = planned(model, **vars(loading))
         given = isinstance(loading.disk_bandwidth, int)
         speed = float(loading.disk_bandwidth or 0) if given else read_speed(found.stored.paths)
-        memory = bandwidth(loading.threads or forked.threads(), _READ)() if found.bytes_a_draft else None
-    lines = _lines(model, found, draft, loading, speed, "as given" if given else "measured just now")
-    print("\n".join([*lines, *_with_drafts(found, speed, memory)]))
+    print("\n".join(_lines(model, found, draft, loading, speed, "as given" if given else "measured just now")))
 
 
 def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, speed: float, how: str) -> list[str]:
@@ -63,19 +58,11 @@ def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, spe
         f"{stay}; each pass reads {size(plan.bytes_a_pass)} from the disk.",
         f"At {speed / 1e9:.2f} GB/s ({how}) that takes {seconds:.2g} s, the least for a token of plain decoding.",
     ]
+    if any(plan.needs.substitutes):
+        counts = [count for count in _ACCEPTED if count <= found.levels[0].budget.depth]
+        least = (f"{seconds / (count + 1):.2g} s if {count}" for count in counts)  # the check adds a token itself
+        lines += [
+            f"One pass checks many draft tokens. The least for a token is {', '.join(least)} of them are accepted.",
+            "It is more where drafting, or the arithmetic of the pass, takes longer than the reading.",
+        ]
     return lines
-
-
-def _with_drafts(found: Offloading, disk: float, memory: float | None) -> list[str]:
-    """How long a token takes with substitutes, by arithmetic. disk, memory: speeds in bytes a second."""
-    if memory is None:
-        return []
-    step = found.bytes_a_draft / memory
-    each = [f"{(found.plan.bytes_a_pass / disk + count * step) / count:.2g} s" for count in _ACCEPTED]
-    few, more, many_ = (str(count) for count in _ACCEPTED)
-    return [
-        f"One such pass checks a whole draft. A pass of the substitutes takes {step:.2g} s (from memory at "
-        f"{memory / 1e9:.0f} GB/s).",
-        f"If a check accepts {few}, {more} or {many_} tokens, and each takes a pass of the substitutes, a token takes "
-        f"{each[0]}, {each[1]} or {each[2]}.",
-    ]

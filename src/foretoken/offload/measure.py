@@ -15,9 +15,15 @@ _MOST = 1 << 30  # bytes
 _LONG = 1.0  # seconds
 
 
+def reads_directly(paths: Sequence[Path]) -> bool:
+    """Whether the file system lets files be read past the system's cache. Raises CheckpointError if one cannot be
+    read."""
+    return all(DirectFile(path).direct for path in paths)
+
+
 def read_speed(paths: Sequence[Path]) -> float:
-    """Bytes a second of direct reads of the largest of some files, as layers are read in a pass. Takes a second at
-    most. Raises CheckpointError if it cannot be read."""
+    """Bytes a second of reads of the largest of some files, as layers are read in a pass. Takes a second at most.
+    Raises CheckpointError if it cannot be read."""
     file = DirectFile(max(paths, key=lambda path: path.stat().st_size))
     size = min(_MOST, file.size // ALIGNED * ALIGNED)
     memory = memoryview(mmap.mmap(-1, READERS * BLOCK))
