@@ -6,13 +6,17 @@ import mmap
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from foretoken.offload.direct import ALIGNED, DirectFile
 from foretoken.offload.stream import BLOCK, READERS
 
 _MOST = 1 << 30  # bytes
 _LONG = 1.0  # seconds
+_HUGE_PAGE = 2 << 20  # bytes
 
 
 def reads_directly(paths: Sequence[Path]) -> bool:
@@ -26,7 +30,7 @@ def read_speed(paths: Sequence[Path]) -> float:
     Raises CheckpointError if it cannot be read."""
     file = DirectFile(max(paths, key=lambda path: path.stat().st_size))
     size = min(_MOST, file.size // ALIGNED * ALIGNED)
-    memory = memoryview(mmap.mmap(-1, READERS * BLOCK))
+    memory = _in_huge_pages(READERS * BLOCK)
     began = time.perf_counter()
 
     def read(reader: int) -> int:
@@ -42,3 +46,18 @@ def read_speed(paths: Sequence[Path]) -> float:
     with ThreadPoolExecutor(READERS) as pool:
         done = sum(pool.map(read, range(READERS)))
     return max(done, 1) / (time.perf_counter() - began)
+
+
+def _in_huge_pages(size: int) -> memoryview:
+    """Memory like that into which layers are read. A direct read into small pages is split into many, and can be half
+    as fast (LOG)."""
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return memoryview(mmap.mmap(-1, size))
+    memory = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # the system has none
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    every = np.frombuffer(memory, dtype=np.uint8)
+    start = -every.ctypes.data % _HUGE_PAGE
+    found = every[start : start + size]
+    found[:] = 0  # now the pages are there
+    return found.data
