@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import shutil
@@ -22,7 +21,8 @@ from foretoken.common.limits import memory_left, text_of
 from foretoken.decoder.homes.huge_pages import allocate
 from foretoken.doctor.facts import Disk, HugePages, MemorySpeed
 from foretoken.doctor.machine import file_system
-from foretoken.errors import ModelError
+from foretoken.errors import CheckpointError, ModelError
+from foretoken.offload.measure import reads_directly, timed_read
 
 _SETTING = "sys/kernel/mm/transparent_hugepage/enabled"
 _PROBE = 64 << 20  # bytes of the allocation that asks for huge pages
@@ -86,8 +86,9 @@ def disk_speed(disk: Disk) -> Disk:
             return replace(disk, not_measured="no model lies there, and too little is free for a file to be read")
         with _temporary(_nearest(Path(disk.folder))) as made:
             return _read(disk, made, "a temporary file")
-    except OSError as error:
-        return replace(disk, not_measured=f"a file there could not be read ({error.strerror or error})")
+    except (OSError, CheckpointError) as error:
+        why = getattr(error, "strerror", None) or error
+        return replace(disk, not_measured=f"a file there could not be read ({why})")
 
 
 def _native_speed(threads: int, isa: str, size: int) -> MemorySpeed:
@@ -161,21 +162,19 @@ def _direct(file: Path) -> tuple[float | None, int]:
     system refuses O_DIRECT, the system is asked to forget the file first, and may ignore that."""
     if not hasattr(os, "O_DIRECT"):
         return None, 0
-    try:
-        return _sequential(file, _MOST_READ, os.O_DIRECT)
-    except OSError:  # some file systems refuse to open a file with O_DIRECT, others to read it
-        with open(file, "rb") as source:
-            os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        return _sequential(file, _MOST_READ)
+    if reads_directly([file]):
+        done, seconds = timed_read(file)
+        return (done / seconds if done else None), done
+    with open(file, "rb") as source:
+        os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return _sequential(file, _MOST_READ)
 
 
-def _sequential(file: Path, most: int, flags: int = 0) -> tuple[float | None, int]:
+def _sequential(file: Path, most: int) -> tuple[float | None, int]:
     """Read a file from its start, up to `most` bytes or `_LONG` seconds. Returns bytes per second and bytes read."""
     done = 0
-    with (
-        mmap.mmap(-1, _CHUNK) as memory,  # begins at a page, as direct reads require
-        open(file, "rb", buffering=0, opener=lambda path, usual: os.open(path, usual | flags)) as source,
-    ):
+    memory = bytearray(_CHUNK)
+    with open(file, "rb", buffering=0) as source:
         began = time.perf_counter()
         while done < most and time.perf_counter() - began < _LONG and (count := source.readinto(memory)):
             done += count

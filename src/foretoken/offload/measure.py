@@ -28,7 +28,14 @@ def reads_directly(paths: Sequence[Path]) -> bool:
 def read_speed(paths: Sequence[Path]) -> float:
     """Bytes a second of reads of the largest of some files, as layers are read in a pass. Takes a second at most.
     Raises CheckpointError if it cannot be read."""
-    file = DirectFile(max(paths, key=lambda path: path.stat().st_size))
+    done, seconds = timed_read(max(paths, key=lambda path: path.stat().st_size))
+    return max(done, 1) / seconds
+
+
+def timed_read(path: Path) -> tuple[int, float]:
+    """Read a file from its start as layers are read in a pass, a gigabyte or for a second at most. Returns the bytes
+    that were read, and the seconds. Raises CheckpointError if it cannot be read."""
+    file = DirectFile(path)
     size = min(_MOST, file.size // ALIGNED * ALIGNED)
     memory = _in_huge_pages(READERS * BLOCK)
     began = time.perf_counter()
@@ -45,7 +52,7 @@ def read_speed(paths: Sequence[Path]) -> float:
 
     with ThreadPoolExecutor(READERS) as pool:
         done = sum(pool.map(read, range(READERS)))
-    return max(done, 1) / (time.perf_counter() - began)
+    return done, time.perf_counter() - began
 
 
 def _in_huge_pages(size: int) -> memoryview:
