@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"foretoken-tests-{os.getpid()}")
 # several processes share the cores, and threads that wait by looking take them from each other: ten times as long
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# whoever runs the tests in the background ignores Ctrl-C, and so would the commands that tests start and interrupt
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 # What does not depend on who multiplies: what is measured, drawn and read from files, the command line, settings and
