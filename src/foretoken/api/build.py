@@ -141,16 +141,17 @@ def _offloading(
     if settings.draft != AUTO:
         chosen, offloading = planned_with(settings.draft)
         return files, offloading, config, tokenizer, chosen
-    chosen, offloading = planned_with("lookup")  # which takes no memory
-    if not offloading.plan.streamed:
-        chosen, offloading = _without_reading(planned_with, with_draft_chosen(settings, folder, name).draft)
+    found = planned_with("lookup")  # which takes no memory
+    if not found[1].plan.streamed:
+        found = _without_reading(planned_with, with_draft_chosen(settings, folder, name).draft) or found
     elif can_substitute(config) and settings.rule != "rejection":  # which cannot judge such trees
-        chosen, offloading = _with_substitutes(planned_with)
+        found = _with_substitutes(planned_with) or found
+    chosen, offloading = found
     return files, offloading, config, tokenizer, chosen
 
 
-def _without_reading(planned_with: Callable[[str], _Planned], draft: str) -> _Planned:
-    """The plan for a draft if it leaves room for the whole model, else for lookup."""
+def _without_reading(planned_with: Callable[[str], _Planned], draft: str) -> _Planned | None:
+    """The plan for a draft if it leaves room for the whole model, else None."""
     try:
         found = planned_with(draft)
         if not found[1].plan.streamed:
@@ -159,12 +160,12 @@ def _without_reading(planned_with: Callable[[str], _Planned], draft: str) -> _Pl
     except SettingError as error:
         why = str(error)
     log.info("draft lookup instead of %s, for which there is no room: %s", draft, why)
-    return planned_with("lookup")
+    return None
 
 
-def _with_substitutes(planned_with: Callable[[str], _Planned]) -> _Planned:
-    """The plan for the substitutes with the most bits for which there is room; for lookup, if there is none."""
-    for draft in (*SUBSPEC, "lookup"):
+def _with_substitutes(planned_with: Callable[[str], _Planned]) -> _Planned | None:
+    """The plan for the substitutes with the most bits for which there is room; None, if there is none."""
+    for draft in SUBSPEC:
         try:
             found = planned_with(draft)
         except SettingError as error:
@@ -173,7 +174,8 @@ def _with_substitutes(planned_with: Callable[[str], _Planned]) -> _Planned:
         if draft != SUBSPEC[0]:
             log.info("draft auto: %s (there is no room for better substitutes of the layers that are read)", draft)
         return found
-    raise AssertionError("lookup takes no memory")
+    log.info("draft auto: lookup (there is no room for substitutes of the layers that are read)")
+    return None
 
 
 def with_draft(

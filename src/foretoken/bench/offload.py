@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from foretoken.api.build import load
 from foretoken.bench import offload_peers
 from foretoken.bench.bounded import peak_memory, read_bytes
+from foretoken.bench.disk import read_speed, reads_directly
 from foretoken.bench.script import first_turns
 from foretoken.bench.suites import open_suite
 from foretoken.bench.target import called, expect_honest
@@ -34,7 +35,6 @@ from foretoken.common.source import resolve
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import stream_of
 from foretoken.errors import ForetokenError, SettingError
-from foretoken.offload.measure import read_speed, reads_directly
 from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"

@@ -33,7 +33,7 @@ def plan(
         raise SettingError("there is no bound to plan for; give one, such as --memory 8GiB")
 
     from foretoken.api.build import plan as planned
-    from foretoken.offload.measure import read_speed
+    from foretoken.bench.disk import read_speed
 
     with saying():
         found, draft = planned(model, **vars(loading))
@@ -59,7 +59,8 @@ def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, spe
         f"At {speed / 1e9:.2f} GB/s ({how}) that takes {seconds:.2g} s, the least for a token of plain decoding.",
     ]
     if any(plan.needs.substitutes):
-        counts = [count for count in _ACCEPTED if count <= found.levels[0].budget.depth]
+        most = found.levels[0].budget.depth
+        counts = [count for count in _ACCEPTED if count <= most] or [most]
         least = (f"{seconds / (count + 1):.2g} s if {count}" for count in counts)  # the check adds a token itself
         lines += [
             f"One pass checks many draft tokens. The least for a token is {', '.join(least)} of them are accepted.",

@@ -17,12 +17,12 @@ import torch
 from huggingface_hub import constants
 
 from foretoken.bench.ceilings import Ceiling
+from foretoken.bench.disk import reads_directly, timed_read
 from foretoken.common.limits import memory_left, text_of
 from foretoken.decoder.homes.huge_pages import allocate
 from foretoken.doctor.facts import Disk, HugePages, MemorySpeed
 from foretoken.doctor.machine import file_system
 from foretoken.errors import CheckpointError, ModelError
-from foretoken.offload.measure import reads_directly, timed_read
 
 _SETTING = "sys/kernel/mm/transparent_hugepage/enabled"
 _PROBE = 64 << 20  # bytes of the allocation that asks for huge pages

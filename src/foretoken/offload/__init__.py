@@ -5,6 +5,5 @@ verified.py  compares what is read with what it was when the file was hashed
 store.py     where each tensor lies in a checkpoint's files
 ring.py      where in a buffer each part of the model goes
 stream.py    reads the parts in the order in which passes use them, ahead of the passes
-measure.py   how fast a model's files can be read
-plan.py      what stays in memory under a bound, what is read, and what a token then takes
+plan.py      what stays in memory under a bound, and what is read
 """
