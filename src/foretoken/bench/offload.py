@@ -16,10 +16,11 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, mean, median, stdev
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from foretoken.api.build import load
@@ -75,17 +76,17 @@ def generated(asked: Asked) -> dict[str, Any]:
     model = load(asked.model, **asked.settings)
     suite = open_suite(asked.prompts, model.tokenizer, count=asked.count)
     prompts = first_turns(suite, model)
-    stream = stream_of(model.target.weights)
-    if stream is not None:
-        stream.read_ahead(asked.read_ahead)
+    if (layers := stream_of(model.target.weights)) is not None:
+        layers.read_ahead(asked.read_ahead)
     model.generate(prompts[0], max_new_tokens=_WARM_UP)
     rows = []
     for number, prompt in enumerate(prompts):
         before = read_bytes()
-        done = model.generate(
+        stream = model.stream(
             prompt, max_new_tokens=asked.tokens, temperature=asked.temperature, seed=number, ignore_eos=True
         )
-        stats = done.stats
+        pieces = [(perf_counter(), read_bytes()) for _ in stream]
+        done, stats = stream.completion, stream.completion.stats
         rows.append(
             {
                 "prompt": number,
@@ -101,6 +102,8 @@ def generated(asked: Asked) -> dict[str, Any]:
                 "checks": stats.passes,
                 "tokens_per_check": (len(done.tokens) - 1) / stats.passes if stats.passes else None,
                 "bytes_read": read_bytes() - before,
+                # between the first piece of text and the last: the pass of the prompt is arithmetic for the most part
+                "decoding": {"seconds": pieces[-1][0] - pieces[0][0], "bytes_read": pieces[-1][1] - pieces[0][1]},
             }
         )
     return {"home": model.target.home, "threads": model.target.threads, "peak_memory": peak_memory(), "prompts": rows}
@@ -144,12 +147,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         truth[tokens], threads = [row["sha256"] for row in found["prompts"]], found["threads"]
     runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways}
     files = weight_files(folder)
-    disk = [read_speed(files)]
+    disk = _disk(files)
     for repeat in range(arguments.repeats):
         for way, its in runs.items():
             _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
             its.append(_run(asked(way)))
-        disk.append(read_speed(files))
+        disk += _disk(files)
     plain = geometric_mean(_speeds(runs[ways[0]]))
     rows = [_row(way, its, plain, truth) for way, its in runs.items()]
     peers = []
@@ -157,7 +160,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         _say(f"{name}, under the bound")
         assert isinstance(settings.memory, int)
         peers.append(offload_peers.measure(offload_peers.Asked.of(name, arguments, settings.memory, threads)))
-        disk.append(read_speed(files))
+        disk += _disk(files)
     return {
         "kind": _KIND,
         **origin,
@@ -166,11 +169,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(arguments, name) for name in ("disk_bandwidth", "context", "prompts", "count", "tokens")},
         **{name: getattr(arguments, name) for name in ("plain_tokens", "temperature", "repeats")},
         "promise": "exact",
-        # bytes a second of reads that nothing slows down: before, after each repeat, and after each peer
-        "disk": {"direct": reads_directly(files), "bytes_per_second": [round(speed) for speed in disk]},
+        # measured before, after each repeat, and after each peer
+        "disk": {"direct": reads_directly(files), "bytes_per_second": disk},
         "rows": rows,
         "peers": peers,
     }
+
+
+def _disk(files: Sequence[Path]) -> list[int]:
+    """Bytes a second of reads that nothing slows down. One measurement reads a gigabyte, and disks change their speed
+    from one second to the next."""
+    return [round(read_speed(files)) for _ in range(3)]
 
 
 def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[int, Sequence[str]]) -> dict[str, Any]:
@@ -189,7 +198,7 @@ def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[
         "length": round(_length(runs), 2),
         "peak_memory": max(run["peak_memory"] for run in runs),
         "bytes_read_per_check": round(_mean(runs, "bytes_read") / _mean(runs, "checks")),
-        "bytes_read_per_second": round(_mean(runs, "bytes_read") / mean(_seconds(runs))),
+        "bytes_read_per_second": _reading(runs),
         "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
         "runs": list(runs),
     }
@@ -206,9 +215,11 @@ def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
     return sum(values) / len(values)
 
 
-def _seconds(runs: Sequence[dict[str, Any]]) -> Iterator[float]:
-    """How long each text took: its prompt, its drafts and its checks."""
-    return (row["seconds"]["prompt"] + row["seconds"]["decoding"] for run in runs for row in run["prompts"])
+def _reading(runs: Sequence[dict[str, Any]]) -> int | None:
+    """Bytes a second that are read while texts are decoded; None if they came in one piece."""
+    every = [row["decoding"] for run in runs for row in run["prompts"]]
+    seconds = sum(row["seconds"] for row in every)
+    return round(sum(row["bytes_read"] for row in every) / seconds) if seconds else None
 
 
 def _length(runs: Sequence[dict[str, Any]]) -> float:
