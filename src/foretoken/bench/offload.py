@@ -147,12 +147,14 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         truth[tokens], threads = [row["sha256"] for row in found["prompts"]], found["threads"]
     runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways}
     files = weight_files(folder)
-    disk = _disk(files)
+    before = _disk(files)
     for repeat in range(arguments.repeats):
         for way, its in runs.items():
             _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
-            its.append(_run(asked(way)))
-        disk += _disk(files)
+            found = _run(asked(way))
+            after = _disk(files)
+            its.append({**found, "disk_bytes_per_second": [*before, *after]})
+            before = after
     plain = geometric_mean(_speeds(runs[ways[0]]))
     rows = [_row(way, its, plain, truth) for way, its in runs.items()]
     peers = []
@@ -160,7 +162,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         _say(f"{name}, under the bound")
         assert isinstance(settings.memory, int)
         peers.append(offload_peers.measure(offload_peers.Asked.of(name, arguments, settings.memory, threads)))
-        disk += _disk(files)
     return {
         "kind": _KIND,
         **origin,
@@ -169,16 +170,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         **{name: getattr(arguments, name) for name in ("disk_bandwidth", "context", "prompts", "count", "tokens")},
         **{name: getattr(arguments, name) for name in ("plain_tokens", "temperature", "repeats")},
         "promise": "exact",
-        # measured before, after each repeat, and after each peer
-        "disk": {"direct": reads_directly(files), "bytes_per_second": disk},
+        "direct_reads": reads_directly(files),
         "rows": rows,
         "peers": peers,
     }
 
 
 def _disk(files: Sequence[Path]) -> list[int]:
-    """Bytes a second of reads that nothing slows down. One measurement reads a gigabyte, and disks change their speed
-    from one second to the next."""
+    """Bytes a second of reads that nothing slows down, three times: the speed of disks changes within seconds, and
+    within minutes, so each process has measurements just before it and just after."""
     return [round(read_speed(files)) for _ in range(3)]
 
 
@@ -199,6 +199,7 @@ def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[
         "peak_memory": max(run["peak_memory"] for run in runs),
         "bytes_read_per_check": round(_mean(runs, "bytes_read") / _mean(runs, "checks")),
         "bytes_read_per_second": _reading(runs),
+        "disk_bytes_per_second": median(speed for run in runs for speed in run["disk_bytes_per_second"]),
         "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
         "runs": list(runs),
     }
@@ -264,10 +265,10 @@ def main() -> None:
         write_json(arguments.out, record)
     except ForetokenError as error:
         sys.exit(f"foretoken: {error}")
-    plain, disk = record["rows"][0]["bytes_read_per_second"], record["disk"]
-    if plain and disk["direct"] and not record["disk_bandwidth"]:
-        given = median(disk["bytes_per_second"])
-        print(f"plain decoding reads {plain / 1e9:.2f} GB/s, {plain / given:.2f} of what the disk gives by itself")
+    first = record["rows"][0]
+    plain, disk = first["bytes_read_per_second"], first["disk_bytes_per_second"]
+    if plain and record["direct_reads"] and not record["disk_bandwidth"]:
+        print(f"plain decoding reads {plain / 1e9:.2f} GB/s, {plain / disk:.2f} of what the disk gives by itself")
     for row in record["rows"]:
         times = "" if row["times_plain"] is None else f" {row['times_plain']:6.2f} times plain,"
         print(
