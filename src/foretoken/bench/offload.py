@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean, mean, median, stdev
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from foretoken.api.build import load
@@ -40,6 +40,7 @@ from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"
 _WARM_UP = 2  # tokens
+_FULL = 0.5  # seconds in which the buffer is filled after a text
 
 
 @dataclass(frozen=True)
@@ -80,13 +81,15 @@ def generated(asked: Asked) -> dict[str, Any]:
         layers.read_ahead(asked.read_ahead)
     model.generate(prompts[0], max_new_tokens=_WARM_UP)
     rows = []
+    disk = _disk(asked)
     for number, prompt in enumerate(prompts):
         before = read_bytes()
         stream = model.stream(
             prompt, max_new_tokens=asked.tokens, temperature=asked.temperature, seed=number, ignore_eos=True
         )
         pieces = [(perf_counter(), read_bytes()) for _ in stream]
-        done, stats = stream.completion, stream.completion.stats
+        done, stats, bytes_read = stream.completion, stream.completion.stats, read_bytes() - before
+        around, disk = disk, _disk(asked)
         rows.append(
             {
                 "prompt": number,
@@ -101,12 +104,22 @@ def generated(asked: Asked) -> dict[str, Any]:
                 },
                 "checks": stats.passes,
                 "tokens_per_check": (len(done.tokens) - 1) / stats.passes if stats.passes else None,
-                "bytes_read": read_bytes() - before,
+                "bytes_read": bytes_read,
+                "disk_bytes_per_second": [*around, *disk],
                 # between the first piece of text and the last: the pass of the prompt is arithmetic for the most part
                 "decoding": {"seconds": pieces[-1][0] - pieces[0][0], "bytes_read": pieces[-1][1] - pieces[0][1]},
             }
         )
     return {"home": model.target.home, "threads": model.target.threads, "peak_memory": peak_memory(), "prompts": rows}
+
+
+def _disk(asked: Asked) -> list[int]:
+    """Bytes a second of reads that nothing slows down, for plain decoding: what it should read. Disks are slower after
+    some seconds of reading than after a rest, so this is measured between texts."""
+    if asked.settings["draft"] != "none":
+        return []
+    sleep(_FULL)
+    return [round(read_speed(weight_files(resolve(asked.model)))) for _ in range(2)]
 
 
 def _run(asked: Asked) -> dict[str, Any]:
@@ -147,14 +160,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         truth[tokens], threads = [row["sha256"] for row in found["prompts"]], found["threads"]
     runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways}
     files = weight_files(folder)
-    before = _disk(files)
     for repeat in range(arguments.repeats):
         for way, its in runs.items():
             _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
-            found = _run(asked(way))
-            after = _disk(files)
-            its.append({**found, "disk_bytes_per_second": [*before, *after]})
-            before = after
+            its.append(_run(asked(way)))
     plain = geometric_mean(_speeds(runs[ways[0]]))
     rows = [_row(way, its, plain, truth) for way, its in runs.items()]
     peers = []
@@ -176,18 +185,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _disk(files: Sequence[Path]) -> list[int]:
-    """Bytes a second of reads that nothing slows down, three times: the speed of disks changes within seconds, and
-    within minutes, so each process has measurements just before it and just after."""
-    return [round(read_speed(files)) for _ in range(3)]
-
-
 def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[int, Sequence[str]]) -> dict[str, Any]:
     """A row of the record. plain: tokens a second of plain decoding under the bound. truth: by the number of tokens,
     what each text must be."""
     speed = geometric_mean(_speeds(runs))
     every = [geometric_mean(row["tokens_per_second"] for row in run["prompts"]) for run in runs]
     right = truth[runs[0]["prompts"][0]["tokens"]]
+    disk = [speed for run in runs for row in run["prompts"] for speed in row["disk_bytes_per_second"]]
     return {
         "draft": way.called,
         "bounded": way.bounded,
@@ -199,7 +203,7 @@ def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[
         "peak_memory": max(run["peak_memory"] for run in runs),
         "bytes_read_per_check": round(_mean(runs, "bytes_read") / _mean(runs, "checks")),
         "bytes_read_per_second": _reading(runs),
-        "disk_bytes_per_second": median(speed for run in runs for speed in run["disk_bytes_per_second"]),
+        "disk_bytes_per_second": round(median(disk)) if disk else None,
         "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
         "runs": list(runs),
     }

@@ -50,8 +50,8 @@ LOAD: dict[str, Any] = {
         "checkpoint (folder, hub id, stdlib-1m). lookup searches the text so far. Options follow a colon: "
         "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
         "the copy. auto is the first of these that can be used: (1) subspec,lookup, if layers are read from the disk "
-        "(with substitutes of 4 bits, or of 3 or 2 if there is no room for 4); (2) what `foretoken recommend` found "
-        "for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model has 50 million weights or more, and "
+        "(low-bit copies of these layers draft, with 4 bits, or with 3 or 2 if 4 do not fit); (2) what `foretoken "
+        "recommend` found for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model has 50 million weights or more, and "
         "its copy fits into memory and takes at most about 10 seconds to make or to read; (4) lookup. docs/drafters.md "
         "has the details, and describes all drafts.",
         metavar="<str>",

@@ -59,7 +59,7 @@ def quantize(
         str | None,
         typer.Option(
             help="For gptq: the calibration text, a file (.txt, .jsonl) or a suite, of which at most 16384 tokens are "
-            "used. A model that does not fit into memory needs this option, since it cannot write a text.",
+            "used. This option is needed if the model does not fit into memory: it is loaded whole to write a text.",
             show_default="8192 tokens that the model writes",
         ),
     ] = None,

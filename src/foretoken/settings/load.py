@@ -23,8 +23,8 @@ class LoadSettings(Settings):
 
     # What proposes tokens: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding.
     # Commas make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. `auto` is the first of these that applies:
-    # (1) `subspec,lookup`, if layers are read from the disk (with substitutes of 3 or 2 bits, if there is no room for
-    # those of 4); (2) the draft that `foretoken recommend` found to be
+    # (1) `subspec,lookup`, if layers are read from the disk (low-bit copies of these layers draft, with 4 bits, or with
+    # 3 or 2 if 4 do not fit); (2) the draft that `foretoken recommend` found to be
     # fastest for this model, machine and settings; (3) `mxfp4:k=2,lookup`, if the model has 50 million weights or more,
     # and its copy fits into memory and takes at most about 10 seconds to make or to read (on the CPU, with the native
     # engine, for a model that is not low-bit itself); (4) `lookup`.
@@ -59,8 +59,8 @@ class LoadSettings(Settings):
     # which there is no room are read from the disk in each pass. In that case `subspec,lookup` is usually the best
     # draft. With None, the whole model is in memory. `foretoken plan` shows what a bound would mean.
     memory: str | int | None = None
-    # The most tokens of one text, prompt and output together. With None, as many as the model can read, or at most
-    # 1024 of these if `memory` is given: room for their keys and values is part of the bound.
+    # The most tokens of one text, prompt and output together. With None, as many as the model can read, but at
+    # most 1024 if `memory` is given: room for their keys and values is part of the bound.
     context: int | None = None
     # How many layers are read from the disk in each pass even if there is memory for them: a number, or `all`. With
     # None, only those for which `memory` leaves no room.
