@@ -48,21 +48,19 @@ def chat(
     record: Annotated[
         Path | None,
         typer.Option(
-            help="At the end, write a record of the last reply that was not interrupted. `foretoken verify` can check "
-            "it, and --pace replay:FILE can use it. An existing file is replaced only if it is a record."
+            help="When you leave, write a record of the last reply that was not interrupted. `foretoken verify` can "
+            "check it, and --pace replay:FILE can use it. An existing file is replaced only if it is a record."
         ),
     ] = None,
     stats: Annotated[
         bool,
-        typer.Option(
-            "--stats", help="After each reply, print what each draft of the ladder did, and how long that took."
-        ),
+        typer.Option("--stats", help="After each reply, print what each draft did, and how long that took."),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each reply, on a line of its own.")
     ] = False,
 ) -> None:
-    """Converse with a model. Each line is a message. The replies stream to standard output.
+    """Converse with a model. Each line that you type is a message. The replies stream to standard output.
 
     The model keeps what it has read, so each turn reads only what is new. Ctrl-C ends a reply, and the conversation
     goes on; Ctrl-D, exit or /exit ends the conversation; /help lists the commands. Several lines pasted at once are

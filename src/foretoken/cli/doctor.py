@@ -1,4 +1,4 @@
-"""`foretoken doctor`: what runs on this machine, how fast it can be, and how to remove what is in the way."""
+"""`foretoken doctor`: what runs on this machine, how fast it can be, and how to mend what slows it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def doctor(
         str | None,
         typer.Option(
             help="Look at this model too: a folder, a hub id or an embedded one.",
-            show_default="none; the table has models of usual sizes",
+            show_default="none; models of usual sizes are shown",
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out the speeds of memory and disk.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what runs on this machine, how fast it can be, and how to remove what is in the way.
+    """Say what runs on this machine, how fast it can be, and how to mend what slows it.
 
     Takes some seconds, and for a moment up to 2 GB of memory and 0.25 GB of disk; with --quick, a second or two. Exit
     code 1 if something keeps Foretoken from running, 2 if the command itself cannot be carried out, else 0.

@@ -72,9 +72,7 @@ def generate(
     ] = None,
     stats: Annotated[
         bool,
-        typer.Option(
-            "--stats", help="Print what each draft of the ladder did, and how long that took, to standard error."
-        ),
+        typer.Option("--stats", help="Print what each draft did, and how long that took, to standard error."),
     ] = False,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[

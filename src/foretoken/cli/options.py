@@ -51,31 +51,31 @@ LOAD: dict[str, Any] = {
         "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
         "the copy. auto is the first of these that can be used: (1) subspec,lookup, if layers are read from the disk "
         "(low-bit copies of these layers draft, with 4 bits, or with 3 or 2 if 4 do not fit); (2) what `foretoken "
-        "recommend` found for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model has 50 million weights or more, and "
-        "its copy fits into memory and takes at most about 10 seconds to make or to read; (4) lookup. docs/drafters.md "
-        "has the details, and describes all drafts.",
+        "recommend` found for this model, machine and settings; (3) mxfp4:k=2,lookup, if the model has 50 million "
+        "weights or more, and its copy lies beside it or can be made in about 10 seconds, and fits into memory; (4) "
+        "lookup. docs/drafters.md has the details, and describes all drafts.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
         int | None,
         _LOADING,
-        "Draft at most this many tokens in every round. In a ladder this holds for the first draft; --pace chooses for "
-        "those after it.",
+        "Draft at most this many tokens in every round. In a ladder this holds for the first name; --pace chooses for "
+        "the others.",
         show_default="what --pace chooses",
     ),
     "rule": _option(
         str,
         _LOADING,
-        "How drafts are judged when sampling. walk: the same tokens with every draft. rejection: the tokens "
-        "depend on the draft, but their distribution does not.",
+        "How drafts are judged when sampling. walk: every draft gives the same text. rejection: each "
+        "draft gives another text from the same distribution.",
     ),
     "pace": _option(
         str,
         _LOADING,
-        "How many tokens are drafted in a round. fixed: as many as the draft's options say, or its default. auto: as "
+        "How many tokens are drafted in a round. fixed: as many as you set, or the draft's default. auto: as "
         "many as give the most tokens a second, which is learned while generating; if the draft can be a chain or a "
-        "tree, auto chooses the faster form, too. replay:FILE: repeats, round by round, the choices in FILE, a record. "
-        "The pace never changes the output.",
+        "tree, auto chooses the faster form, too. replay:FILE: the choices that the record FILE holds, round by "
+        "round. The pace never changes the output.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),
@@ -120,7 +120,7 @@ LOAD: dict[str, Any] = {
         bool,
         _LOADING,
         "Check all weights that come from the disk. Each file's hash is compared with the hub's, if there is one. "
-        "Layers that each pass reads are compared with what they were at loading.",
+        "Layers that are read in each pass are compared with what was read when the model was loaded.",
         "--verify-weights",
     ),
     "cache": _option(
@@ -159,14 +159,12 @@ GENERATE: dict[str, Any] = {
     ),
     "temperature": _option(float, _SAMPLING, "0: greedy. 1: the model's own probabilities. Higher: more varied."),
     "top_k": _option(int, _SAMPLING, "Sample from this many of the likeliest tokens; 0: from all."),
-    "top_p": _option(float, _SAMPLING, "Sample from the fewest tokens whose probabilities sum to this."),
+    "top_p": _option(float, _SAMPLING, "Sample from the fewest tokens whose probabilities sum to at least this."),
     "min_p": _option(
         float, _SAMPLING, "Sample from tokens with at least this share of the likeliest token's probability."
     ),
-    "repetition_penalty": _option(
-        float, _SAMPLING, "Above 1: fewer tokens that are in the prompt or the output already."
-    ),
-    "presence_penalty": _option(float, _SAMPLING, "Above 0: fewer tokens that are in the output already."),
+    "repetition_penalty": _option(float, _SAMPLING, "Above 1: tokens of the prompt and the output get less likely."),
+    "presence_penalty": _option(float, _SAMPLING, "Above 0: tokens of the output get less likely."),
     "frequency_penalty": _option(
         float, _SAMPLING, "Above 0: tokens get less likely, the more often they are in the output."
     ),

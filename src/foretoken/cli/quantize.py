@@ -37,8 +37,8 @@ def quantize(
     out: Annotated[
         Path | None,
         typer.Argument(
-            help="The copy's folder. If MODEL is a folder, it can be left out: then the copy is MODEL-FORMAT beside "
-            "it, where --draft finds it.",
+            help="The copy's folder. If MODEL is a folder, OUT can be left out. Then the copy lies beside MODEL, where "
+            "--draft looks for it: MODEL-mxfp4, MODEL-int4-g64 and so on.",
             show_default="MODEL-FORMAT",
         ),
     ] = None,
@@ -49,9 +49,9 @@ def quantize(
     quantizer: Annotated[
         str,
         typer.Option(
-            help="direct: only round the weights. gptq (not for int8): after each weight is rounded, adjust those that "
-            "are not rounded yet, so that the output of a layer on the calibration text (--calibrate) changes least. "
-            "The best 4-bit drafts are made so. It takes ten minutes for a billion parameters, about two hours for "
+            help="direct: only round the weights. gptq (not for int8): round weight after weight, and adjust the "
+            "others so that a layer's output on the calibration text (--calibrate) changes least. This makes the best "
+            "4-bit drafts. It takes ten minutes for a billion parameters, about two hours for "
             "eight billion. hqq (only for int4, int3 and int2): search for better zero points."
         ),
     ] = "direct",

@@ -22,7 +22,7 @@ class GenerateSettings(Settings):
     max_new_tokens: int = 128
     # Whether to continue after an end token.
     ignore_eos: bool = False
-    # A stop string, or several. The text ends before the first one that appears in the output.
+    # A stop string, or several. The text ends before the one that is complete first in the output.
     stop: str | Sequence[str] = ()
     # How varied the text is. 0 is greedy: the likeliest token every time. 1 samples from the model's own probabilities.
     temperature: float = 0.0

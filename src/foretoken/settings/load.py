@@ -26,8 +26,8 @@ class LoadSettings(Settings):
     # (1) `subspec,lookup`, if layers are read from the disk (low-bit copies of these layers draft, with 4 bits, or with
     # 3 or 2 if 4 do not fit); (2) the draft that `foretoken recommend` found to be
     # fastest for this model, machine and settings; (3) `mxfp4:k=2,lookup`, if the model has 50 million weights or more,
-    # and its copy fits into memory and takes at most about 10 seconds to make or to read (on the CPU, with the native
-    # engine, for a model that is not low-bit itself); (4) `lookup`.
+    # and its copy lies beside it or can be made in about 10 seconds, and fits into memory (on the CPU, with the native
+    # engine, for a model that is not low-bit itself; `mxfp4,lookup` under the rule `rejection`); (4) `lookup`.
     draft: str = AUTO
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
@@ -35,11 +35,11 @@ class LoadSettings(Settings):
     # How many tokens the draft's first level drafts in a round. A number holds for every round: `pace` then chooses
     # only for the levels below. With None, `pace` chooses, or the draft's own default holds.
     num_speculative_tokens: int | None = None
-    # How many tokens are drafted in a round. `fixed`: always `num_speculative_tokens`, or the draft's own default.
-    # `auto`: as many as give the most tokens a second, which is learned while the model generates; if the
-    # draft can be a chain or a tree, `auto` chooses the faster form, too. The output is the same. `auto` leaves alone a
-    # length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size of
-    # fractal drafts and of most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the
+    # How many tokens are drafted in a round. `fixed`: `num_speculative_tokens`, or as many as the draft's options say,
+    # or its default. `auto`: as many as give the most tokens a second, which is learned while the model generates; if
+    # the draft can be a chain or a tree, `auto` chooses the faster form, too. The output is the same. `auto` leaves
+    # alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size
+    # of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the
     # text depends on how much is drafted, and one seed should give one text.
     # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round. After
     # its last round, nothing is drafted. So you can compare two runs that draft equally much in each round.
