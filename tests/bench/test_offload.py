@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from foretoken.bench import offload
+from foretoken.bench.bounded import forget_peak_memory, peak_memory
 from foretoken.common.source import resolve
 from foretoken.offload.stream import Stream
 from foretoken.rehearsal import write
@@ -37,8 +38,8 @@ def test_a_record_has_speed_memory_and_what_was_read(
     assert plain["times_plain"] == 1
     assert [len(row["runs"][0]["prompts"]) for row in record["rows"]] == [1, 1]
     assert all(row["identical"] for row in record["rows"])
-    assert [len(row["runs"][0]["prompts"][0]["disk_bytes_per_second"]) for row in record["rows"]] == [4, 0]
-    assert plain["disk_bytes_per_second"] > 1e6
+    assert all(row["share_of_disk"] is None for row in record["rows"]), "nothing is read"
+    assert [row["quantisers"] for row in record["rows"]] == [{}, {}]
     assert plain["bytes_read_per_second"] < 1e6, "the whole model fits"
     assert all(100e6 < row["peak_memory"] < record["bound"] == 1 << 30 for row in record["rows"])
     assert "identical: yes" in capsys.readouterr().out
@@ -83,6 +84,30 @@ def test_a_draft_can_be_read_as_asked_and_measured_in_memory(tmp_path: Path, mon
     lookup = record["rows"][1]
     prompt = lookup["runs"][0]["prompts"][0]
     assert lookup["length"] == round(prompt["tokens"] / (prompt["checks"] + 1), 2)
+
+
+def test_the_disk_is_measured_around_the_texts_of_plain_decoding() -> None:
+    settings = {"draft": "none", "stream_layers": "all"}
+    found = offload.generated(offload.Asked("stdlib-1m", settings, "heldout-20", 2, 3, 0.0))
+    first, second = (row["disk_bytes_per_second"] for row in found["prompts"])
+    assert len(first) == len(second) == 4
+    assert first[2:] == second[:2], "between two texts it is measured once"
+    assert offload._share_of_disk([found]) > 0
+    before = peak_memory()
+    filled = bytearray(64 << 20)
+    assert peak_memory() > before
+    del filled
+    forget_peak_memory()
+    assert peak_memory() < before + (32 << 20)
+
+
+def test_one_token_has_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit, match="tokens is 1"):
+        run(monkeypatch, "stdlib-1m", *ARGUMENTS, "--tokens", "1", "--out", str(tmp_path / "record.json"))
+
+
+def test_a_record_says_how_substitutes_were_made() -> None:
+    assert offload._quantisers(offload.Way("subspec,lookup"), resolve("stdlib-1m")) == {"int4-g64": "direct"}
 
 
 def test_layers_are_read_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@
 
 The bound holds for a whole process, so that no two drafts can be measured in one. The processes run one after the
 other, in the order A B A B. Each generates the same prompts. Its peak memory and what it read from the disk are the
-system's counts. The tokens are compared with those of the model in memory. With `--peer` other engines generate the
-same prompts under the same bound (`offload_peers`).
+system's counts. Plain decoding does nothing but read, so the disk's own speed is measured before and after each of its
+texts. The tokens are compared with those of the model in memory. With `--peer` other engines generate the same prompts
+under the same bound (`offload_peers`).
 """
 
 from __future__ import annotations
@@ -25,22 +26,26 @@ from typing import Any, NamedTuple
 
 from foretoken.api.build import load
 from foretoken.bench import offload_peers
-from foretoken.bench.bounded import peak_memory, read_bytes
+from foretoken.bench.bounded import forget_peak_memory, peak_memory, read_bytes
 from foretoken.bench.disk import read_speed, reads_directly
+from foretoken.bench.fields import expect_counts
 from foretoken.bench.script import first_turns
 from foretoken.bench.suites import open_suite
 from foretoken.bench.target import called, expect_honest
 from foretoken.common.files import expect_new, write_json
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
+from foretoken.copies.beside import describe, place_beside
+from foretoken.decoder.config import read_config
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import stream_of
+from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import ForetokenError, SettingError
 from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"
 _WARM_UP = 2  # tokens
-_FULL = 0.5  # seconds in which the buffer is filled after a text
+_STILL = 0.2  # seconds without a read, after which the buffer is full
 
 
 @dataclass(frozen=True)
@@ -80,8 +85,9 @@ def generated(asked: Asked) -> dict[str, Any]:
     if (layers := stream_of(model.target.weights)) is not None:
         layers.read_ahead(asked.read_ahead)
     model.generate(prompts[0], max_new_tokens=_WARM_UP)
-    rows = []
-    disk = _disk(asked)
+    alone = asked.settings["draft"] == "none" and layers is not None
+    files = weight_files(model.folder) if alone else []
+    rows, peaks, disk = [], [peak_memory()], _disk(files)
     for number, prompt in enumerate(prompts):
         before = read_bytes()
         stream = model.stream(
@@ -89,7 +95,8 @@ def generated(asked: Asked) -> dict[str, Any]:
         )
         pieces = [(perf_counter(), read_bytes()) for _ in stream]
         done, stats, bytes_read = stream.completion, stream.completion.stats, read_bytes() - before
-        around, disk = disk, _disk(asked)
+        peaks.append(peak_memory())
+        earlier, disk = disk, _disk(files)
         rows.append(
             {
                 "prompt": number,
@@ -105,21 +112,26 @@ def generated(asked: Asked) -> dict[str, Any]:
                 "checks": stats.passes,
                 "tokens_per_check": (len(done.tokens) - 1) / stats.passes if stats.passes else None,
                 "bytes_read": bytes_read,
-                "disk_bytes_per_second": [*around, *disk],
+                "disk_bytes_per_second": [*earlier, *disk],
                 # between the first piece of text and the last: the pass of the prompt is arithmetic for the most part
                 "decoding": {"seconds": pieces[-1][0] - pieces[0][0], "bytes_read": pieces[-1][1] - pieces[0][1]},
             }
         )
-    return {"home": model.target.home, "threads": model.target.threads, "peak_memory": peak_memory(), "prompts": rows}
+    return {"home": model.target.home, "threads": model.target.threads, "peak_memory": max(peaks), "prompts": rows}
 
 
-def _disk(asked: Asked) -> list[int]:
-    """Bytes a second of reads that nothing slows down, for plain decoding: what it should read. Disks are slower after
-    some seconds of reading than after a rest, so this is measured between texts."""
-    if asked.settings["draft"] != "none":
+def _disk(files: Sequence[Path]) -> list[int]:
+    """Bytes a second of reads that nothing slows down, twice; none without files. Waits until reading ahead has ended.
+    What is measured here takes memory, which the process's peak leaves out."""
+    if not files:
         return []
-    sleep(_FULL)
-    return [round(read_speed(weight_files(resolve(asked.model)))) for _ in range(2)]
+    read = -1
+    while (now := read_bytes()) != read:
+        read = now
+        sleep(_STILL)
+    found = [round(read_speed(files)) for _ in range(2)]
+    forget_peak_memory()
+    return found
 
 
 def _run(asked: Asked) -> dict[str, Any]:
@@ -136,6 +148,7 @@ def _run(asked: Asked) -> dict[str, Any]:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """The record of a measurement."""
     origin = provenance()
+    expect_counts(arguments, count=1, tokens=2, plain_tokens=2, repeats=1)  # one token has no speed
     bound = {"memory": arguments.memory, "disk_bandwidth": arguments.disk_bandwidth, "context": arguments.context}
     settings = LoadSettings.of(bound)  # refuses at once
     if arguments.peer and arguments.disk_bandwidth is not None:
@@ -165,7 +178,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
             _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
             its.append(_run(asked(way)))
     plain = geometric_mean(_speeds(runs[ways[0]]))
-    rows = [_row(way, its, plain, truth) for way, its in runs.items()]
+    rows = [{**_row(way, its, plain, truth), "quantisers": _quantisers(way, folder)} for way, its in runs.items()]
     peers = []
     for name in arguments.peer:
         _say(f"{name}, under the bound")
@@ -191,19 +204,19 @@ def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[
     speed = geometric_mean(_speeds(runs))
     every = [geometric_mean(row["tokens_per_second"] for row in run["prompts"]) for run in runs]
     right = truth[runs[0]["prompts"][0]["tokens"]]
-    disk = [speed for run in runs for row in run["prompts"] for speed in row["disk_bytes_per_second"]]
+    decoding = [row["decoding"] for run in runs for row in run["prompts"]]
     return {
         "draft": way.called,
         "bounded": way.bounded,
         "tokens_per_second": round(speed, 4),
         "deviation": round(stdev(every), 4) if len(every) > 1 else None,  # of the repeats
         "times_plain": round(speed / plain, 3) if way.bounded else None,
-        "tokens_per_check": round(_mean(runs, "tokens_per_check"), 2),
+        "tokens_per_check": round(mean(row["tokens_per_check"] for run in runs for row in run["prompts"]), 2),
         "length": round(_length(runs), 2),
         "peak_memory": max(run["peak_memory"] for run in runs),
-        "bytes_read_per_check": round(_mean(runs, "bytes_read") / _mean(runs, "checks")),
-        "bytes_read_per_second": _reading(runs),
-        "disk_bytes_per_second": round(median(disk)) if disk else None,
+        "bytes_read_per_check": round(sum(each["bytes_read"] for each in decoding) / _sum(runs, "checks")),
+        "bytes_read_per_second": round(median(map(_reading, decoding))),
+        "share_of_disk": _share_of_disk(runs),
         "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
         "runs": list(runs),
     }
@@ -215,16 +228,35 @@ def _speeds(runs: Sequence[dict[str, Any]]) -> list[float]:
     return [median(row["tokens_per_second"] for row in rows) for rows in by_prompt]
 
 
-def _mean(runs: Sequence[dict[str, Any]], what: str) -> float:
-    values: list[float] = [row[what] for run in runs for row in run["prompts"]]
-    return sum(values) / len(values)
+def _sum(runs: Sequence[dict[str, Any]], what: str) -> float:
+    found: float = sum(row[what] for run in runs for row in run["prompts"])
+    return found
 
 
-def _reading(runs: Sequence[dict[str, Any]]) -> int | None:
-    """Bytes a second that are read while texts are decoded; None if they came in one piece."""
-    every = [row["decoding"] for run in runs for row in run["prompts"]]
-    seconds = sum(row["seconds"] for row in every)
-    return round(sum(row["bytes_read"] for row in every) / seconds) if seconds else None
+def _reading(decoding: dict[str, Any]) -> float:
+    """Bytes a second that were read while a text was decoded; 0 if it came in one piece."""
+    found: float = decoding["bytes_read"] / decoding["seconds"] if decoding["seconds"] else 0.0
+    return found
+
+
+def _share_of_disk(runs: Sequence[dict[str, Any]]) -> float | None:
+    """What decoding read, beside what the disk gave just before and after the text: the median over texts. None if that
+    was not measured."""
+    texts = [row for run in runs for row in run["prompts"] if row["disk_bytes_per_second"]]
+    shares = [_reading(row["decoding"]) / median(row["disk_bytes_per_second"]) for row in texts]
+    return round(median(shares), 3) if shares else None
+
+
+def _quantisers(way: Way, folder: Path) -> dict[str, str]:
+    """How the low-bit weights of a draft were made, by format: in a copy beside the model, or rounded at load."""
+    made = {}
+    for level in find_levels(name_levels(replace(LoadSettings(), draft=way.draft)), folder):
+        if level.format is not None:
+            place = place_beside(folder, level.format)
+            about = describe(place) if (place / "config.json").is_file() else None
+            is_used = about is not None and about.is_of(folder, read_config(folder))
+            made[level.format.label] = about.quantiser if about is not None and is_used else "direct"
+    return made
 
 
 def _length(runs: Sequence[dict[str, Any]]) -> float:
@@ -270,9 +302,9 @@ def main() -> None:
     except ForetokenError as error:
         sys.exit(f"foretoken: {error}")
     first = record["rows"][0]
-    plain, disk = first["bytes_read_per_second"], first["disk_bytes_per_second"]
-    if plain and record["direct_reads"] and not record["disk_bandwidth"]:
-        print(f"plain decoding reads {plain / 1e9:.2f} GB/s, {plain / disk:.2f} of what the disk gives by itself")
+    plain, share = first["bytes_read_per_second"], first["share_of_disk"]
+    if share and record["direct_reads"] and not record["disk_bandwidth"]:
+        print(f"plain decoding reads {plain / 1e9:.2f} GB/s, {share:.2f} of what the disk gives by itself")
     for row in record["rows"]:
         times = "" if row["times_plain"] is None else f" {row['times_plain']:6.2f} times plain,"
         print(

@@ -66,7 +66,7 @@ def generate(
     plot: Annotated[
         Path | None,
         typer.Option(
-            help="Write a picture of where the time went to this file, .png or .svg. "
+            help="Draw where the time went, into this file (.png or .svg). "
             "An existing file is replaced only if it is a picture."
         ),
     ] = None,

@@ -49,17 +49,17 @@ def quantize(
     quantizer: Annotated[
         str,
         typer.Option(
-            help="direct: only round the weights. gptq (not for int8): round weight after weight, and adjust the "
-            "others so that a layer's output on the calibration text (--calibrate) changes least. This makes the best "
-            "4-bit drafts. It takes ten minutes for a billion parameters, about two hours for "
-            "eight billion. hqq (only for int4, int3 and int2): search for better zero points."
+            help="direct: only round the weights. gptq (not for int8): round weight after weight, and adjust those "
+            "still to come so that a layer's output on the calibration text (--calibrate) changes least. This makes "
+            "the best 4-bit drafts. It takes ten minutes for a billion parameters, about two hours for eight billion. "
+            "hqq (only for int4, int3 and int2): search for better zero points."
         ),
     ] = "direct",
     calibrate: Annotated[
         str | None,
         typer.Option(
             help="For gptq: the calibration text, a file (.txt, .jsonl) or a suite, of which at most 16384 tokens are "
-            "used. This option is needed if the model does not fit into memory: it is loaded whole to write a text.",
+            "used. Without this option, the model itself writes the text, and must fit into memory.",
             show_default="8192 tokens that the model writes",
         ),
     ] = None,

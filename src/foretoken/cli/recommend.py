@@ -31,11 +31,11 @@ def recommend(
 ) -> None:
     """Measure which draft is fastest for a model on this machine, and remember it.
 
-    It completes a few prompts without a draft, with lookup, and with each copy of the model that fits into memory, in
-    turn. It prints a table, and the command to use. From then on, `--draft auto` (the default of generate and chat)
-    uses the recommended draft for this model, machine and settings, unless layers are read from the disk. The best
-    draft depends on the text: give prompts of your own with --prompts. It takes all cores: close other programs. Exit
-    code 1 if a token differs from plain decoding.
+    It completes a few prompts without a draft, with lookup, and with mxfp4,lookup, mxfp4:k=2,lookup and
+    int4:k=2,lookup, if these copies of the model fit into memory. All take turns. It prints a table, and the command to
+    use. From then on, `--draft auto` (the default of generate and chat) uses the recommended draft for this model,
+    machine and settings, unless layers are read from the disk. The best draft depends on the text: give prompts of your
+    own with --prompts. It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

@@ -37,7 +37,7 @@ def verify(
     """Repeat a recorded generation on this machine, and check that its tokens and logits are the same, bit for bit.
 
     Needs the same model, the same engine (native or PyTorch) and, with the native engine, the same processor
-    architecture (such as x86-64). A record of the PyTorch engine is only sure to be met by the same version of PyTorch,
+    architecture (such as x86-64). The PyTorch engine is only sure to repeat its bits with the same version of PyTorch,
     number of threads and processor. If model, engine or architecture differ, it says which, with exit code 2. If the
     output differs, it says where, with exit code 1.
     """

@@ -23,17 +23,17 @@ class LoadSettings(Settings):
 
     # What proposes tokens: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding.
     # Commas make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. `auto` is the first of these that applies:
-    # (1) `subspec,lookup`, if layers are read from the disk (low-bit copies of these layers draft, with 4 bits, or with
-    # 3 or 2 if 4 do not fit); (2) the draft that `foretoken recommend` found to be
-    # fastest for this model, machine and settings; (3) `mxfp4:k=2,lookup`, if the model has 50 million weights or more,
-    # and its copy lies beside it or can be made in about 10 seconds, and fits into memory (on the CPU, with the native
-    # engine, for a model that is not low-bit itself; `mxfp4,lookup` under the rule `rejection`); (4) `lookup`.
+    # (1) if layers are read from the disk, `subspec,lookup` (low-bit copies of these layers draft, with 4 bits, or with
+    # 3 or 2 if 4 do not fit), or `lookup` if that cannot be used; (2) the draft that `foretoken recommend` found best
+    # for this model, machine and settings; (3) on the CPU with the native engine and a KV cache, `mxfp4:k=2,lookup`
+    # (under the rule `rejection`, `mxfp4,lookup`), if the model is not low-bit, has 50 million weights or more, and its
+    # copy lies beside it or can be made in about 10 seconds, and fits into memory; (4) `lookup`.
     draft: str = AUTO
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
     rule: str = "walk"
-    # How many tokens the draft's first level drafts in a round. A number holds for every round: `pace` then chooses
-    # only for the levels below. With None, `pace` chooses, or the draft's own default holds.
+    # The most tokens that the draft's first level drafts in a round. A number holds for every round: `pace` then
+    # chooses only for the levels below. With None, `pace` chooses, or the draft's own default holds.
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: `num_speculative_tokens`, or as many as the draft's options say,
     # or its default. `auto`: as many as give the most tokens a second, which is learned while the model generates; if
@@ -41,8 +41,8 @@ class LoadSettings(Settings):
     # alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size
     # of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the
     # text depends on how much is drafted, and one seed should give one text.
-    # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round. After
-    # its last round, nothing is drafted. So you can compare two runs that draft equally much in each round.
+    # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round, to
+    # compare runs that draft equally much in each round. After its last round, nothing is drafted.
     pace: str = "auto"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
@@ -57,7 +57,7 @@ class LoadSettings(Settings):
     weights: str = "auto"
     # The most memory that the whole process may use, such as `8GiB` (2**30 bytes each) or `8GB` (10**9). Layers for
     # which there is no room are read from the disk in each pass. In that case `subspec,lookup` is usually the best
-    # draft. With None, the whole model is in memory. `foretoken plan` shows what a bound would mean.
+    # draft. With None, there is no bound. `foretoken plan` shows what a bound would mean.
     memory: str | int | None = None
     # The most tokens of one text, prompt and output together. With None, as many as the model can read, but at
     # most 1024 if `memory` is given: room for their keys and values is part of the bound.
@@ -79,8 +79,8 @@ class LoadSettings(Settings):
     cache: bool = True
     # The number of threads for the arithmetic. With None, as many as PyTorch takes.
     threads: int | None = None
-    # The most prompt tokens that one pass reads. If layers are read from the disk, a pass reads more than 256 where it
-    # has the memory.
+    # The most prompt tokens that one pass reads. If layers are read from the disk, the default 256 stands for as many
+    # as there is memory for.
     prefill_chunk: int = 256
     # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
     rows_per_pass: int = 8192
