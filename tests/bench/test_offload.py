@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from foretoken.offload.stream import Stream
 from foretoken.rehearsal import write
 from foretoken.rehearsal.shapes import shape_of
 
+needs_reset = pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="no peak is forgotten here")
 ARGUMENTS = ["--memory", "1GiB", "--draft", "lookup", "--count", "1", "--tokens", "6", "--plain-tokens", "4"]
 
 
@@ -92,13 +94,43 @@ def test_the_disk_is_measured_around_the_texts_of_plain_decoding() -> None:
     first, second = (row["disk_bytes_per_second"] for row in found["prompts"])
     assert len(first) == len(second) == 4
     assert first[2:] == second[:2], "between two texts it is measured once"
-    assert offload._share_of_disk([found]) > 0
+    assert all(speed > 1e6 for speed in (*first, *second))
+
+
+def test_a_disk_that_is_slowed_down_is_not_measured() -> None:
+    settings = {"draft": "none", "stream_layers": "all", "disk_bandwidth": "1GB/s"}
+    found = offload.generated(offload.Asked("stdlib-1m", settings, "heldout-20", 1, 3, 0.0))
+    assert found["prompts"][0]["disk_bytes_per_second"] == []
+
+
+def test_the_share_of_the_disk_is_the_median_over_texts() -> None:
+    def text(read: int, disk: list[int]) -> dict[str, Any]:
+        return {"decoding": {"seconds": 2.0, "bytes_read": read}, "disk_bytes_per_second": disk}
+
+    texts = [text(180, [90, 100, 100, 400]), text(100, [100] * 4), text(190, [100] * 4), text(999, [])]
+    assert offload._share_of_disk(texts) == 0.9
+    assert offload._share_of_disk(texts[3:]) is None
+
+
+@needs_reset
+def test_a_peak_is_forgotten() -> None:
+    assert forget_peak_memory()
     before = peak_memory()
-    filled = bytearray(64 << 20)
-    assert peak_memory() > before
+    filled = b"x" * (256 << 20)
+    assert peak_memory() > before + (128 << 20)
     del filled
-    forget_peak_memory()
+    assert forget_peak_memory()
     assert peak_memory() < before + (32 << 20)
+
+
+@needs_reset
+def test_measuring_the_disk_adds_nothing_to_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "read_speed", lambda files: len(b"x" * (512 << 20)))
+    forget_peak_memory()
+    before = peak_memory()
+    settings = {"draft": "none", "stream_layers": "all"}
+    found = offload.generated(offload.Asked("stdlib-1m", settings, "heldout-20", 2, 3, 0.0))
+    assert found["peak_memory"] < before + (384 << 20)
 
 
 def test_one_token_has_no_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,9 +61,14 @@ def peak_memory(process: int | str = "self") -> int:
     return 1024 * int(_told(process, "status")["VmHWM"].split()[0])
 
 
-def forget_peak_memory() -> None:
-    """From now on `peak_memory` of this process is what it uses from now on. Source: Linux, proc(5), clear_refs."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+def forget_peak_memory() -> bool:
+    """From now on `peak_memory` of this process is what it uses from now on. False where the system does not allow it.
+    Source: Linux, proc(5), clear_refs."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
 
 
 def read_bytes(process: int | str = "self") -> int:

@@ -35,7 +35,7 @@ from foretoken.bench.target import called, expect_honest
 from foretoken.common.files import expect_new, write_json
 from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
-from foretoken.copies.beside import describe, place_beside
+from foretoken.copies.beside import described
 from foretoken.decoder.config import read_config
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import stream_of
@@ -85,8 +85,9 @@ def generated(asked: Asked) -> dict[str, Any]:
     if (layers := stream_of(model.target.weights)) is not None:
         layers.read_ahead(asked.read_ahead)
     model.generate(prompts[0], max_new_tokens=_WARM_UP)
-    alone = asked.settings["draft"] == "none" and layers is not None
-    files = weight_files(model.folder) if alone else []
+    only_reads = asked.settings["draft"] == "none" and layers is not None
+    is_slowed = asked.settings.get("disk_bandwidth") is not None  # then the disk's own speed says nothing
+    files = weight_files(model.folder) if only_reads and not is_slowed else []
     rows, peaks, disk = [], [peak_memory()], _disk(files)
     for number, prompt in enumerate(prompts):
         before = read_bytes()
@@ -122,7 +123,7 @@ def generated(asked: Asked) -> dict[str, Any]:
 
 def _disk(files: Sequence[Path]) -> list[int]:
     """Bytes a second of reads that nothing slows down, twice; none without files. Waits until reading ahead has ended.
-    What is measured here takes memory, which the process's peak leaves out."""
+    What is measured here takes 16 MB of memory, which the process's peak leaves out where the system allows it."""
     if not files:
         return []
     read = -1
@@ -204,20 +205,22 @@ def _row(way: Way, runs: Sequence[dict[str, Any]], plain: float, truth: Mapping[
     speed = geometric_mean(_speeds(runs))
     every = [geometric_mean(row["tokens_per_second"] for row in run["prompts"]) for run in runs]
     right = truth[runs[0]["prompts"][0]["tokens"]]
-    decoding = [row["decoding"] for run in runs for row in run["prompts"]]
+    texts = [row for run in runs for row in run["prompts"]]
     return {
         "draft": way.called,
         "bounded": way.bounded,
         "tokens_per_second": round(speed, 4),
         "deviation": round(stdev(every), 4) if len(every) > 1 else None,  # of the repeats
         "times_plain": round(speed / plain, 3) if way.bounded else None,
-        "tokens_per_check": round(mean(row["tokens_per_check"] for run in runs for row in run["prompts"]), 2),
-        "length": round(_length(runs), 2),
+        "tokens_per_check": round(mean(text["tokens_per_check"] for text in texts), 2),
+        "length": round(_length(texts), 2),
         "peak_memory": max(run["peak_memory"] for run in runs),
-        "bytes_read_per_check": round(sum(each["bytes_read"] for each in decoding) / _sum(runs, "checks")),
-        "bytes_read_per_second": round(median(map(_reading, decoding))),
-        "share_of_disk": _share_of_disk(runs),
-        "identical": all(row["sha256"] == right[row["prompt"]] for run in runs for row in run["prompts"]),
+        "bytes_read_per_check": round(
+            sum(text["decoding"]["bytes_read"] for text in texts) / sum(text["checks"] for text in texts)
+        ),
+        "bytes_read_per_second": round(median(map(_reading, texts))),
+        "share_of_disk": _share_of_disk(texts),
+        "identical": all(text["sha256"] == right[text["prompt"]] for text in texts),
         "runs": list(runs),
     }
 
@@ -228,40 +231,33 @@ def _speeds(runs: Sequence[dict[str, Any]]) -> list[float]:
     return [median(row["tokens_per_second"] for row in rows) for rows in by_prompt]
 
 
-def _sum(runs: Sequence[dict[str, Any]], what: str) -> float:
-    found: float = sum(row[what] for run in runs for row in run["prompts"])
-    return found
-
-
-def _reading(decoding: dict[str, Any]) -> float:
+def _reading(text: dict[str, Any]) -> float:
     """Bytes a second that were read while a text was decoded; 0 if it came in one piece."""
-    found: float = decoding["bytes_read"] / decoding["seconds"] if decoding["seconds"] else 0.0
-    return found
+    read, seconds = text["decoding"]["bytes_read"], text["decoding"]["seconds"]
+    return read / seconds if seconds else 0.0
 
 
-def _share_of_disk(runs: Sequence[dict[str, Any]]) -> float | None:
+def _share_of_disk(texts: Sequence[dict[str, Any]]) -> float | None:
     """What decoding read, beside what the disk gave just before and after the text: the median over texts. None if that
-    was not measured."""
-    texts = [row for run in runs for row in run["prompts"] if row["disk_bytes_per_second"]]
-    shares = [_reading(row["decoding"]) / median(row["disk_bytes_per_second"]) for row in texts]
+    was not measured. It is no ceiling: the disk is measured for a second, after a rest, and is slower after more."""
+    measured = [text for text in texts if text["disk_bytes_per_second"]]
+    shares = [_reading(text) / median(text["disk_bytes_per_second"]) for text in measured]
     return round(median(shares), 3) if shares else None
 
 
 def _quantisers(way: Way, folder: Path) -> dict[str, str]:
     """How the low-bit weights of a draft were made, by format: in a copy beside the model, or rounded at load."""
-    made = {}
+    made, config = {}, read_config(folder)
     for level in find_levels(name_levels(replace(LoadSettings(), draft=way.draft)), folder):
         if level.format is not None:
-            place = place_beside(folder, level.format)
-            about = describe(place) if (place / "config.json").is_file() else None
-            is_used = about is not None and about.is_of(folder, read_config(folder))
-            made[level.format.label] = about.quantiser if about is not None and is_used else "direct"
+            copy = described(folder, config, level.format)
+            made[level.format.label] = "direct" if copy is None else copy.quantiser
     return made
 
 
-def _length(runs: Sequence[dict[str, Any]]) -> float:
+def _length(texts: Sequence[dict[str, Any]]) -> float:
     """The average acceptance length as SubSpec's code counts it: all tokens over all passes, the prompt's included."""
-    found: float = mean(row["tokens"] / (row["checks"] + 1) for run in runs for row in run["prompts"])
+    found: float = mean(text["tokens"] / (text["checks"] + 1) for text in texts)
     return found
 
 
@@ -303,7 +299,7 @@ def main() -> None:
         sys.exit(f"foretoken: {error}")
     first = record["rows"][0]
     plain, share = first["bytes_read_per_second"], first["share_of_disk"]
-    if share and record["direct_reads"] and not record["disk_bandwidth"]:
+    if share and record["direct_reads"]:
         print(f"plain decoding reads {plain / 1e9:.2f} GB/s, {share:.2f} of what the disk gives by itself")
     for row in record["rows"]:
         times = "" if row["times_plain"] is None else f" {row['times_plain']:6.2f} times plain,"

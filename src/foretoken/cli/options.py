@@ -76,7 +76,7 @@ LOAD: dict[str, Any] = {
         "How many tokens are drafted in a round. fixed: as many as you set, or the draft's default. auto: as "
         "many as give the most tokens a second, which is learned while generating; if the draft can be a chain or a "
         "tree, auto chooses the faster form, too. replay:FILE: the choices that the record FILE holds, round by "
-        "round. The pace never changes the output.",
+        "round. Under the promise exact, the pace never changes the output.",
     ),
     "dtype": _option(str, _LOADING, "auto, bfloat16 (bf16), float16 (fp16) or float32 (fp32)."),
     "device": _option(str, _LOADING, "cpu or cuda."),

@@ -50,9 +50,9 @@ def rehearse(
         typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),
     ] = None,
 ) -> None:
-    """Write a checkpoint that has the size of a large model and the output of a small one. Before
-    you download the large model, the checkpoint shows what passes of that model cost on this machine, and how fast
-    drafting would be if it accepted as many draft tokens as the small one.
+    """Write a checkpoint that has the size of a large model and the output of a small one. Before you download the
+    large model, the checkpoint shows what passes of that model cost on this machine, and how fast drafting would be if
+    it accepted as many draft tokens as the small one.
 
     Running the checkpoint takes as much time and memory as running the large model. Its text is the small model's, and
     so is the share of draft tokens that is accepted. docs/rehearsals.md says what a rehearsal can show.

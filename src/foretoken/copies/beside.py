@@ -51,6 +51,14 @@ def describe(place: Path) -> About | None:
     return About(place, format, str(about.get("quantizer", "direct")), about.get("source"))
 
 
+def described(folder: Path, config: DecoderConfig, format: Format) -> About | None:
+    """The copy in a format beside a model's folder; None without one, and for a copy in another format or of other
+    weights. Its weights are not read."""
+    place = place_beside(folder, format)
+    about = describe(place) if os.path.isfile(place / "config.json") else None
+    return about if about is not None and about.format == format and about.is_of(folder, config) else None
+
+
 def read(
     about: About,
     config: DecoderConfig,
@@ -75,12 +83,9 @@ def find_other(folder: Path, config: DecoderConfig, format: Format) -> About | N
         for group in usual.groups
     ]
     for other in others:
-        place = place_beside(folder, other)
         try:
-            if other != format and os.path.isfile(place / "config.json"):
-                about = describe(place)
-                if about is not None and about.format == other and about.is_of(folder, config):
-                    return about
+            if other != format and (about := described(folder, config, other)) is not None:
+                return about
         except _OF_FILES:
             continue
     return None

@@ -79,8 +79,8 @@ class LoadSettings(Settings):
     cache: bool = True
     # The number of threads for the arithmetic. With None, as many as PyTorch takes.
     threads: int | None = None
-    # The most prompt tokens that one pass reads. If layers are read from the disk, the default 256 stands for as many
-    # as there is memory for.
+    # The most prompt tokens that one pass reads. If layers are read from the disk, 256 means: as many as there is
+    # memory for.
     prefill_chunk: int = 256
     # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
     rows_per_pass: int = 8192

@@ -231,8 +231,9 @@ _ABLATION = (
     "the reference's plain offloader does; with *asynchronous transfer* the next part is read meanwhile. Then come "
     "ours: as much is read ahead as there is room for, while drafting, too; a best-first tree that ends where it is"
     " unsure; ranks that know the noise of sampled texts; and lookup, whose guesses ride in the substitutes' "
-    "passes. *Drafting while reading* is not there yet. Cells of the paper that cannot be read in our copy are left"
-    " empty."
+    "passes. With *drafting while reading* the substitutes no longer pause while the model checks. When sampling, the "
+    "row that knows the noise is also the first that is sharpened. Cells of the paper that cannot be read in our copy "
+    "are left empty."
 )
 _QUANTISED = (
     "Low-bit models that answer alone give other texts, so only their speed is shown: of one row's pass of our int4"
