@@ -22,7 +22,12 @@ _EXPLORE = 0.01  # share of the time that drafts may cost which are made to lear
 _ARITHMETIC = 0.01  # share of the time that choosing and learning may take
 _ALWAYS = 32  # rounds at the beginning in which it may take more
 _DOUBT = 0.05  # of a round's time, at least, is what another way of drafting is taken to cost: opinions may be wrong
+# What an accepted draft token counts where several texts share the passes. It brings the end of one text nearer, and
+# then fewer texts share a pass: texts whose drafts are refused finish by themselves, in passes that have room left.
+_SHARED = 0.75
 _KEPT = 64  # choices that are kept for rounds in which nothing new is computed
+
+_Place = tuple[tuple[int, int], ...]  # the kinds of places that sequences' texts have reached, by sequence
 
 
 class _Way(NamedTuple):
@@ -46,7 +51,7 @@ class _Known:
 
 class _Plan(NamedTuple):
     """Drafts of one way, or none: the lengths by sequence with what they are worth, and how they are made. factor: how
-    many of the draft tokens that a chain is expected to bring have come, of late."""
+    many of the draft tokens that a chain is expected to bring have come, of late. worth: what each of them counts."""
 
     way: _Way
     choice: Choice
@@ -54,6 +59,7 @@ class _Plan(NamedTuple):
     least: float = 0.0
     dues: tuple[float, ...] = ()
     factor: float = 1.0
+    worth: float = 1.0
 
     @property
     def drafts(self) -> bool:
@@ -62,9 +68,9 @@ class _Plan(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """The tokens that are expected: those of drafts, and one of each check."""
+        """The tokens that are expected: those of drafts, by what they are worth, and one of each check."""
         checks = len(self.choice.lengths)
-        return checks + self.factor * (self.choice.tokens - checks)
+        return checks + self.worth * self.factor * (self.choice.tokens - checks)
 
     @property
     def rate(self) -> float:
@@ -109,9 +115,7 @@ class AutoPace:
         self._explored = 0.0  # seconds that drafts have cost which were made to learn
         self.arithmetic = 0.0  # seconds of choosing and learning
         self._now: _Plan | None = None  # for the round that is under way, unless it was chosen in haste
-        self._last: dict[
-            tuple[tuple[int, int], ...], dict[int, tuple[Budget, ...]]
-        ] = {}  # choices, by sequences' kinds
+        self._last: dict[_Place, dict[int, tuple[Budget, ...]]] = {}  # choices
 
     def choose(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
         """The budgets of each sequence that may draft in the next round."""
@@ -120,8 +124,8 @@ class AutoPace:
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
         self._now = None
-        if self._in_haste and place in self._last:
-            return self._last[place]
+        if self._in_haste and (like := self._like(place)) is not None:
+            return like
         began = thread_time()
         plans = [self._plan(way, sequences) for way in self._ways]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
@@ -135,9 +139,18 @@ class AutoPace:
         if plan is best:
             if len(self._last) == _KEPT:
                 self._last.clear()
-            self._last[place] = chosen
+            self._last.pop(place, None)
+            self._last[place] = chosen  # as the latest
         self.arithmetic += thread_time() - began
         return chosen
+
+    def _like(self, place: _Place) -> dict[int, tuple[Budget, ...]] | None:
+        """The last choice for such places, or else the last one for these sequences: with many of them, places are
+        seldom the same twice."""
+        if place in self._last or not self._last:
+            return self._last.get(place)
+        latest = next(reversed(self._last.values()))
+        return latest if latest.keys() == self._kinds.keys() else None
 
     @property
     def _in_haste(self) -> bool:
@@ -209,8 +222,10 @@ class AutoPace:
         rows = len(sequences) * (1 + most)
         checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
         if level.free:
-            choice = best(survival, lambda rows, longest: checks[rows] + each * longest)
-            return _Plan(way, choice, inner, factor=its.gains.value(self._rounds) if its.gains else 1.0)
+            worth = _worth(sequences)
+            choice = best(survival, lambda rows, longest: checks[rows] + each * longest, worth)
+            factor = its.gains.value(self._rounds) if its.gains else 1.0
+            return _Plan(way, choice, inner, factor=factor, worth=worth)
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
         choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
         return _Plan(way, choice, inner)
@@ -233,9 +248,10 @@ class AutoPace:
         plain = together / float(checks[0])
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
-        dues = tuple((rate / together * (checks - checks[0])).tolist())
+        worth = _worth(sequences)
+        dues = tuple((rate / worth / together * (checks - checks[0])).tolist())
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
-        return _Plan(way, choice, inner, max(rate, plain) * each / together, dues)
+        return _Plan(way, choice, inner, max(rate, plain) / worth * each / together, dues, worth=worth)
 
     def _probed(self, plan: _Plan, plans: Sequence[_Plan], sequences: Sequence[int]) -> _Plan:
         """The plan, or now and then one that seems worse: the text may have changed."""
@@ -273,6 +289,10 @@ class AutoPace:
                 own = Budget(length, length, plan.way.width, plan.least, plan.dues)
             found[sequence] = (*above, own, *plan.inner.below) if length else nothing
         return found
+
+
+def _worth(sequences: Sequence[int]) -> float:
+    return _SHARED if len(sequences) > 1 else 1.0
 
 
 def _yields(level: Paced) -> Yields | None:
