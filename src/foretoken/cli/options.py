@@ -49,12 +49,8 @@ LOAD: dict[str, Any] = {
         f"What proposes tokens: {'; '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a "
         "checkpoint (folder, hub id, stdlib-1m). lookup searches the text so far. Options follow a colon: "
         "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
-        "the copy. auto is the first of these that can be used: (1) if layers are read from the disk, subspec,lookup "
-        "(low-bit copies of these layers draft, with 4 bits, or with 3 or 2 if 4 do not fit), or lookup if that "
-        "cannot be used; (2) what `foretoken recommend` found for this model, machine and settings; (3) on the CPU "
-        "with the native engine, mxfp4:k=2,lookup, if the model is not low-bit, has 50 million weights or more, and "
-        "its copy lies beside it or can be made in about 10 seconds, and fits into memory; (4) lookup. "
-        "docs/drafters.md has the details, and describes all drafts.",
+        "the copy. auto chooses for you: what `foretoken recommend` found best for this model on this machine, or "
+        "else a good guess. docs/drafters.md describes all drafts, and how auto chooses.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
