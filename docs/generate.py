@@ -15,7 +15,7 @@ import typer
 import foretoken.errors
 from foretoken.bench import figures
 from foretoken.cli.app import app
-from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TRAINED, TREE
 from foretoken.formats import FORMATS
 
 DOCS = Path(__file__).parent
@@ -61,7 +61,12 @@ def _drafts() -> Iterator[str]:
             {**CHAIN.options, **COPY_OPTIONS},
         ),
         ("a checkpoint", CHAIN.summary, {**CHAIN.options, **CHECKPOINT_OPTIONS}),
-        ("a copy or a checkpoint, with one of these options", TREE.summary, TREE.options),
+        (
+            "the folder of a [trained drafter](drafters.md#trained-drafters), or `moa`",
+            "a small network that was trained for the model drafts a chain; with an option of a tree, a tree",
+            TRAINED.options,
+        ),
+        ("a copy, a checkpoint or a trained drafter, with one of these options", TREE.summary, TREE.options),
     ]
     for name, summary, its_options in rows:
         options = ", ".join(f"`{option}`{_choices(kind)}" for option, kind in its_options.items())

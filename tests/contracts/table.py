@@ -17,6 +17,7 @@ from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
@@ -30,6 +31,7 @@ from foretoken.trees.grow import SHAPES
 from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
+from tests.mixtures import decoder_and_observer
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
@@ -106,6 +108,16 @@ def _tree(
         below=without_views(inner),
         views=stage.caches if shared else None,
     )
+
+
+def _mixture(stage: Stage, shape: str | None = None, inner: Drafter | None = None, *, beside: bool = True) -> Drafter:
+    """A Mixture of Attentions with random weights, which do little: it repeats what a token alone suggests."""
+    model, observer = decoder_and_observer(stage.world.target)
+    common = {"name": "mixture", "vocab_size": VOCABULARY, "below": without_views(inner), "observer": observer}
+    common["beside"] = stage.caches if beside else None
+    if shape is None:
+        return MixtureDrafter(model=model, samplers=Sampler, **common)
+    return MixtureTreeDrafter(model=model, samplers=Sampler, shape=shape, sharpness=1.0, **common)
 
 
 def _spoiled(text: Sequence[int]) -> list[int]:
@@ -283,6 +295,14 @@ TABLE: dict[str, Entry] = {
         below=(_THREE,),
         own=replace(_TREE, least=0.3, dues=tuple(0.1 * count for count in range(9))),
     ),
+    "mixture": Entry(_mixture),
+    "mixture, lookup": Entry(lambda s: _mixture(s, None, LookupDrafter()), below=(_THREE,)),
+    "mixture, whose features come with the verdicts": Entry(lambda s: _mixture(s, beside=False)),
+    "mixture, tree, whose features come with the verdicts": Entry(
+        lambda s: _mixture(s, "beam", beside=False), own=_TREE
+    ),
+    "mixture, tree": Entry(lambda s: _mixture(s, "beam"), own=_TREE),
+    "mixture, tree, lookup": Entry(lambda s: _mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
     "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
     "lookup, left out by the tree above": Entry(
         lambda s: _tree(s, "best-first", LookupDrafter()), below=(_THREE,), own=Budget(0, 0)

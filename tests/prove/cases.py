@@ -18,6 +18,7 @@ from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
+from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.drafters.nothing import NothingDrafter
 from foretoken.drafters.slots import SLOTS
 from foretoken.drafters.tree import TreeDrafter
@@ -41,6 +42,7 @@ from tests.fakes import (
     without_views,
 )
 from tests.fakes_inside import Halves, KeysValues, LastLayer
+from tests.mixtures import decoder_and_observer
 from tests.prove.models import Subject
 from tests.world import Run
 
@@ -142,6 +144,19 @@ def _fractal(stage: Stage) -> Drafter:
     )
 
 
+def _mixture(stage: Stage) -> Drafter:
+    """A Mixture of Attentions with random weights."""
+    seed, scale = stage.dice.randrange(10**6), stage.dice.choice([0.02, 0.2])
+    model, observer = decoder_and_observer(stage.target, seed, scale)
+    inner = without_views(stage.dice.choice([None, LookupDrafter(min_match=1)]))
+    common = {"name": "mixture", "vocab_size": model.config.valid_vocab_size, "observer": observer, "below": inner}
+    common["beside"] = stage.dice.choice([stage.caches, None])
+    if stage.dice.random() < 0.5:
+        return MixtureDrafter(model=model, samplers=sampler, **common)
+    shape = "best-first" if inner is not None else stage.dice.choice(SHAPES)
+    return MixtureTreeDrafter(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
+
+
 class Thirds:
     """A grammar of sorts: after each token, by what it is and where it stands, a third of all tokens must not come."""
 
@@ -186,6 +201,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     **{f"{name} copy": (lambda s, name=name: _copy(s, name)) for name in FORMATS},  # type: ignore[misc]
     "stacked copies": _stacked,
     "embedded copy": _fractal,
+    "mixture": _mixture,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
     "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),

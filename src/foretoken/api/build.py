@@ -136,7 +136,9 @@ def _offloading(
 
     def planned_with(draft: str) -> _Planned:
         chosen = replace(settings, draft=draft)
-        return chosen, planned(folder, config, find_levels(name_levels(chosen), folder), chosen)
+        levels = find_levels(name_levels(chosen), folder)
+        levels[0].expect_features(chosen)
+        return chosen, planned(folder, config, levels, chosen)
 
     if settings.draft != AUTO:
         chosen, offloading = planned_with(settings.draft)
@@ -221,6 +223,7 @@ def _drafting(
 ) -> Model:
     """A model of a checkpoint and of the levels of its draft, which this function loads."""
     target, tokenizer = checkpoint.target, checkpoint.tokenizer
+    levels[0].expect_features(settings)
     caches = Caches()
     samplers = Samplers(tokenizer)
     known = {} if loaded is None else loaded
@@ -242,6 +245,7 @@ def _drafting(
         samplers=samplers.target,
         stops=watch_for_stops(tokenizer),
         rule=settings.rule,
+        extractors=getattr(drafter, "extractors", ()),
     )
     return Model(
         checkpoint,

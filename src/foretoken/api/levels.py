@@ -24,6 +24,7 @@ from foretoken.errors import SettingError
 from foretoken.formats import Format
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
+from foretoken.trained.files import read_trained
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,9 @@ def expect_memory(levels: Sequence[Level], config: DecoderConfig, settings: Load
 
 def _is_mapped(level: Level) -> bool:
     """Whether a level is another model's low-bit checkpoint, which is read from its files like any checkpoint."""
-    return level.folder is not None and not level.is_copy and beside.describe(level.folder) is not None
+    if level.folder is None or level.is_copy or level.is_trained:
+        return False
+    return beside.describe(level.folder) is not None
 
 
 def _sizes(levels: Sequence[Level], config: DecoderConfig) -> dict[str, int]:
@@ -100,6 +103,8 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
     folder: the target's. The result has a tokenizer if the level has one of its own.
     """
     began = perf_counter()
+    if level.is_trained:
+        return _trained(level, target, settings)
     config, weights, tokenizer = target.config, target.weights, None
     copy = None if level.folder is None else beside.describe(level.folder)
     if level.folder is None:  # the target's weights, in a format
@@ -129,6 +134,17 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
         config, weights, tokenizer = read_checkpoint(level.folder, _mapped(settings))
         weights, copy = _low_bit(level, level.folder, config, weights, settings)
     return LoadedLevel(decoder_of(config, weights, settings), tokenizer, copy)
+
+
+def _trained(level: Level, target: Decoder, settings: LoadSettings) -> LoadedLevel:
+    """A drafter that was trained for the target, whose embedding and output layer it shares."""
+    began = perf_counter()
+    assert level.folder is not None
+    read = read_trained(level.folder)
+    config, weights = read.weights(target)
+    own = sum(tensor.nbytes for tensor in read.tensors.values())
+    log.info("%s: %s, read from %s in %.1f s", level.called, size(own), level.folder, perf_counter() - began)
+    return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target))
 
 
 def _low_bit(

@@ -15,6 +15,7 @@ from foretoken.api.model import Model
 from foretoken.bench.fields import expect_counts, expect_once
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn, open_suite
+from foretoken.common.hashes import sha256
 from foretoken.common.source import resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
@@ -23,6 +24,7 @@ from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import PromptError, SettingError
 from foretoken.rehearsal import honest
 from foretoken.settings.load import AUTO, LoadSettings
+from foretoken.trained.files import WEIGHTS, is_trained
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
     if draft == AUTO:  # lookup or the model's own copy
         return
     for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
-        if level.folder is not None:
+        if level.folder is not None and not level.is_trained:  # what was trained for this very model costs what it must
             honest.expect_honest_draft(folder, level.folder)
 
 
@@ -177,11 +179,15 @@ def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
                 "inputs": None if format is None else inputs,
                 "quantiser": None if format is None else "direct" if copy is None else copy.quantiser,
                 "from_copy": copy is not None,
-                "sha256": None if folder is None else fingerprint(folder, read_config(folder)),
+                "sha256": None if folder is None else _hash_of(folder),
                 "bytes": level.decoder.weights.nbytes,
             }
         )
     return about
+
+
+def _hash_of(folder: Path) -> str:
+    return sha256(folder / WEIGHTS) if is_trained(folder) else fingerprint(folder, read_config(folder))
 
 
 def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:

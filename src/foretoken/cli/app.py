@@ -20,6 +20,7 @@ from foretoken.cli import (
     recommend,
     rehearse,
     reproduce,
+    train,
     tune,
     verify,
 )
@@ -52,6 +53,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")
+app.add_typer(train.train, name="train")
 app.add_typer(tune.tune, name="tune")
 
 

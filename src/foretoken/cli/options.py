@@ -46,11 +46,13 @@ LOAD: dict[str, Any] = {
     "draft": _option(
         list[str],
         _LOADING,
-        f"What proposes tokens: {'; '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); or a "
-        "checkpoint (folder, hub id, stdlib-1m). lookup searches the text so far. Options follow a colon: "
-        "lookup:min_match=3. Commas make a ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for "
-        "the copy. auto chooses for you: what `foretoken recommend` found best for this model on this machine, or "
-        "else a good guess. docs/drafters.md describes all drafts, and how auto chooses.",
+        f"What proposes tokens: {'; '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); a "
+        "checkpoint (folder, hub id, stdlib-1m); or a drafter that was trained for the model (folder, moa). lookup "
+        "searches the text so far. Options follow a colon: lookup:min_match=3. Commas make a ladder: with "
+        "mxfp4,lookup, the copy drafts for the model, and lookup for the copy. auto chooses for you: subspec,lookup "
+        "if layers are read from the disk; else what `foretoken recommend` found best for this model on this machine; "
+        "else a good guess. docs/drafters.md "
+        "describes all drafts, and how auto chooses.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(
@@ -192,7 +194,7 @@ GENERATE: dict[str, Any] = {
     "logprobs": _option(
         int | None,
         "Options",
-        "Print the log probability of each output token, and those of the N likeliest tokens at the same position.",
+        "Print the log probability of each output token, and those of so many of the likeliest tokens at its position.",
         show_default="no log probabilities",
     ),
 }

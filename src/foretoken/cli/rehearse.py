@@ -51,8 +51,8 @@ def rehearse(
     ] = None,
 ) -> None:
     """Write a checkpoint that has the size of a large model and the output of a small one. Before you download the
-    large model, the checkpoint shows what passes of that model cost on this machine, and how fast drafting would be if
-    it accepted as many draft tokens as the small one.
+    large model, the checkpoint shows what passes of that model cost on this machine, and how fast drafting would be
+    if the large model accepted as many draft tokens as the small one does.
 
     Running the checkpoint takes as much time and memory as running the large model. Its text is the small model's, and
     so is the share of draft tokens that is accepted. docs/rehearsals.md says what a rehearsal can show.

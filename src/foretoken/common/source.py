@@ -10,6 +10,7 @@ from foretoken.common import other_formats
 from foretoken.errors import ForetokenError, ModelNotFoundError, SettingError, cut, nearest, quoted
 
 EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
+EMBEDDED_DRAFTERS = {"moa": EMBEDDED["stdlib-7m"].with_name("moa")}  # trained for stdlib-7m
 DEFAULT_MODEL = "stdlib-7m"
 _WANTED = ["*.json", "*.safetensors", "tokenizer.model", "chat_template.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
@@ -28,7 +29,7 @@ def resolve(
             f"(known: {', '.join(sorted(EMBEDDED))})"
         )
     model = str(model)
-    folder = EMBEDDED.get(model) or _folder(model)
+    folder = EMBEDDED.get(model) or EMBEDDED_DRAFTERS.get(model) or _folder(model)
     if folder is not None and folder.is_dir():
         if revision is not None:
             raise SettingError(

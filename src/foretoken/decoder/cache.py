@@ -192,6 +192,18 @@ class Cache:
         self.discard()
         self.length += len(path)
 
+    def overwrite(self, layer: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Replace what is committed of one layer, in this cache's own memory, from position `start` on. For a drafter
+        that learns later what its rows should have held. keys, values: [N, kv_heads, head_dim]."""
+        at, stop = self._layer(layer), start + len(keys)
+        if not self.base <= start <= stop <= self.length:
+            raise ContractError(
+                f"positions {start} to {stop} are not committed in this cache, which has {self.base} to {self.length}"
+            )
+        span, memory = slice(start - self.base, stop - self.base), self._memory
+        memory.keys[at, span] = keys.to(memory.keys.dtype)
+        memory.values[at, span] = values.to(memory.values.dtype)
+
     def truncate(self, length: int) -> None:
         """Keep only the first `length` positions, and no scratch. Views that were made before become unusable."""
         if not self.base <= length <= self.length:
@@ -215,6 +227,8 @@ class Cache:
             return keys, values
         self._expect_ground()
         below_keys, below_values = self.parent.read(layer)
+        if not stop:
+            return below_keys[: self.base], below_values[: self.base]
         return torch.cat((below_keys[: self.base], keys)), torch.cat((below_values[: self.base], values))
 
     def view(self, layers: range | None = None, length: int | None = None) -> Cache:

@@ -95,7 +95,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_config(folder: Path) -> DecoderConfig:
     """The configuration of the model in a checkpoint's folder. Raises what `read_json` and `parse_config` raise."""
     try:
-        return parse_config(read_json(folder / "config.json"))
+        raw = read_json(folder / "config.json")
+        if "foretoken_drafter" in raw:
+            raise UnsupportedModelError(f"{folder} holds a drafter that was trained for a model; give it to --draft")
+        return parse_config(raw)
     except ModelError as error:
         if str(error).startswith("config.json: "):
             raise type(error)(f"{folder}/{error}") from None

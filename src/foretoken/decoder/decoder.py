@@ -127,6 +127,21 @@ class Decoder:
         return hidden
 
     @torch.no_grad()
+    def keys_and_values(
+        self, layer: int, hidden: torch.Tensor, positions: Sequence[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values that a layer would write for hidden states before it, [N, hidden], at some positions:
+        float32 [N, kv_heads, head_dim] each."""
+        if any(self.weights.homes):
+            raise ContractError("keys and values were asked of a layer whose weights may be on the disk")
+        if hidden.shape != (len(positions), self.config.hidden_size) or not 0 <= layer < self.config.num_layers:
+            raise ContractError(
+                f"layer {layer} was asked for keys and values of hidden states {list(hidden.shape)} at "
+                f"{len(positions)} positions; expected [positions, {self.config.hidden_size}]"
+            )
+        return self._pass.keys_and_values(layer, hidden, list(positions))
+
+    @torch.no_grad()
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm of hidden states [N, hidden] that the last layer put out: float32."""
         return self._pass.norm(hidden)

@@ -70,6 +70,7 @@ class NativePass:
 
     def __init__(self, config: DecoderConfig, weights: Weights, rope: RopeTable, threads: int, isa: str) -> None:
         self.isa = isa
+        self._threads = threads
         self._config = config
         self._weights = weights
         self._rope = rope
@@ -127,8 +128,28 @@ class NativePass:
 
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm: float32 [N, hidden]."""
-        weight = self._weights.norm.float().contiguous()
-        return native.rms_norm(hidden.contiguous(), weight, self._config.norm_eps, self.isa)
+        return self._normed(hidden.contiguous(), self._weights.norm)
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return native.rms_norm(x, weight.float().contiguous(), self._config.norm_eps, self.isa)
+
+    def _multiplied(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        bias = None if linear.bias is None else linear.bias.float().contiguous()
+        repacked = linear.layout != "rows"
+        return native.linear(x, linear.weight, bias, self.isa, self._threads, repacked=repacked, inputs=linear.inputs)
+
+    def keys_and_values(
+        self, layer: int, hidden: torch.Tensor, positions: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values that a layer would write: float32 [N, kv_heads, head_dim] each."""
+        w, c = self._weights.layers[layer], self._config
+        x = self._normed(hidden.detach().float().contiguous(), w.input_norm)
+        key, value = (self._multiplied(x, linear).view(-1, c.head_dim) for linear in (w.key, w.value))
+        if w.key_norm is not None:
+            key = self._normed(key, w.key_norm)
+        cos, sin = (table.repeat_interleave(c.num_kv_heads, 0) for table in self._rope(positions))
+        shape = (len(positions), c.num_kv_heads, c.head_dim)
+        return native.rotate(key, cos, sin, self.isa).view(shape), value.view(shape)
 
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
         """A whole pass in one call, the choice of every row included. Returns hidden states, and logits of all rows."""

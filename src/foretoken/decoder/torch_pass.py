@@ -89,6 +89,16 @@ class TorchPass:
         with rowwise.pinned_threads(self._threads):
             return rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
 
+    def keys_and_values(
+        self, layer: int, hidden: torch.Tensor, positions: list[int]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values that a layer would write: float32 [N, kv_heads, head_dim] each."""
+        self._expect_threads()
+        w = self._weights.layers[layer]
+        with rowwise.pinned_threads(self._threads):
+            x = rowwise.rms_norm(hidden, w.input_norm, self._config.norm_eps)
+            return self._rotated(x, w.key, w.key_norm, *self._rope(positions)), self._by_heads(x, w.value)
+
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
         """A whole pass. Returns hidden states, and logits of all rows. A row's choice is computed when it is asked
         for."""
@@ -135,19 +145,22 @@ class TorchPass:
     def _attend(
         self, index: int, w: LayerWeights, x: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
     ) -> torch.Tensor:
-        c = self._config
-        query, key, value = (
-            self._multiply(x, linear).view(len(x), -1, c.head_dim) for linear in (w.query, w.key, w.value)
-        )
-        if w.query_norm is not None and w.key_norm is not None:
-            query = rowwise.rms_norm(query, w.query_norm, c.norm_eps)
-            key = rowwise.rms_norm(key, w.key_norm, c.norm_eps)
-        query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        query = self._rotated(x, w.query, w.query_norm, cos, sin)
+        key, value = self._rotated(x, w.key, w.key_norm, cos, sin), self._by_heads(x, w.value)
         out = torch.empty_like(query)
         for segment in rows.segments:
             segment.cache.write(index, segment.slots, key[segment.span], value[segment.span], rows.writer)
             self._attend_segment(index, query, out, rows, segment)
         return out.flatten(1)
+
+    def _by_heads(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
+        return self._multiply(x, linear).view(len(x), -1, self._config.head_dim)
+
+    def _rotated(
+        self, x: torch.Tensor, linear: Linear, norm: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
+    ) -> torch.Tensor:
+        heads = self._by_heads(x, linear)
+        return rotate(heads if norm is None else rowwise.rms_norm(heads, norm, self._config.norm_eps), cos, sin)
 
     def _attend_segment(self, index: int, query: torch.Tensor, out: torch.Tensor, rows: Rows, segment: Segment) -> None:
         """Attention of one sequence's rows, row by row, each over exactly the keys that it sees."""

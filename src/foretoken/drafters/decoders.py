@@ -10,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foretoken.common.source import EMBEDDED, resolve
+from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
 from foretoken.copies import beside
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel, Recipe, recipe_of
 from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.drafters.trained import as_trained
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
 from foretoken.settings.drafts import DraftLevel
 from foretoken.text.tokenizer import Tokenizer
+from foretoken.trained.files import is_trained
 
+_EMBEDDED = {*EMBEDDED, *EMBEDDED_DRAFTERS}
 # the share of a copy's first draft tokens that the model accepts, by the bits of a weight: between the greedy share and
 # the one at temperature 0.8 of a model of 27 million parameters (results/2026-11-23-acceptance-copies-stdlib-27m.json)
 _OF_COPIES = {8: 0.97, 4: 0.9, 3: 0.86, 2: 0.65}
@@ -43,7 +46,10 @@ class DecoderRecipe(Recipe):
             _expect_own_layers(level, folder)
             _expect_inputs(level)
             return level
-        place = resolve(level.name, accept=read_config)
+        place = resolve(level.name, accept=lambda folder: is_trained(folder) or read_config(folder))
+        if is_trained(place):
+            level = as_trained(level, place, folder)
+            return level.recipe.found(level, folder)
         about = beside.describe(place)
         if about is None and level.format is None and "inputs" in level.options:
             raise _belongs_to_a_format(level.name, "inputs")
@@ -134,8 +140,8 @@ def decoder_level(level: DraftLevel) -> Level:
     """The level for the name of a format or of a checkpoint: a chain or, with an option of a tree, a tree. Raises
     DraftSpecError for a name that is neither, and for options that contradict each other."""
     is_copy = _is_format(level.name)
-    if not is_copy and level.name not in EMBEDDED and "/" not in level.name and not _exists(level.name):
-        known = [*DRAFTERS, *FORMATS, *EMBEDDED]
+    if not is_copy and level.name not in _EMBEDDED and "/" not in level.name and not _exists(level.name):
+        known = [*DRAFTERS, *FORMATS, *_EMBEDDED]
         raise DraftSpecError(
             f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; {_hint(level.name)}a "
             "checkpoint is named by its folder or hub id"

@@ -56,6 +56,12 @@ def find_levels(levels: list[Level], folder: Path) -> list[Level]:
     """The levels, completed from files, before weights are loaded. folder: the target's."""
     found = [level.recipe.found(level, folder) for level in levels]
     _expect_copies_first(found)
+    for level in found[1:]:
+        if level.is_trained:
+            raise DraftSpecError(
+                f"draft {level.name!r} is a trained drafter, which sees what the model computes; put it first, as in "
+                f"{level.name},lookup"
+            )
     return found
 
 

@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 from foretoken.copies.beside import About
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shapes import OUTPUT
-from foretoken.decoder.views import Views
-from foretoken.drafters.table import DrafterEntry
-from foretoken.errors import DraftSpecError
+from foretoken.decoder.views import Extractor, Views
+from foretoken.drafters.table import TRAINED, TRAINED_TREE, DrafterEntry
+from foretoken.errors import DraftSpecError, quoted
 from foretoken.formats import Format
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.types import Budget
 from foretoken.sampling.sampler import MakeSampler
 from foretoken.sampling.samplers import Samplers
-from foretoken.settings.load import MOST_DRAFT_TOKENS
+from foretoken.settings.load import MOST_DRAFT_TOKENS, LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 
 
@@ -65,13 +65,31 @@ class Level:
         """Whether it is a checkpoint or a copy of the target."""
         return self.recipe.has_decoder
 
+    def expect_features(self, settings: LoadSettings) -> None:
+        """Raise DraftSpecError for a trained drafter where it cannot see what the target computes, or where its memory
+        is not planned for."""
+        if self.is_trained and (not settings.cache or settings.offloads):
+            why = (
+                "needs the model's keys and values, which are not kept without a cache"
+                if not settings.cache
+                else "cannot be used with layers that are read from the disk yet"
+            )
+            raise DraftSpecError(f"draft {quoted(self.name, 80)} is a trained drafter, and {why}; use lookup there")
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is a drafter that was trained for the target. That is known once its folder was looked into."""
+        return self.entry in (TRAINED, TRAINED_TREE)
+
 
 class LoadedLevel(NamedTuple):
-    """The loaded decoder of a level. copy: the low-bit copy from which its weights were read, if there is one."""
+    """The loaded decoder of a level. copy: the low-bit copy from which its weights were read, if there is one.
+    observer: of a trained drafter, the part that runs beside the target."""
 
     decoder: Decoder
     tokenizer: Tokenizer | None = None
     copy: About | None = None
+    observer: Extractor | None = None
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,10 @@ TREE = DrafterEntry(
     _TREE_OPTIONS,
 )
 
+# a folder that `foretoken train` has written; its config.json says so
+TRAINED = DrafterEntry("foretoken.drafters.mixture_recipe", CHAIN.summary, CHAIN.options, CHAIN.num_speculative_tokens)
+TRAINED_TREE = DrafterEntry("foretoken.drafters.mixture_tree_recipe", TREE.summary, TREE.options)
+
 COPY_OPTIONS: dict[str, OptionKind] = {
     "group": int,
     "inputs": ("int8", "bf16", "fp32"),

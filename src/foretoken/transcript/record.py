@@ -13,7 +13,7 @@ from foretoken.api.model import Model
 from foretoken.common import files
 from foretoken.common.hashes import sha256
 from foretoken.common.provenance import processor, provenance
-from foretoken.common.source import EMBEDDED
+from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
@@ -119,7 +119,7 @@ def _draft(spec: str) -> str:
     levels = []
     for part in spec.split(","):
         name, colon, options = part.strip().partition(":")
-        here = name not in DRAFTERS and name not in EMBEDDED and Path(name).expanduser().is_dir()
+        here = name not in DRAFTERS and name not in (*EMBEDDED, *EMBEDDED_DRAFTERS) and Path(name).expanduser().is_dir()
         options = ":".join(_absolute(option) for option in options.split(":"))
         levels.append((str(Path(name).expanduser().absolute()) if here else name) + colon + options)
     return ",".join(levels)

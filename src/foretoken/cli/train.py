@@ -1,0 +1,152 @@
+"""`foretoken train`: a small network that drafts for one model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from foretoken.cli.common import load, say
+from foretoken.common.pictures import expect_drawable
+from foretoken.common.progress import many, size
+from foretoken.errors import InputError, SettingError
+from foretoken.settings.load import expect_threads
+
+if TYPE_CHECKING:
+    from foretoken.training.drafter import Progress, Recipe
+
+train = typer.Typer(help="Train a small network that drafts for one model.", no_args_is_help=True)
+_PRESETS = ("best", "paper")
+
+
+@train.command()
+def moa(
+    out: Annotated[Path, typer.Argument(help="The drafter's folder. --draft takes it.", show_default=False)],
+    target: Annotated[
+        str, typer.Option("--target", help="The model to draft for: a folder, a hub id or an embedded model.")
+    ] = "stdlib-7m",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What to train on: files of text, or folders of such files; can be given several times. Text like "
+            "what the model will write is best. Every twentieth file is held out, to measure the drafter. stdlib: "
+            "the source files of Python's standard library on which the embedded models were trained.",
+            show_default="stdlib",
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="How many tokens to train on. More than there are: the text is read again.",
+            min=1,
+            show_default="all of the text, once",
+        ),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(help="best: our losses and optimiser. paper: those of Zimmer et al. 2025."),
+    ] = "best",
+    seed: Annotated[int, typer.Option(help="Seeds the first weights, and which windows of the text are drawn.")] = 0,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw loss and acceptance by tokens into a file (.png, .svg).")
+    ] = None,
+) -> None:
+    """Train a Mixture of Attentions: a network of two layers that drafts for one model, and sees the keys and values
+    that the model has computed.
+
+    An interrupted training goes on when the same command is given again: OUT.part holds its last checkpoint. OUT holds
+    the best drafter so far, measured by the tokens a check that held-out text gains. docs/drafters.md says more.
+    """
+    if preset not in _PRESETS:
+        raise SettingError(f"preset is {preset!r}, expected {' or '.join(_PRESETS)}")
+    expect_threads(threads)
+    if plot is not None:
+        expect_drawable(plot)
+    _expect_free(out)
+
+    import torch
+
+    from foretoken.trained.files import parameters_of
+    from foretoken.training import data as texts
+    from foretoken.training.drafter import Recipe, Training
+    from foretoken.training.plots import draw
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model = load(target, draft="none", threads=threads)
+    if model.tokenizer is None:
+        raise InputError(f"{target} has no tokenizer, so no text can be read for it; add its files")
+    streams = texts.read(data or [texts.STDLIB], model.tokenizer)
+    recipe = Recipe(tokens or len(streams.learned), preset=preset, seed=seed)
+    training = Training(model, *streams, out, recipe)
+    say(
+        f"{parameters_of(training.config) / 1e6:.2f} million parameters; {many(len(streams.learned), 'token')} of text "
+        f"and {len(streams.heldout)} held out; {many(recipe.steps, 'step')}"
+    )
+    if training.resume():
+        say(f"going on at step {training.progress.step}, from {training.part}")
+    with _bar(recipe) as told:
+        progress = training.run(told)
+    training.finish()
+    best = progress.best
+    assert best is not None
+    if plot is not None:
+        draw(plot, progress.points, f"{target}, {preset}, seed {seed}")
+    say(
+        f"{out}: {best.acceptance:.2f} tokens a check on held-out text (plain decoding: 1), "
+        f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {progress.seconds / 60:.0f} minutes; "
+        f"use it: foretoken generate --model {target} --draft {out}"
+    )
+
+
+def _expect_free(out: Path) -> None:
+    from foretoken.trained.files import is_trained
+
+    if out.exists() and not (out.is_dir() and is_trained(out)):
+        raise InputError(f"{out} is there, and holds no trained drafter; name a new folder")
+    if out.exists() and not out.with_name(f"{out.name}.part").exists():
+        raise InputError(f"{out} holds a trained drafter already; name a new folder, or remove it")
+
+
+@contextmanager
+def _bar(recipe: Recipe) -> Iterator[Callable[[Progress], None]]:
+    """How far the training is: a bar on a terminal, else a line for each checkpoint."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    def line(progress: Progress) -> None:
+        point = progress.points[-1]
+        left = progress.seconds / progress.step * (recipe.steps - progress.step) / 60
+        say(
+            f"{point.tokens:,} tokens: loss {point.loss:.3f}, {100 * point.agreeing:.0f} % of the model's choices, "
+            f"{point.acceptance:.2f} tokens a check; about {left:.0f} minutes left"
+        )
+
+    told = 0
+
+    def lines(progress: Progress) -> None:
+        nonlocal told
+        if len(progress.points) > told:
+            told = len(progress.points)
+            line(progress)
+
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lines
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=recipe.steps)
+
+        def shown(progress: Progress) -> None:
+            bar.update(task, completed=progress.step, description=f"loss {progress.loss:.3f}")
+            lines(progress)
+
+        yield shown

@@ -1,0 +1,28 @@
+"""How a folder that was named as a draft becomes the level of a trained drafter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.drafters.recipe import Level
+from foretoken.drafters.table import TRAINED, TRAINED_TREE, TREE
+from foretoken.errors import DraftSpecError, quoted
+from foretoken.trained.files import read_trained_config
+
+
+def as_trained(level: Level, place: Path, folder: Path) -> Level:
+    """The level for a trained drafter that lies at `place`. folder: the target's. Raises DraftSpecError if it was
+    trained for another model."""
+    its, _ = read_trained_config(place)
+    target = read_config(folder)
+    its.expect_suits(target, f"the draft {quoted(level.name, 80)}")
+    if its.fingerprint != fingerprint(folder, target):
+        raise DraftSpecError(
+            f"the draft {quoted(level.name, 80)} was trained for another model of this shape, or for this one before "
+            "its weights were changed; train one for this model: foretoken train moa"
+        )
+    entry = TRAINED_TREE if level.entry is TREE else TRAINED
+    return replace(level, entry=entry, folder=place)

@@ -1,0 +1,145 @@
+"""A trained drafter in a folder: config.json and model.safetensors. Written whole or not at all; checked when read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from foretoken.decoder.config import DecoderConfig, read_json
+from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.homes.huge_pages import copied
+from foretoken.decoder.shapes import EMBEDDING, HEAD
+from foretoken.decoder.weights import Weights, assemble, repacked
+from foretoken.errors import CheckpointError, InputError, ModelError
+from foretoken.trained.config import MixtureConfig
+from foretoken.trained.network import Mixture, Observer
+from foretoken.trained.observer import ObservingLayers
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+_KIND = "foretoken_drafter"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained drafter as it lies in a folder. accepted: by place in a draft, the share of tokens that was accepted on
+    held-out text, of those before which all were; empty if nobody measured it."""
+
+    config: MixtureConfig
+    tensors: Mapping[str, torch.Tensor]
+    accepted: tuple[float, ...] = ()
+    training: Mapping[str, Any] | None = None
+
+    def observer(self, target: Decoder) -> ObservingLayers:
+        """The part that runs beside the target."""
+        made = Observer(self.config, target.config.norm_eps)
+        prefix = "observer."
+        made.load_state_dict(
+            {n.removeprefix(prefix): t.float() for n, t in self.tensors.items() if n.startswith(prefix)}
+        )
+        return ObservingLayers(made.to(target.device), self.config, f"layers-{self.digest}", target.threads)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that another observer does not have."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        for name in sorted(self.tensors):
+            if name.startswith("observer."):
+                digest.update(name.encode() + self.tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:12]
+
+    def weights(self, target: Decoder) -> tuple[DecoderConfig, Weights]:
+        """The drafter's decoder, which shares the target's embedding, final norm and output layer."""
+        config = self.config.decoder(target.config)
+        theirs = target.weights
+        like = theirs.embedding
+        own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
+        if like.device.type == "cpu":
+            own = copied(own, like.dtype)
+        else:
+            own = {name: tensor.to(dtype=like.dtype, device=like.device) for name, tensor in own.items()}
+        shared = {f"{EMBEDDING}.weight": like, "model.norm.weight": theirs.norm}
+        head = {} if config.tied else {f"{HEAD}.weight": like}  # holds the place of the target's own
+        made = assemble({**shared, **own, **head}, config)
+        engine, _, isa = target.arithmetic.partition(" ")
+        if engine == "native":
+            made = repacked(made, isa, target.threads)
+        return config, replace(made, head=theirs.head, tensors={**shared, **own}, mapped=theirs.mapped)
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a folder holds a trained drafter, whatever its kind. A folder without a readable config.json does not."""
+    try:
+        return _KIND in read_json(folder / CONFIG)
+    except ModelError:
+        return False
+
+
+def read_trained_config(folder: Path) -> tuple[MixtureConfig, dict[str, Any]]:
+    """The configuration in a folder, and all else that its file holds."""
+    raw = read_json(folder / CONFIG)
+    return MixtureConfig.from_json(raw, str(folder)), raw
+
+
+def read_trained(folder: Path) -> Trained:
+    """A trained drafter from its folder. Raises CheckpointError if it is damaged or incomplete."""
+    config, raw = read_trained_config(folder)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{folder / WEIGHTS} cannot be read as safetensors ({error}); fetch it again, or train the drafter again"
+        ) from None
+    for name, shape in expected_shapes(config).items():
+        found = tensors.get(name)
+        if found is None or tuple(found.shape) != shape or not found.dtype.is_floating_point:
+            came = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
+            raise CheckpointError(
+                f"{folder}: {name} {came}, expected {list(shape)} by {CONFIG}; fetch it again, or train it again"
+            )
+        if not torch.isfinite(found).all():
+            raise CheckpointError(f"{folder}: {name} holds NaN or infinities; fetch it again, or train it again")
+    shares = raw.get("accepted")
+    good = isinstance(shares, list) and all(isinstance(each, float | int) and 0 <= each <= 1 for each in shares)
+    return Trained(config, tensors, tuple(shares) if good and shares else (), raw.get("training"))
+
+
+def expected_shapes(config: MixtureConfig) -> dict[str, tuple[int, ...]]:
+    """The names and shapes of a drafter's tensors."""
+    with torch.device("meta"):
+        return {name: tuple(tensor.shape) for name, tensor in Mixture(config, 1e-6).state_dict().items()}
+
+
+def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:
+    """Write a drafter, in bf16, to a temporary folder beside `folder`, which it then replaces. about: what else
+    config.json is to hold. Raises InputError if `folder` is there and holds something else."""
+    if folder.exists() and not is_trained(folder):
+        raise InputError(f"{folder} is there, and holds no trained drafter; name another folder, or remove it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
+        new, old = Path(scratch) / "new", Path(scratch) / "old"
+        new.mkdir()
+        save_file({n: t.detach().to(torch.bfloat16).contiguous() for n, t in tensors.items()}, new / WEIGHTS)
+        (new / CONFIG).write_text(json.dumps({**config.to_json(), **about}, indent=1) + "\n", encoding="utf-8")
+        if folder.exists():
+            for other in folder.iterdir():  # the plot and the state of the training stay
+                if other.name not in (CONFIG, WEIGHTS):
+                    shutil.copy2(other, new / other.name)
+            os.replace(folder, old)
+        os.replace(new, folder)
+
+
+def parameters_of(config: MixtureConfig) -> int:
+    """How many parameters a drafter has."""
+    return sum(torch.Size(shape).numel() for shape in expected_shapes(config).values())

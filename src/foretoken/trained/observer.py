@@ -1,0 +1,111 @@
+"""The part of a trained drafter that runs beside the model, and makes features of its keys and values.
+
+`network.Observer` is the same in PyTorch, for training. Here the native kernels multiply, if they are there: PyTorch
+would wake threads of its own, which then spin on the cores that the next pass wants, and a forked process does not have
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from foretoken.decoder.cache import Cache
+from foretoken.kernels import native
+from foretoken.trained.config import MixtureConfig
+from foretoken.trained.network import Observer
+
+FEATURE = "observed"
+_AT_ONCE = 256  # tokens: of a long prompt, all at once would take much memory
+
+_Floats = npt.NDArray[np.float32]
+
+
+class ObservingLayers:
+    """An extractor (`decoder.views.Extractor`). observer: with the weights that were trained, float32. name: one that
+    no other observer has. threads: of arithmetic."""
+
+    def __init__(self, observer: Observer, config: MixtureConfig, name: str, threads: int = 1) -> None:
+        self.name = name
+        self._observer = observer.eval().requires_grad_(requires_grad=False)
+        self._config = config
+        self._threads = threads
+        on_cpu = observer.projection.weight.device.type == "cpu"
+        self._isa = native.isa() if on_cpu and native.module() is not None else None
+        self._weights = {
+            name: weight.to(torch.bfloat16).contiguous() if weight.ndim == 2 else weight.float().contiguous()
+            for name, weight in observer.state_dict().items()
+        }
+        self._tables = observer.tables
+
+    def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
+        """The observer's vectors of some committed positions: float32 [stop - start, hidden]."""
+        found = []
+        for at in range(start, stop, _AT_ONCE):
+            observed = observations(cache, at, min(stop, at + _AT_ONCE))
+            found.append(self._observe(observed) if self._isa is not None else self._observer(observed).detach())
+        if len(found) == 1:
+            return {FEATURE: found[0]}
+        return {FEATURE: torch.cat(found) if found else torch.empty((0, self._config.hidden_size))}
+
+    def _observe(self, observed: torch.Tensor) -> torch.Tensor:
+        """As `Observer.forward`: layer self-attention, feed-forward, mean over layers, projection."""
+        tokens, layers, width = observed.shape
+        states = observed.reshape(-1, width)
+        normed = self._norm(states, "input_layernorm")
+        query, key, value = (self._multiply(normed, f"layer.self_attn.{name}_proj") for name in "qkv")
+        attended = self._attend(query, key, value, tokens, layers)
+        _add(states, self._multiply(torch.from_numpy(attended), "layer.self_attn.o_proj"))
+        normed = self._norm(states, "post_attention_layernorm")
+        gate, up = (self._multiply(normed, f"layer.mlp.{name}_proj") for name in ("gate", "up"))
+        inner = native.silu_mul(gate.flatten(), up.flatten(), self._isa or "").view(gate.shape)
+        _add(states, self._multiply(inner, "layer.mlp.down_proj"))
+        mean = states.numpy().reshape(tokens, layers, width).mean(1)
+        return self._multiply(torch.from_numpy(mean), "projection")
+
+    def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tokens: int, layers: int) -> _Floats:
+        """Attention over the layers of each token: float32 [tokens * layers, width]."""
+        c = self._config
+        size = c.observed // c.observer_heads
+
+        def heads(x: torch.Tensor, *, turned: bool = True) -> _Floats:
+            count = x.shape[1] // size
+            rows = x.view(-1, size)
+            if turned:
+                cos, sin = (table.repeat_interleave(count, 0).repeat(tokens, 1) for table in self._tables)
+                rows = native.rotate(rows, cos, sin, self._isa or "")
+            return rows.numpy().reshape(tokens, layers, count, size).transpose(0, 2, 1, 3)
+
+        shared = c.observer_heads // c.observer_kv_heads
+        q, k, v = heads(query), heads(key), heads(value, turned=False)
+        q = q.reshape(tokens, c.observer_kv_heads, shared * layers, size)
+        scores = np.matmul(q, k.transpose(0, 1, 3, 2)) * np.float32(size**-0.5)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        out = np.matmul(scores / scores.sum(-1, keepdims=True), v)
+        out = out.reshape(tokens, c.observer_heads, layers, size).transpose(0, 2, 1, 3)
+        return np.ascontiguousarray(out).reshape(tokens * layers, -1)
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        eps = self._observer.layer.input_layernorm.eps
+        return native.rms_norm(x, self._weights[f"layer.{name}.weight"], eps, self._isa or "")
+
+    def _multiply(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
+        return native.linear(x, weight, bias, self._isa or "", self._threads)
+
+
+def _add(x: torch.Tensor, more: torch.Tensor) -> None:
+    x.numpy()[...] += more.numpy()
+
+
+def observations(cache: Cache, start: int, stop: int) -> torch.Tensor:
+    """What an observer sees of some committed positions: float32 [stop - start, layers, 2 * kv_heads * head_dim]. For
+    each head of a layer its key, as it lies in the cache (rotated), then its value."""
+    layers = []
+    for layer in cache.layers:
+        keys, values = (tensor[start:stop] for tensor in cache.read(layer))
+        layers.append(torch.cat((keys, values), dim=-1).flatten(1))
+    return torch.stack(layers, dim=1).float()

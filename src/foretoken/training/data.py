@@ -1,0 +1,60 @@
+"""Text to train a drafter on: the files that a user names, or the standard library; and what is held out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from foretoken.drafters import own_files
+from foretoken.errors import InputError, quoted
+from foretoken.text.tokenizer import Tokenizer
+from foretoken.training import corpus
+
+STDLIB = "stdlib"  # the files that the embedded models were trained on
+_EVERY = 20  # of so many files, one is held out
+
+
+class Streams(NamedTuple):
+    """Token ids, int [n]: to train on, and held out."""
+
+    learned: torch.Tensor
+    heldout: torch.Tensor
+
+
+def read(data: Sequence[str], tokenizer: Tokenizer) -> Streams:
+    """The text of files, of all files below folders, or of `stdlib`, with an end token behind each file.
+
+    Every twentieth file is held out, and of a single file its last twentieth. Of `stdlib`, the files are held out that
+    the embedded models have not seen. Raises InputError for a place without text.
+    """
+    if list(data) == [STDLIB]:
+        return Streams(*(_joined(_listed(names), tokenizer) for names in (corpus.TRAIN_FILES, corpus.HELDOUT_FILES)))
+    texts = [text for place in data for text in _texts(Path(place).expanduser())]
+    if len(texts) < _EVERY:
+        whole = _joined(iter(texts), tokenizer)
+        cut = len(whole) - len(whole) // _EVERY
+        return Streams(whole[:cut], whole[cut:])
+    held = texts[_EVERY - 1 :: _EVERY]
+    learned = (text for at, text in enumerate(texts, 1) if at % _EVERY)
+    return Streams(_joined(learned, tokenizer), _joined(iter(held), tokenizer))
+
+
+def _listed(names: Path) -> Iterator[str]:
+    yield from (text for _, text in corpus.read_texts(names))
+
+
+def _texts(place: Path) -> list[str]:
+    if not place.exists():
+        raise InputError(f"there is no file or folder {quoted(str(place), 80)} to train on; name files of text")
+    texts = [text for file in sorted(own_files.files(place)) if (text := own_files.text_of(file))]
+    if not texts:
+        raise InputError(f"{place} holds no text to train on; name files of text, or a folder with such files")
+    return texts
+
+
+def _joined(texts: Iterator[str], tokenizer: Tokenizer) -> torch.Tensor:
+    end = [] if tokenizer.end_token is None else [tokenizer.end_token]
+    return torch.tensor([token for text in texts for token in (*tokenizer.encode_part(text), *end)])

@@ -1,0 +1,278 @@
+"""Train a Mixture of Attentions for a model. The model is asked, and never changed.
+
+Of all checkpoints, the one is kept with which held-out text gains the most tokens a check: drafts are made and checked
+by the engine itself. The loss says less: it may fall while drafts get worse.
+
+A training that was broken off goes on from its last checkpoint. The windows of each step are a function of the seed and
+the step, so on one machine, with one number of threads, it ends with the weights that it would have had.
+
+Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", section 3; `losses.py` has the losses.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from foretoken.api.build import with_draft
+from foretoken.api.model import Model
+from foretoken.common.files import write_bytes
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.errors import InputError
+from foretoken.trained.config import MixtureConfig, sized_for
+from foretoken.trained.files import write_trained
+from foretoken.trained.network import Mixture
+from foretoken.training.losses import BEST, PAPER, Weighing, compare
+from foretoken.training.teacher import Teacher
+from foretoken.training.windows import Batch, draw
+
+log = logging.getLogger(__name__)
+PRESETS = {"best": BEST, "paper": PAPER}
+DRAFTED = 6  # tokens of a chain with which checkpoints are compared
+_LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
+_SMOOTH = 0.98  # of the numbers that are shown, with each step
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training. tokens: to train on, counted as often as they are read. batch, length: windows of a step, and tokens
+    of a window. rate: the peak rate of learning. prompts, new_tokens: of held-out text, at each checkpoint."""
+
+    tokens: int
+    preset: str = "best"
+    batch: int = 4
+    length: int = 384
+    rate: float = 6e-3
+    warmup: int = 40
+    clip: float = 1.0
+    seed: int = 0
+    checkpoints: int = 10
+    prompts: int = 10
+    new_tokens: int = 96
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return max(1, self.tokens // (self.batch * self.length))
+
+    def factor(self, step: int) -> float:
+        """Of the peak rate at a step: up over the warm-up, then down in a straight line, to a twentieth."""
+        return min((step + 1) / self.warmup, 1 - 0.95 * step / self.steps)
+
+
+@dataclass
+class Point:
+    """What a checkpoint came to. acceptance: tokens a check on held-out text, the bonus counted."""
+
+    tokens: int
+    loss: float
+    agreeing: float
+    acceptance: float
+    accepted: tuple[float, ...]
+
+
+@dataclass
+class Progress:
+    """How far a training is. seconds: that were spent on it so far, in all processes."""
+
+    step: int = 0
+    loss: float = 0.0
+    agreeing: float = 0.0
+    seconds: float = 0.0
+    points: list[Point] = field(default_factory=list)
+
+    @property
+    def best(self) -> Point | None:
+        """The best checkpoint so far."""
+        return max(self.points, key=lambda point: point.acceptance, default=None)
+
+
+class Training:
+    """One training of one drafter. model: the target, with any draft. stream, heldout: token ids, of which the drafter
+    learns, and of which none is learned. out: the drafter's folder; beside it, `OUT.part` holds what is needed to go
+    on."""
+
+    def __init__(self, model: Model, stream: torch.Tensor, heldout: torch.Tensor, out: Path, recipe: Recipe) -> None:
+        if len(stream) <= recipe.length or len(heldout) < recipe.length:
+            raise InputError(
+                f"there are {len(stream)} tokens to train on and {len(heldout)} held out; expected more than "
+                f"{recipe.length} of each: give more files"
+            )
+        self.recipe, self.out, self.part = recipe, out, out.with_name(f"{out.name}.part")
+        self._model, self._stream, self._heldout = model, stream, heldout
+        target = model.target
+        self.config: MixtureConfig = sized_for(target.config, fingerprint(model.folder, read_config(model.folder)))
+        self._teacher = Teacher(target)
+        torch.manual_seed(recipe.seed)
+        self.network = Mixture(self.config, target.config.norm_eps)
+        self._optimizers = _optimizers(self.network, recipe)
+        self._tables = self._teacher.tables(recipe.length)
+        self._how: Weighing = PRESETS[recipe.preset]
+        self.progress = Progress()
+        self._forward: Callable[..., torch.Tensor] = self.network
+        if recipe.steps >= _LONG:
+            self._forward = _compiled(self.network)
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a training to go on."""
+        return {"recipe": asdict(self.recipe), "config": self.config.to_json(), "tokens": len(self._stream)}
+
+    def resume(self) -> bool:
+        """Go on where an earlier process has stopped. False if none has. Raises InputError if it trained with other
+        settings, or on other text."""
+        file = self.part / "state.pt"
+        if not file.exists():
+            return False
+        state = torch.load(file, weights_only=True)
+        if state["identity"] != self._identity:
+            raise InputError(
+                f"{self.part} holds a training with other settings or of other text; give the same ones, or remove it"
+            )
+        self.network.load_state_dict(state["network"])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        progress = state["progress"]
+        points = [Point(**{**point, "accepted": tuple(point["accepted"])}) for point in progress.pop("points")]
+        self.progress = Progress(**progress, points=points)
+        return True
+
+    def run(self, told: Callable[[Progress], None] = lambda progress: None) -> Progress:
+        """Train to the end. told: called after each step and each checkpoint."""
+        recipe, progress = self.recipe, self.progress
+        every = max(1, recipe.steps // recipe.checkpoints)
+        began, before = perf_counter(), progress.seconds
+        while progress.step < recipe.steps:
+            self._step(progress.step)
+            progress.step += 1
+            progress.seconds = before + perf_counter() - began
+            told(progress)
+            if progress.step % every == 0 or progress.step == recipe.steps:
+                self._checkpoint()
+                progress.seconds = before + perf_counter() - began
+                self._save()
+                told(progress)
+        return progress
+
+    def _step(self, step: int) -> None:
+        recipe = self.recipe
+        batch: Batch = draw(self._stream, recipe.length, recipe.batch, seed=recipe.seed, step=step)
+        lesson = self._teacher.teach(batch.tokens)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            states = self._forward(lesson.embedded, lesson.observed, self._tables, batch.bounds)
+        judged = batch.judged
+        found = compare(self._teacher, states[judged], lesson.normed[judged], batch.distances[judged], self._how)
+        torch.autograd.backward(found.loss)
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate * recipe.factor(step)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        kept = _SMOOTH if step else 0.0
+        progress = self.progress
+        progress.loss = kept * progress.loss + (1 - kept) * float(found.loss.detach())
+        progress.agreeing = kept * progress.agreeing + (1 - kept) * float(found.agreeing.detach())
+
+    def _checkpoint(self) -> None:
+        """Measure the drafter as it is, and keep it if it is the best so far."""
+        progress, recipe = self.progress, self.recipe
+        candidate = self.part / "candidate"
+        write_trained(candidate, self.config, self.network.state_dict())
+        acceptance, accepted = measured(self._model, candidate, self._prompts(), recipe.new_tokens)
+        best = progress.best
+        tokens = progress.step * recipe.batch * recipe.length
+        point = Point(tokens, progress.loss, progress.agreeing, acceptance, accepted)
+        progress.points.append(point)
+        if best is None or acceptance >= best.acceptance:
+            about = {**asdict(recipe), "tokens": tokens, "of": recipe.tokens, "acceptance": round(acceptance, 4)}
+            write_trained(
+                self.out,
+                self.config,
+                self.network.state_dict(),
+                target=self._model.checkpoint.name,
+                accepted=[round(share, 4) for share in accepted],
+                training=about,
+            )
+
+    def finish(self) -> None:
+        """Remove what was kept to go on."""
+        shutil.rmtree(self.part, ignore_errors=True)
+
+    def _prompts(self) -> list[tuple[int, ...]]:
+        """Pieces of held-out text, evenly spaced."""
+        count, length = self.recipe.prompts, min(128, self.recipe.length)
+        starts = [int((len(self._heldout) - length) * (at + 0.5) / count) for at in range(count)]
+        return [tuple(self._heldout[start : start + length].tolist()) for start in starts]
+
+    def _save(self) -> None:
+        state = {
+            "identity": self._identity,
+            "network": self.network.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "progress": asdict(self.progress),
+        }
+        fresh = self.part / "state.pt.new"
+        torch.save(state, fresh)
+        fresh.replace(self.part / "state.pt")
+        points = [asdict(point) for point in self.progress.points]
+        write_bytes(self.part / "points.json", (json.dumps(points, indent=1) + "\n").encode())
+
+
+def measured(
+    model: Model, drafter: Path, prompts: Sequence[tuple[int, ...]], new_tokens: int
+) -> tuple[float, tuple[float, ...]]:
+    """Tokens a check of greedy text with a drafter's chains, the bonus counted; and by place in a chain the share of
+    tokens that was accepted, of those before which all were."""
+    drafting = with_draft(model, str(drafter), num_speculative_tokens=DRAFTED)
+    checks = tokens = 0
+    drafts, accepted = 0, [0] * DRAFTED
+    for prompt in prompts:
+        stats = drafting.generate(prompt, max_new_tokens=new_tokens, ignore_eos=True).stats
+        checks, tokens = checks + stats.passes, tokens + stats.passes + stats.accepted_tokens
+        drafts += stats.drafts
+        for place, count in enumerate(stats.accepted_per_position):
+            accepted[place] += count
+    reached = [drafts, *accepted[:-1]]
+    shares = tuple(count / before for count, before in zip(accepted, reached, strict=True) if before)
+    return tokens / max(1, checks), shares
+
+
+def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:
+    """The network, compiled when it is first called; as it is where that fails, as without a C++ compiler."""
+    compiled: Callable[..., torch.Tensor] | None = torch.compile(network)
+
+    def forward(*arguments: Any) -> torch.Tensor:
+        nonlocal compiled
+        if compiled is not None:
+            try:
+                return compiled(*arguments)
+            except Exception as error:
+                log.info("training is not compiled, and takes half as long again: %s", type(error).__name__)
+                compiled = None
+        result: torch.Tensor = network(*arguments)
+        return result
+
+    return forward
+
+
+def _optimizers(network: Mixture, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for matrices, if this PyTorch has it, and AdamW for all else. The paper has AdamW for all."""
+    muon = recipe.preset != "paper" and hasattr(torch.optim, "Muon")
+    matrices = [p for p in network.parameters() if p.ndim == 2 and muon]
+    others = [p for p in network.parameters() if p.ndim != 2 or not muon]
+    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    if matrices:
+        made.append(
+            torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+        )
+    return made

@@ -1,0 +1,51 @@
+"""Windows of text for training a drafter, and how far each row sees what the target has computed.
+
+All is drawn from the seed and the number of the step, so a training that is resumed goes on with the same windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+SEGMENTS = (5, 15)  # tokens of a segment: least and most (Zimmer et al. 2025, section 3.3)
+_SHORTEST_PROMPT = 16
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some windows. tokens, bounds, distances: int [B, T]. A row's bound is the last position of the target's that it
+    sees; its distance is how far it lies behind the bound, from 1 up. judged: bool [B, T], the rows that count."""
+
+    tokens: torch.Tensor
+    bounds: torch.Tensor
+    judged: torch.Tensor
+
+    @property
+    def distances(self) -> torch.Tensor:
+        """How far rows lie behind their bounds."""
+        return torch.arange(self.bounds.shape[1]) - self.bounds
+
+
+def draw(stream: torch.Tensor, length: int, count: int, *, seed: int, step: int) -> Batch:
+    """`count` windows of `length` tokens of a stream. In each the first tokens are a prompt, whose rows see all that
+    lies before them, as while the target reads. The rest is cut into segments: rows of a segment see what lies before
+    it, as in a draft that was begun there."""
+    chance = torch.Generator().manual_seed(1_000_003 * seed + step)
+
+    def between(low: int, high: int) -> int:
+        return int(torch.randint(low, high + 1, (), generator=chance))
+
+    starts = torch.randint(len(stream) - length, (count,), generator=chance).tolist()
+    bounds, judged = torch.empty((count, length), dtype=torch.long), torch.zeros((count, length), dtype=torch.bool)
+    for window in range(count):
+        prompt = between(min(_SHORTEST_PROMPT, length // 2), length // 2)
+        bounds[window, :prompt] = torch.arange(prompt) - 1
+        judged[window, prompt:] = True
+        at = prompt
+        while at < length:
+            stop = min(length, at + between(*SEGMENTS))
+            bounds[window, at:stop] = at - 1
+            at = stop
+    return Batch(torch.stack([stream[start : start + length] for start in starts]), bounds, judged)

@@ -1,0 +1,96 @@
+"""`foretoken train`: a drafter from the command line, used at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foretoken.trained.files import read_trained
+from foretoken.training import drafter
+from tests.cli.conftest import Cli
+
+TARGET = ("--target", "stdlib-1m")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainings of few steps, measured on little."""
+
+    class Small(drafter.Recipe):
+        def __init__(self, tokens: int, **more: object) -> None:
+            super().__init__(
+                tokens, **{**more, "batch": 2, "length": 64, "checkpoints": 2, "prompts": 2, "new_tokens": 8}
+            )
+
+    monkeypatch.setattr(drafter, "Recipe", Small)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.py"
+    file.write_text("".join(f"def add_{n}(one, other):\n    return one + other + {n}\n\n\n" for n in range(400)))
+    return file
+
+
+def test_a_drafter_is_trained_drawn_and_used(cli: Cli, tmp_path: Path, text: Path) -> None:
+    out, plot = tmp_path / "moa", tmp_path / "moa.png"
+    done = cli("train", "moa", out, *TARGET, "--data", text, "--tokens", 512, "--plot", plot)
+    assert done.code == 0, done.err
+    assert "million parameters" in done.err
+    assert "256 tokens: loss" in done.err
+    assert "tokens a check on held-out text" in done.err
+    assert f"use it: foretoken generate --model stdlib-1m --draft {out}" in done.err
+    assert plot.stat().st_size > 10_000
+    assert read_trained(out).training is not None
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["moa", "moa.png", "text.py"], "nothing else is left"
+    used = cli(
+        "generate", "def add(", "--model", "stdlib-1m", "--draft", f"{out},lookup", "--max-new-tokens", 16, "--audit"
+    )
+    assert used.code == 0, used.err
+    assert "audit: identical" in used.err
+    again = cli("train", "moa", out, *TARGET, "--data", text, "--tokens", 512)
+    assert again.code
+    assert "holds a trained drafter already; name a new folder, or remove it" in again.err
+    alone = cli("generate", "def add(", "--model", out)
+    assert "holds a drafter that was trained for a model; give it to --draft" in alone.err
+
+
+def test_an_interrupted_training_goes_on(cli: Cli, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = drafter.Training._step
+    command = ("train", "moa", tmp_path / "moa", *TARGET, "--data", text, "--tokens", 512)
+
+    def stop(self: drafter.Training, at: int) -> None:
+        if at == 3:
+            raise KeyboardInterrupt
+        step(self, at)
+
+    monkeypatch.setattr(drafter.Training, "_step", stop)
+    assert cli(*command).code
+    monkeypatch.setattr(drafter.Training, "_step", step)
+    done = cli(*command)
+    assert done.code == 0, done.err
+    assert f"going on at step 2, from {tmp_path / 'moa.part'}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("--preset", "bset"), "preset is 'bset', expected best or paper"),
+        (("--data", "no/such/place"), "there is no file or folder"),
+        (("--plot", "picture.txt"), "no name for a picture"),
+        (("--tokens", "0"), "Invalid value for '--tokens'"),
+    ],
+)
+def test_what_cannot_be_is_refused(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], match: str) -> None:
+    done = cli("train", "moa", tmp_path / "moa", *TARGET, *arguments)
+    assert done.code
+    assert match in done.err
+    assert not (tmp_path / "moa").exists()
+
+
+def test_a_folder_with_other_files_and_one_without_text_are_refused(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert "holds no trained drafter; name a new folder" in cli("train", "moa", tmp_path / "mine", *TARGET).err
+    done = cli("train", "moa", tmp_path / "moa", *TARGET, "--data", tmp_path / "mine")
+    assert "holds no text to train on" in done.err

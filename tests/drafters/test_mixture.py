@@ -1,0 +1,145 @@
+"""A trained drafter, as a user meets it: it drafts, and is refused where it cannot."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import foretoken
+from foretoken.bench.suites import open_suite
+from foretoken.common.source import EMBEDDED
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.errors import CheckpointError, DraftSpecError, InputError
+from foretoken.trained.config import sized_for
+from foretoken.trained.files import is_trained, read_trained, write_trained
+from foretoken.trained.network import Mixture
+
+TARGET = "stdlib-1m"
+PROMPT = "def add(one, other):\n    return one +"
+
+
+@pytest.fixture(scope="module")
+def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with random weights for the small embedded model."""
+    folder, place = tmp_path_factory.mktemp("drafters") / "mixture", EMBEDDED[TARGET]
+    config = read_config(place)
+    torch.manual_seed(0)
+    its = sized_for(config, fingerprint(place, config))
+    write_trained(folder, its, Mixture(its, config.norm_eps).state_dict(), accepted=[0.5, 0.25])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[int, ...]:
+    return foretoken.load(TARGET, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True).tokens
+
+
+@pytest.mark.parametrize("options", ["", ":tokens=3", ":confidence=0.1", ":k=3:depth=4", ":k=2:shape=best-first"])
+@pytest.mark.parametrize("below", ["", ",lookup"])
+def test_a_trained_drafter_changes_no_token(drafter: Path, plain: tuple[int, ...], options: str, below: str) -> None:
+    if below and "depth" in options:
+        pytest.skip("a beam has nothing below it")
+    done = foretoken.load(TARGET, draft=f"{drafter}{options}{below}", pace="fixed").generate(
+        PROMPT, max_new_tokens=24, ignore_eos=True
+    )
+    assert done.tokens == plain
+    assert done.stats.levels[0].draft_tokens
+
+
+def test_a_conversation_and_several_completions_have_features_of_what_was_cached(drafter: Path) -> None:
+    model, other = (foretoken.load(TARGET, draft=str(draft), pace="fixed") for draft in (drafter, "none"))
+    settings: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True}
+    many = [each.tokens for each in model.completions(PROMPT, n=3, temperature=0.8, seed=1, **settings)]
+    assert many == [each.tokens for each in other.completions(PROMPT, n=3, temperature=0.8, seed=1, **settings)]
+    chats = [each.chat(plain=True) for each in (model, other)]
+    for turn in (PROMPT, " two\n", "def "):
+        one, other_one = ("".join(piece.text for piece in chat.send(turn, **settings)) for chat in chats)
+        assert one == other_one
+
+
+def test_a_pace_is_told_what_was_accepted_in_training(drafter: Path) -> None:
+    model = foretoken.load(TARGET, draft=str(drafter))
+    assert model.generate(PROMPT, max_new_tokens=8, ignore_eos=True).stats.passes
+
+
+def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Path) -> None:
+    def refused(match: str, model: str = TARGET, **settings: Any) -> None:
+        with pytest.raises((DraftSpecError, CheckpointError), match=match):
+            foretoken.load(model, **settings)
+
+    refused("was trained for a model whose target_layers is 2, and this one's is 4", "stdlib-7m", draft=str(drafter))
+    refused("which sees what the model computes; put it first", draft=f"int8,{drafter}")
+    refused("has no option 'format'; leave it out", draft=f"{drafter}:format=int4")
+    refused("which are not kept without a cache", draft=str(drafter), cache=False)
+    refused("cannot be used with layers that are read from the disk", draft=str(drafter), stream_layers="all")
+    other = tmp_path / "other"
+    shutil.copytree(drafter, other)
+    about = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**about, "fingerprint": "0" * 64}))
+    refused("was trained for another model of this shape, or for this one before", draft=str(other))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"version": 9}, "version 9; expected mixture, 1"),
+        ({"kv_heads": 0}, "kv_heads is 0, expected a positive whole number"),
+        ({"fingerprint": None}, "fingerprint is None, expected a text"),
+        ({"intermediate_size": 64}, r"gate_proj.weight is torch.bfloat16 \[\d+, 128\], expected \[64, 128\]"),
+    ],
+)
+def test_a_damaged_configuration_is_named(drafter: Path, tmp_path: Path, change: dict[str, Any], match: str) -> None:
+    folder = tmp_path / "it"
+    shutil.copytree(drafter, folder)
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, **change}))
+    with pytest.raises(CheckpointError, match=match):
+        foretoken.load(TARGET, draft=str(folder))
+
+
+def test_damaged_weights_are_named(drafter: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "it"
+    shutil.copytree(drafter, folder)
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:1000])
+    with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
+        read_trained(folder)
+    tensors = {**load_file(drafter / "model.safetensors")}
+    name = "observer.projection.bias"
+    save_file({**tensors, name: tensors[name] * torch.nan}, weights)
+    with pytest.raises(CheckpointError, match=f"{name} holds NaN"):
+        read_trained(folder)
+    del tensors[name]
+    save_file(tensors, weights)
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        read_trained(folder)
+    assert is_trained(folder)
+    assert not is_trained(tmp_path)
+
+
+def test_a_folder_of_others_is_not_written_over(tmp_path: Path) -> None:
+    config = read_config(EMBEDDED[TARGET])
+    its = sized_for(config, "it")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("text")
+    with pytest.raises(InputError, match="holds no trained drafter"):
+        write_trained(tmp_path / "mine", its, {})
+    assert (tmp_path / "mine" / "file").read_text() == "text"
+
+
+def test_the_embedded_drafter_yields_three_tokens_a_check_on_held_out_text() -> None:
+    model = foretoken.load("stdlib-7m", draft="moa:tokens=6", pace="fixed")
+    suite = open_suite("heldout-20", model.tokenizer, count=6)
+    texts = [model.generate(p.turns[0], max_new_tokens=64, ignore_eos=True).stats for p in suite.prompts]
+    checks = sum(each.passes for each in texts)
+    assert (checks + sum(each.accepted_tokens for each in texts)) / checks >= 3.0
+    with pytest.raises(CheckpointError, match="was trained for a model whose target_layers is 4, and this one's is 2"):
+        foretoken.load("stdlib-1m", draft="moa")

@@ -1,0 +1,133 @@
+"""What each row of a Mixture of Attentions may see, and that its decoder computes what its network does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from foretoken.decoder.rope import RopeTable
+from foretoken.decoder.rows import Rows, chain
+from foretoken.trained.config import MixtureConfig, sized_for
+from foretoken.trained.files import expected_shapes, parameters_of
+from foretoken.trained.network import masks_of
+from foretoken.trained.observer import observations
+from tests.mixtures import decoder_and_observer, random_mixture
+from tests.tiny import ARITHMETICS, needs_native, tiny_config, tiny_decoder
+
+TEXT = [5, 17, 3, 88, 41, 9, 60, 2, 33, 71]
+
+
+def test_the_masks_are_those_of_a_prompt_and_two_drafts() -> None:
+    # a prompt of three tokens, then drafts of four and of three. T: a position of the target's; o: an own state
+    drawn = """
+        .......... o.........
+        T......... .o........
+        TT........ ..o.......
+        TTT....... ...o......
+        TTT....... ...oo.....
+        TTT....... ...ooo....
+        TTT....... ...oooo...
+        TTTTTTT... .......o..
+        TTTTTTT... .......oo.
+        TTTTTTT... .......ooo
+    """
+    bounds = torch.tensor([[-1, 0, 1, 2, 2, 2, 2, 6, 6, 6]])
+    causal, masks = masks_of(bounds)
+    for row, line in enumerate(drawn.strip().splitlines()):
+        seen = line.replace(" ", "")
+        assert masks[0, 0, row].tolist() == [mark != "." for mark in seen]
+        assert causal[0, 0, row].tolist() == [at <= row for at in range(10)]
+
+
+def test_a_row_depends_on_what_it_may_see_and_on_nothing_else() -> None:
+    target = tiny_decoder()
+    network, _ = random_mixture(target, scale=0.2)
+    tables = RopeTable(target.config.rope, target.config.head_dim, torch.device("cpu"))(list(range(6)))
+    bounds = torch.tensor([[-1, 0, 1, 1, 1, 4]])
+    embedded = torch.randn(1, 6, 32)
+    observed = torch.randn(1, 6, 3, 32)
+    before = network(embedded, observed, tables, bounds)
+
+    def rows_changed(what: torch.Tensor, at: int) -> list[int]:
+        changed = what.clone()
+        changed[:, at] += 1
+        now = network(
+            changed if what is embedded else embedded, changed if what is observed else observed, tables, bounds
+        )
+        return [row for row in range(6) if not torch.equal(now[0, row], before[0, row])]
+
+    assert [rows_changed(observed, at) for at in range(6)] == [[1, 2, 3, 4, 5], [2, 3, 4, 5], [5], [5], [5], []]
+    assert [rows_changed(embedded, at) for at in range(6)] == [list(range(at, 6)) for at in range(6)]
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_the_decoder_with_the_observers_keys_and_values_gives_the_networks_states(arithmetic: str) -> None:
+    target = tiny_decoder(arithmetic=arithmetic)
+    network, _ = random_mixture(target, scale=0.2)
+    decoder, observer = decoder_and_observer(target, scale=0.2)
+    known = 6  # positions that the target has computed; the other four tokens are a draft
+    theirs = target.new_cache()
+    rows = chain(theirs, TEXT)
+    target.forward(rows)
+    observed = observations(theirs, 0, len(TEXT))
+    theirs.commit(range(len(TEXT)), rows.writer)
+
+    own = decoder.new_cache()
+    rows = chain(own, TEXT[:known])
+    decoder.forward(rows)
+    own.commit(range(known), rows.writer)
+    vectors = observer(theirs, 0, known)["observed"]
+    own.overwrite(1, 0, *decoder.keys_and_values(1, vectors, range(known)))
+    found = decoder.forward(Rows([(own, TEXT[known:], range(-1, len(TEXT) - known - 1))]))
+
+    tables = RopeTable(target.config.rope, target.config.head_dim, torch.device("cpu"))(list(range(len(TEXT))))
+    bounds = torch.tensor([[at - 1 if at < known else known - 1 for at in range(len(TEXT))]])
+    expected = network(target.embed(TEXT)[None], observed[None], tables, bounds)[0, known:]
+    assert torch.allclose(found, expected, atol=0.02)  # the native observer rounds what it multiplies to bf16
+    plain = decoder.new_cache()  # without the observer the states are others: it was looked at
+    assert not torch.allclose(decoder.forward(chain(plain, TEXT))[known:], expected, atol=0.05)
+
+
+@needs_native
+@pytest.mark.parametrize("tokens", [1, 7, 300])
+def test_the_native_observer_is_that_of_training(tokens: int) -> None:
+    target = tiny_decoder(num_key_value_heads=4, head_dim=16)
+    network, _ = random_mixture(target, scale=0.2)
+    _, observer = decoder_and_observer(target, scale=0.2)
+    cache = target.new_cache()
+    text = [at % 90 for at in range(tokens + 2)]
+    rows = chain(cache, text)
+    target.forward(rows)
+    cache.commit(range(len(text)), rows.writer)
+    found = observer(cache, 2, tokens + 2)["observed"]
+    expected = network.observer(observations(cache, 2, tokens + 2))
+    assert found.shape == (tokens, 32)
+    assert torch.allclose(found, expected, atol=0.03 * float(expected.abs().max()))
+    assert not torch.allclose(found[:-1], found[1:], atol=1e-3) or tokens == 1, "tokens are told apart"
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_keys_and_values_are_those_that_a_pass_writes(arithmetic: str, family: str) -> None:
+    decoder = tiny_decoder(arithmetic=arithmetic, model_type=family)
+    cache = decoder.new_cache()
+    rows = chain(cache, TEXT)
+    hidden = decoder.layers(decoder.embed(rows), rows, 0, 1)
+    decoder.layers(hidden, rows, 1, 2)
+    for found, written in zip(decoder.keys_and_values(1, hidden, range(len(TEXT))), cache.read(1), strict=True):
+        assert torch.equal(found.to(written.dtype), written)
+
+
+def test_sizes_follow_the_budget_of_one_layer_and_a_projection() -> None:
+    config = tiny_config(
+        hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=4, head_dim=64
+    )
+    its = sized_for(config, "27 million")
+    assert (its.intermediate_size, its.kv_heads, its.observer_heads) == (320, 2, 8)  # as the specification counts
+    eagle = 2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1536 + 2 * 512 * 512
+    assert abs(parameters_of(its) - eagle) < 0.03 * eagle
+    assert MixtureConfig.from_json(its.to_json(), "it") == its
+    assert replace(its, kv_heads=1) != its
+    assert set(expected_shapes(its)) >= {"layers.0.self_attn.q_proj.weight", "observer.projection.bias"}

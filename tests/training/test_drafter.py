@@ -1,0 +1,88 @@
+"""Training a drafter: it learns, it can be broken off, and what it writes drafts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import foretoken
+from foretoken.api.model import Model
+from foretoken.errors import InputError
+from foretoken.trained.files import read_trained
+from foretoken.training.drafter import Progress, Recipe, Training
+
+FEW = Recipe(6 * 2 * 48, batch=2, length=48, warmup=2, checkpoints=3, prompts=2, new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return foretoken.load("stdlib-1m", draft="none", threads=1)
+
+
+@pytest.fixture(scope="module")
+def stream(model: Model) -> torch.Tensor:
+    text = "def add(one, other):\n    return one + other\n\n\nclass Sum:\n    total = add(1, 2)\n"
+    return torch.tensor(model.tokenizer.encode_part(text * 20))  # type: ignore[union-attr]
+
+
+def trained(model: Model, stream: torch.Tensor, out: Path, recipe: Recipe = FEW) -> Training:
+    return Training(model, stream, stream[-200:], out, recipe)
+
+
+def test_a_training_that_was_broken_off_ends_with_the_same_weights(
+    model: Model, stream: torch.Tensor, tmp_path: Path
+) -> None:
+    whole = trained(model, stream, tmp_path / "whole")
+    whole.run()
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 3:
+            raise KeyboardInterrupt
+
+    broken = trained(model, stream, tmp_path / "broken")
+    with pytest.raises(KeyboardInterrupt):
+        broken.run(stop)
+    again = trained(model, stream, tmp_path / "broken")
+    assert again.resume()
+    assert again.progress.step == 2, "it goes on from its last checkpoint"
+    again.run()
+    for name, tensor in whole.network.state_dict().items():
+        assert torch.equal(tensor, again.network.state_dict()[name]), name
+    assert [point.acceptance for point in again.progress.points] == [p.acceptance for p in whole.progress.points]
+    assert len(again.progress.points) == 3
+
+
+def test_other_settings_or_other_text_do_not_go_on(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
+    trained(model, stream, tmp_path / "it").run()
+    for other in (
+        trained(model, stream, tmp_path / "it", replace(FEW, seed=1)),
+        trained(model, stream[:-1], tmp_path / "it"),
+    ):
+        with pytest.raises(InputError, match="with other settings or of other text"):
+            other.resume()
+    assert not trained(model, stream, tmp_path / "new").resume()
+
+
+@pytest.mark.parametrize("preset", ["best", "paper"])
+def test_it_learns_what_the_model_repeats(model: Model, stream: torch.Tensor, tmp_path: Path, preset: str) -> None:
+    recipe = replace(FEW, tokens=40 * 2 * 48, rate=5e-3, checkpoints=2, preset=preset)
+    training = trained(model, stream, tmp_path / "it", recipe)
+    losses: list[float] = []
+    training.run(lambda progress: losses.append(progress.loss))
+    assert losses[-1] < 0.9 * losses[0]
+    training.finish()
+    assert not training.part.exists()
+    best = training.progress.best
+    assert best is not None
+    its = read_trained(tmp_path / "it")
+    assert its.accepted == tuple(round(share, 4) for share in best.accepted)
+    assert its.training is not None
+    assert its.training["acceptance"] == round(best.acceptance, 4)
+
+
+def test_too_little_text_is_refused(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there are 48 tokens to train on and 200 held out; expected more than 48"):
+        Training(model, stream[:48], stream[-200:], tmp_path / "it", FEW)
