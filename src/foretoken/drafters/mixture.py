@@ -30,6 +30,7 @@ from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Features, Needs, Request, Turn, Verdict
 from foretoken.trained.observer import FEATURE
 
+_FEW = 4  # tokens of the text that may lie behind what the observer has seen when a draft begins
 _SEES = 1  # the layer that attends to the observer's vectors
 
 
@@ -89,6 +90,11 @@ class Observing(DecoderDrafter):
         """A sequence ready for a draft. What the observer sees of committed rows takes the place of the drafter's own
         states."""
         opened = super().opened(turn, count)
+        if opened is not None and len(opened.text) > _FEW:  # as of a prompt: first read, then seen, and then drafted
+            work = self._read(turn.sequence, len(self._readings[turn.sequence].text) - 1)
+            opened = super().opened(turn, count)
+            assert opened is not None
+            opened.work = [*work, *opened.work]
         if opened is not None:
             self._write(turn.sequence, opened.cache)
         return opened

@@ -193,7 +193,7 @@ class Training:
         tokens = progress.step * recipe.batch * recipe.length
         point = Point(tokens, progress.loss, progress.agreeing, acceptance, accepted)
         progress.points.append(point)
-        if best is None or acceptance >= best.acceptance:
+        if best is None or acceptance >= best.acceptance or not self.out.exists():
             about = {**asdict(recipe), "tokens": tokens, "of": recipe.tokens, "acceptance": round(acceptance, 4)}
             write_trained(
                 self.out,
