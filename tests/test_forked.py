@@ -36,7 +36,7 @@ from tests.tiny import BASE, needs_native, random_tensors, tiny_config, tiny_dec
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
-DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup", "stdlib-1m", "fractal")
+DRAFTS = ("lookup", "mxfp4", "mxfp4,lookup", "stdlib-1m", "fractal", "moa", "moa:k=2")
 TEXT = inspect.getsource(traceback)  # long, and of the kind that the embedded models know
 WIDE = {
     "vocab_size": 40_000,

@@ -15,7 +15,9 @@ import foretoken
 from foretoken.bench.suites import open_suite
 from foretoken.common.source import EMBEDDED
 from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import read_config
+from foretoken.drafters.mixture import MixtureDrafter
 from foretoken.errors import CheckpointError, DraftSpecError, InputError
 from foretoken.trained.config import sized_for
 from foretoken.trained.files import is_trained, read_trained, write_trained
@@ -64,9 +66,31 @@ def test_a_conversation_and_several_completions_have_features_of_what_was_cached
         assert one == other_one
 
 
-def test_a_pace_is_told_what_was_accepted_in_training(drafter: Path) -> None:
-    model = foretoken.load(TARGET, draft=str(drafter))
-    assert model.generate(PROMPT, max_new_tokens=8, ignore_eos=True).stats.passes
+def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was accepted: after each write, all that the target has read has the observer's keys and values."""
+    model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
+    its = model.drafter
+    assert isinstance(its, MixtureDrafter)
+    write, seen = MixtureDrafter._write, 0
+
+    def looked_at(self: MixtureDrafter, sequence: int, cache: Cache) -> None:
+        nonlocal seen
+        write(self, sequence, cache)
+        assert self.beside is not None
+        theirs = self.beside.view(sequence, length=cache.length)
+        vectors = self.observer(theirs, 0, theirs.length)["observed"]
+        keys, _ = self.model.keys_and_values(1, vectors, range(theirs.length))
+        found = cache.read(1)[0][: theirs.length]
+        assert torch.allclose(found.float(), keys.float(), atol=0.05)
+        seen += theirs.length
+
+    monkeypatch.setattr(MixtureDrafter, "_write", looked_at)
+    model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    model.completions(PROMPT, n=2, temperature=0.8, seed=1, max_new_tokens=12, ignore_eos=True)
+    chat = model.chat(plain=True)
+    for turn in (PROMPT, " two\n"):
+        assert [piece.text for piece in chat.send(turn, max_new_tokens=12, ignore_eos=True)]
+    assert seen > 500
 
 
 def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Path) -> None:
@@ -78,7 +102,7 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
     refused("which sees what the model computes; put it first", draft=f"int8,{drafter}")
     refused("has no option 'format'; leave it out", draft=f"{drafter}:format=int4")
     refused("which are not kept without a cache", draft=str(drafter), cache=False)
-    refused("cannot be used with layers that are read from the disk", draft=str(drafter), stream_layers="all")
+    refused("cannot be used with --memory or --stream-layers", draft=str(drafter), stream_layers="all")
     other = tmp_path / "other"
     shutil.copytree(drafter, other)
     about = json.loads((other / "config.json").read_text())

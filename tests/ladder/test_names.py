@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foretoken.common.source import EMBEDDED
+from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS
 from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
@@ -34,7 +34,7 @@ def test_two_numbers_of_draft_tokens_contradict_each_other() -> None:
 
 
 def test_an_unknown_draft_is_refused_with_the_nearest_one() -> None:
-    known = f"(known: {', '.join(sorted([*DRAFTERS, *FORMATS, *EMBEDDED]))})"
+    known = f"(known: {', '.join(sorted([*DRAFTERS, *FORMATS, *EMBEDDED, *EMBEDDED_DRAFTERS]))})"
     known += "; a checkpoint is named by its folder or hub id"
     with pytest.raises(DraftSpecError) as error:
         levels("lokup")

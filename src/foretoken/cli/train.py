@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,9 +42,10 @@ def moa(
     tokens: Annotated[
         int | None,
         typer.Option(
-            help="How many tokens to train on. More than there are: the text is read again.",
+            help="How many tokens to train on. They are read in windows, which are drawn at random."
+            " With more than there are, the text is read again.",
             min=1,
-            show_default="all of the text, once",
+            show_default="as many as the text has",
         ),
     ] = None,
     preset: Annotated[
@@ -102,16 +104,24 @@ def moa(
     say(
         f"{out}: {best.acceptance:.2f} tokens a check on held-out text (plain decoding: 1), "
         f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {progress.seconds / 60:.0f} minutes; "
-        f"use it: foretoken generate --model {target} --draft {out}"
+        f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))}"
     )
+
+
+def _as_draft(out: Path) -> str:
+    """A folder as --draft takes it, whatever drafts have its name."""
+    return str(out) if "/" in str(out) else f"./{out}"
 
 
 def _expect_free(out: Path) -> None:
     from foretoken.trained.files import is_trained
+    from foretoken.training.drafter import STATE
 
+    if any(sign in str(out) for sign in ",:"):
+        raise InputError(f"{out} has a comma or a colon, which have a meaning in --draft; name another folder")
     if out.exists() and not (out.is_dir() and is_trained(out)):
         raise InputError(f"{out} is there, and holds no trained drafter; name a new folder")
-    if out.exists() and not out.with_name(f"{out.name}.part").exists():
+    if out.exists() and not (out.with_name(f"{out.name}.part") / STATE).exists():
         raise InputError(f"{out} holds a trained drafter already; name a new folder, or remove it")
 
 

@@ -29,7 +29,9 @@ def resolve(
             f"(known: {', '.join(sorted(EMBEDDED))})"
         )
     model = str(model)
-    folder = EMBEDDED.get(model) or EMBEDDED_DRAFTERS.get(model) or _folder(model)
+    folder = EMBEDDED.get(model) or _folder(model)
+    if model in EMBEDDED_DRAFTERS and (folder is None or not folder.exists()):  # a folder of the user's comes first
+        folder = EMBEDDED_DRAFTERS[model]
     if folder is not None and folder.is_dir():
         if revision is not None:
             raise SettingError(

@@ -201,8 +201,7 @@ class Cache:
                 f"positions {start} to {stop} are not committed in this cache, which has {self.base} to {self.length}"
             )
         span, memory = slice(start - self.base, stop - self.base), self._memory
-        memory.keys[at, span] = keys.to(memory.keys.dtype)
-        memory.values[at, span] = values.to(memory.values.dtype)
+        memory.overwrite(at, span, keys, values)
 
     def truncate(self, length: int) -> None:
         """Keep only the first `length` positions, and no scratch. Views that were made before become unusable."""

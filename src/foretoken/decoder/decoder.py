@@ -131,7 +131,7 @@ class Decoder:
         self, layer: int, hidden: torch.Tensor, positions: Sequence[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values that a layer would write for hidden states before it, [N, hidden], at some positions:
-        float32 [N, kv_heads, head_dim] each."""
+        [N, kv_heads, head_dim] each."""
         if any(self.weights.homes):
             raise ContractError("keys and values were asked of a layer whose weights may be on the disk")
         if hidden.shape != (len(positions), self.config.hidden_size) or not 0 <= layer < self.config.num_layers:

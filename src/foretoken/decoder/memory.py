@@ -67,6 +67,14 @@ class Memory(NamedTuple):
                 ours[:, to] = theirs[:, list(rows)]
         self.tags[:, to] = other.tags[:, list(rows)]
 
+    def overwrite(self, layer: int, span: slice, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Replace keys and values of some positions of a layer. Tags stay."""
+        for ours, new in ((self.keys, keys), (self.values, values)):
+            if ours.device.type == "cpu" and new.dtype == ours.dtype:
+                _bytes(ours)[layer, span] = _bytes(new)
+            else:
+                ours[layer, span] = new.to(ours.dtype)
+
     def move(self, path: Sequence[int], start: int) -> None:
         """Move the keys and values of a path of slots to the first slots. Slot 0 is at `start`. Tags stay."""
         for tensor in (self.keys, self.values):

@@ -141,15 +141,18 @@ class NativePass:
     def keys_and_values(
         self, layer: int, hidden: torch.Tensor, positions: list[int]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values that a layer would write: float32 [N, kv_heads, head_dim] each."""
+        """The keys and values that a layer would write, as the cache stores them: [N, kv_heads, head_dim] each."""
         w, c = self._weights.layers[layer], self._config
         x = self._normed(hidden.detach().float().contiguous(), w.input_norm)
         key, value = (self._multiplied(x, linear).view(-1, c.head_dim) for linear in (w.key, w.value))
         if w.key_norm is not None:
             key = self._normed(key, w.key_norm)
-        cos, sin = (table.repeat_interleave(c.num_kv_heads, 0) for table in self._rope(positions))
+        pages = [table.numpy() for table in self._rope(positions)]
+        cos, sin = (torch.from_numpy(np.repeat(page, c.num_kv_heads, axis=0)) for page in pages)
         shape = (len(positions), c.num_kv_heads, c.head_dim)
-        return native.rotate(key, cos, sin, self.isa).view(shape), value.view(shape)
+        found = (native.rotate(key, cos, sin, self.isa), value)
+        keys, values = (native.round_to(each.flatten(), self.cache_dtype, self.isa).view(shape) for each in found)
+        return keys, values
 
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
         """A whole pass in one call, the choice of every row included. Returns hidden states, and logits of all rows."""

@@ -99,6 +99,13 @@ class Observing(DecoderDrafter):
             self._write(turn.sequence, opened.cache)
         return opened
 
+    def rewind(self, sequence: int, position: int) -> None:
+        """Forget the tokens from a position on: they were a wrong guess."""
+        super().rewind(sequence, position)  # type: ignore[misc]
+        observed = self._observed[sequence]
+        if self.beside is not None:
+            observed.written = min(observed.written, position)
+
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
         super().end(sequence)

@@ -12,7 +12,7 @@ from foretoken.drafters.table import CHECKPOINT_OPTIONS
 from foretoken.drafters.tree_recipe import TreeRecipe
 from foretoken.errors import DraftSpecError, quoted
 from foretoken.protocol.roles import Drafter
-from foretoken.trained.files import read_trained_config
+from foretoken.trained.files import accepted_of, read_trained_config
 
 
 def _expect_no_format(level: Level) -> None:
@@ -25,7 +25,7 @@ def _expect_no_format(level: Level) -> None:
 
 def _expected(level: Level, usual: Expected) -> Expected:
     """What the drafter had when it was trained, on held-out text."""
-    shares = () if level.folder is None else read_trained_config(level.folder)[1].get("accepted") or ()
+    shares = () if level.folder is None else accepted_of(read_trained_config(level.folder)[1])
     return Expected((shares[0],) * len(usual.shares)) if shares else usual
 
 

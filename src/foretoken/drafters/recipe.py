@@ -72,7 +72,7 @@ class Level:
             why = (
                 "needs the model's keys and values, which are not kept without a cache"
                 if not settings.cache
-                else "cannot be used with layers that are read from the disk yet"
+                else "cannot be used with --memory or --stream-layers yet"
             )
             raise DraftSpecError(f"draft {quoted(self.name, 80)} is a trained drafter, and {why}; use lookup there")
 

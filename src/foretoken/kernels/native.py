@@ -245,7 +245,9 @@ def silu_mul(gate: torch.Tensor, up: torch.Tensor, isa: str) -> torch.Tensor:
 def rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, isa: str) -> torch.Tensor:
     """heads: float32 [N, head_dim]; cos, sin: float32 [N, head_dim / 2]."""
     refusals.expect_halves(heads, cos, sin)
-    out = heads.clone()
+    import torch
+
+    out = torch.from_numpy(heads.detach().numpy().copy())  # PyTorch would copy on threads that a forked child lacks
     _present().rotate(_NUMBERS[isa], out.data_ptr(), cos.data_ptr(), sin.data_ptr(), len(heads), cos.shape[1])
     return out
 

@@ -90,7 +90,11 @@ class MixtureConfig:
                     f"{where}: {field.name} is {quoted(value, 40)}, expected a "
                     f"{'text' if is_text else 'positive whole number'}; train the drafter again, or fetch it again"
                 )
-        return cls(**values)
+        its = cls(**values)
+        shared = (its.num_heads % its.kv_heads, its.observer_heads % its.observer_kv_heads)
+        if any(shared) or its.observed % (2 * its.observer_heads):
+            raise CheckpointError(f"{where}: its numbers of heads do not divide each other; train the drafter again")
+        return its
 
 
 def _of_target(target: DecoderConfig) -> dict[str, int]:

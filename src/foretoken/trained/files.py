@@ -110,9 +110,14 @@ def read_trained(folder: Path) -> Trained:
             )
         if not torch.isfinite(found).all():
             raise CheckpointError(f"{folder}: {name} holds NaN or infinities; fetch it again, or train it again")
+    return Trained(config, tensors, accepted_of(raw), raw.get("training"))
+
+
+def accepted_of(raw: Mapping[str, Any]) -> tuple[float, ...]:
+    """The shares of accepted tokens that a config.json holds; none if it holds something else."""
     shares = raw.get("accepted")
     good = isinstance(shares, list) and all(isinstance(each, float | int) and 0 <= each <= 1 for each in shares)
-    return Trained(config, tensors, tuple(shares) if good and shares else (), raw.get("training"))
+    return tuple(shares) if good and shares else ()
 
 
 def expected_shapes(config: MixtureConfig) -> dict[str, tuple[int, ...]]:

@@ -5,10 +5,10 @@
     embeddings of tokens --> layer 0 (self-attention) --> layer 1 --> final norm and output layer (the target's)
 
 Layer 1 attends to two sources. Up to a bound in the text it sees the observer's vectors, as if the target had computed
-that far, and behind the bound its own states. In use, the bound is where the target's last pass ended; in training it
-is drawn (`training.windows`). In the paper (Zimmer et al. 2025, section 3.1) the cross-attention sees the first source
-alone. With both, the drafter is an ordinary decoder of two layers, part of whose cache is written from the observer's
-vectors. So it drafts with the native engine's speed, chains and trees alike.
+that far, and behind the bound its own states. In use, the bound is where the target's last pass ended, or a few tokens
+before; in training it is drawn (`training.windows`). In the paper (Zimmer et al. 2025, section 3.1) the cross-attention
+sees the first source alone. With both, the drafter is an ordinary decoder of two layers, part of whose cache is written
+from the observer's vectors. So it drafts with the native engine's speed, chains and trees alike.
 """
 
 from __future__ import annotations

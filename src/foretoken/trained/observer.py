@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.outputs import joined
 from foretoken.kernels import native
 from foretoken.trained.config import MixtureConfig
 from foretoken.trained.network import Observer
@@ -39,7 +40,7 @@ class ObservingLayers:
             name: weight.to(torch.bfloat16).contiguous() if weight.ndim == 2 else weight.float().contiguous()
             for name, weight in observer.state_dict().items()
         }
-        self._tables = observer.tables
+        self._tables = tuple(table.cpu().numpy()[:, None] for table in observer.tables)
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
         """The observer's vectors of some committed positions: float32 [stop - start, hidden]."""
@@ -47,9 +48,7 @@ class ObservingLayers:
         for at in range(start, stop, _AT_ONCE):
             observed = observations(cache, at, min(stop, at + _AT_ONCE))
             found.append(self._observe(observed) if self._isa is not None else self._observer(observed).detach())
-        if len(found) == 1:
-            return {FEATURE: found[0]}
-        return {FEATURE: torch.cat(found) if found else torch.empty((0, self._config.hidden_size))}
+        return {FEATURE: joined(found) if found else torch.empty((0, self._config.hidden_size))}
 
     def _observe(self, observed: torch.Tensor) -> torch.Tensor:
         """As `Observer.forward`: layer self-attention, feed-forward, mean over layers, projection."""
@@ -75,8 +74,7 @@ class ObservingLayers:
             count = x.shape[1] // size
             rows = x.view(-1, size)
             if turned:
-                cos, sin = (table.repeat_interleave(count, 0).repeat(tokens, 1) for table in self._tables)
-                rows = native.rotate(rows, cos, sin, self._isa or "")
+                return _turned(rows.numpy().reshape(tokens, layers, count, size), *self._tables).transpose(0, 2, 1, 3)
             return rows.numpy().reshape(tokens, layers, count, size).transpose(0, 2, 1, 3)
 
         shared = c.observer_heads // c.observer_kv_heads
@@ -97,6 +95,12 @@ class ObservingLayers:
         return native.linear(x, weight, bias, self._isa or "", self._threads)
 
 
+def _turned(heads: _Floats, cos: _Floats, sin: _Floats) -> _Floats:
+    """Heads, [tokens, layers, heads, size], rotated by the numbers of their layers."""
+    one, other = np.split(heads, 2, axis=-1)
+    return np.concatenate((one * cos - other * sin, other * cos + one * sin), axis=-1)
+
+
 def _add(x: torch.Tensor, more: torch.Tensor) -> None:
     x.numpy()[...] += more.numpy()
 
@@ -104,8 +108,11 @@ def _add(x: torch.Tensor, more: torch.Tensor) -> None:
 def observations(cache: Cache, start: int, stop: int) -> torch.Tensor:
     """What an observer sees of some committed positions: float32 [stop - start, layers, 2 * kv_heads * head_dim]. For
     each head of a layer its key, as it lies in the cache (rotated), then its value."""
-    layers = []
-    for layer in cache.layers:
-        keys, values = (tensor[start:stop] for tensor in cache.read(layer))
-        layers.append(torch.cat((keys, values), dim=-1).flatten(1))
-    return torch.stack(layers, dim=1).float()
+    layers = [[tensor[start:stop] for tensor in cache.read(layer)] for layer in cache.layers]
+    dtype = layers[0][0].dtype
+    if native.module() is None or cache.device.type != "cpu" or str(dtype) not in native.FORMATS:
+        return torch.stack([torch.cat(both, dim=-1).flatten(1) for both in layers], dim=1).float()
+    as_bits = torch.int32 if dtype == torch.float32 else torch.int16  # numpy knows no bf16
+    bits = [np.concatenate([tensor.view(as_bits).numpy() for tensor in both], axis=-1) for both in layers]
+    together = np.stack([each.reshape(stop - start, -1) for each in bits], axis=1)
+    return native.widen(torch.from_numpy(together.reshape(-1)).view(dtype), native.isa()).view(together.shape)

@@ -15,6 +15,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +28,7 @@ from foretoken.api.model import Model
 from foretoken.common.files import write_bytes
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
-from foretoken.errors import InputError
+from foretoken.errors import InputError, NumericsError
 from foretoken.trained.config import MixtureConfig, sized_for
 from foretoken.trained.files import write_trained
 from foretoken.trained.network import Mixture
@@ -37,6 +38,7 @@ from foretoken.training.windows import Batch, draw
 
 log = logging.getLogger(__name__)
 PRESETS = {"best": BEST, "paper": PAPER}
+STATE, _CANDIDATE, _POINTS = "state.pt", "candidate", "points.json"  # in OUT.part
 DRAFTED = 6  # tokens of a chain with which checkpoints are compared
 _LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
 _SMOOTH = 0.98  # of the numbers that are shown, with each step
@@ -44,14 +46,15 @@ _SMOOTH = 0.98  # of the numbers that are shown, with each step
 
 @dataclass(frozen=True)
 class Recipe:
-    """A training. tokens: to train on, counted as often as they are read. batch, length: windows of a step, and tokens
-    of a window. rate: the peak rate of learning. prompts, new_tokens: of held-out text, at each checkpoint."""
+    """A training. tokens: to train on, counted as often as they are read. batch, length: windows of a step, and
+    tokens of a window. rate: the peak rate of learning; None: that of the preset. prompts, new_tokens: of held-out
+    text, at each checkpoint."""
 
     tokens: int
     preset: str = "best"
     batch: int = 4
     length: int = 384
-    rate: float = 6e-3
+    rate: float | None = None
     warmup: int = 40
     clip: float = 1.0
     seed: int = 0
@@ -63,6 +66,18 @@ class Recipe:
     def steps(self) -> int:
         """How many steps there are."""
         return max(1, self.tokens // (self.batch * self.length))
+
+    @property
+    def muon(self) -> bool:
+        """Whether matrices are trained with Muon: not by the paper's preset, and not if this PyTorch lacks it."""
+        return self.preset != "paper" and hasattr(torch.optim, "Muon")
+
+    @property
+    def peak(self) -> float:
+        """The peak rate: for the paper's preset that of the reference code; the others were found by trying."""
+        if self.rate is not None:
+            return self.rate
+        return 6e-4 if self.preset == "paper" else 6e-3 if self.muon else 1.5e-3
 
     def factor(self, step: int) -> float:
         """Of the peak rate at a step: up over the warm-up, then down in a straight line, to a twentieth."""
@@ -125,15 +140,25 @@ class Training:
     @property
     def _identity(self) -> dict[str, Any]:
         """What must be the same for a training to go on."""
-        return {"recipe": asdict(self.recipe), "config": self.config.to_json(), "tokens": len(self._stream)}
+        return {
+            "recipe": {**asdict(self.recipe), "muon": self.recipe.muon},
+            "config": self.config.to_json(),
+            "tokens": len(self._stream),
+        }
 
     def resume(self) -> bool:
         """Go on where an earlier process has stopped. False if none has. Raises InputError if it trained with other
         settings, or on other text."""
-        file = self.part / "state.pt"
+        file = self.part / STATE
         if not file.exists():
+            ours = {STATE, f"{STATE}.new", _POINTS, _CANDIDATE}
+            if self.part.exists() and any(entry.name not in ours for entry in self.part.iterdir()):
+                raise InputError(f"{self.part} is there, and holds other files; name another folder for the drafter")
             return False
-        state = torch.load(file, weights_only=True)
+        try:
+            state = torch.load(file, weights_only=True)
+        except Exception:
+            raise InputError(f"{file} cannot be read; remove {self.part}, and the training begins anew") from None
         if state["identity"] != self._identity:
             raise InputError(
                 f"{self.part} holds a training with other settings or of other text; give the same ones, or remove it"
@@ -171,11 +196,15 @@ class Training:
             states = self._forward(lesson.embedded, lesson.observed, self._tables, batch.bounds)
         judged = batch.judged
         found = compare(self._teacher, states[judged], lesson.normed[judged], batch.distances[judged], self._how)
+        if not torch.isfinite(found.loss):
+            raise NumericsError(
+                f"the loss is no longer finite at step {step}; train with --preset best, or on other text"
+            )
         torch.autograd.backward(found.loss)
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), recipe.clip)
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = recipe.rate * recipe.factor(step)
+                group["lr"] = recipe.peak * recipe.factor(step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         kept = _SMOOTH if step else 0.0
@@ -186,7 +215,7 @@ class Training:
     def _checkpoint(self) -> None:
         """Measure the drafter as it is, and keep it if it is the best so far."""
         progress, recipe = self.progress, self.recipe
-        candidate = self.part / "candidate"
+        candidate = self.part / _CANDIDATE
         write_trained(candidate, self.config, self.network.state_dict())
         acceptance, accepted = measured(self._model, candidate, self._prompts(), recipe.new_tokens)
         best = progress.best
@@ -206,7 +235,11 @@ class Training:
 
     def finish(self) -> None:
         """Remove what was kept to go on."""
-        shutil.rmtree(self.part, ignore_errors=True)
+        shutil.rmtree(self.part / _CANDIDATE, ignore_errors=True)
+        for name in (STATE, f"{STATE}.new", _POINTS):
+            (self.part / name).unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it
+            self.part.rmdir()
 
     def _prompts(self) -> list[tuple[int, ...]]:
         """Pieces of held-out text, evenly spaced."""
@@ -221,11 +254,11 @@ class Training:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "progress": asdict(self.progress),
         }
-        fresh = self.part / "state.pt.new"
+        fresh = self.part / f"{STATE}.new"
         torch.save(state, fresh)
-        fresh.replace(self.part / "state.pt")
+        fresh.replace(self.part / STATE)
         points = [asdict(point) for point in self.progress.points]
-        write_bytes(self.part / "points.json", (json.dumps(points, indent=1) + "\n").encode())
+        write_bytes(self.part / _POINTS, (json.dumps(points, indent=1) + "\n").encode())
 
 
 def measured(
@@ -267,12 +300,11 @@ def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:
 
 def _optimizers(network: Mixture, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for matrices, if this PyTorch has it, and AdamW for all else. The paper has AdamW for all."""
-    muon = recipe.preset != "paper" and hasattr(torch.optim, "Muon")
-    matrices = [p for p in network.parameters() if p.ndim == 2 and muon]
-    others = [p for p in network.parameters() if p.ndim != 2 or not muon]
-    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.0)]
+    matrices = [p for p in network.parameters() if p.ndim == 2 and recipe.muon]
+    others = [p for p in network.parameters() if p.ndim != 2 or not recipe.muon]
+    made: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=recipe.peak, betas=(0.9, 0.95), weight_decay=0.0)]
     if matrices:
         made.append(
-            torch.optim.Muon(matrices, lr=recipe.rate, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+            torch.optim.Muon(matrices, lr=recipe.peak, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
         )
     return made

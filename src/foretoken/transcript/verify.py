@@ -15,7 +15,16 @@ from foretoken.common.provenance import provenance
 from foretoken.common.source import resolve
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import expect_known
-from foretoken.errors import DraftSpecError, InputError, ModelNotFoundError, TranscriptError, cut, one_line, quoted
+from foretoken.errors import (
+    DraftSpecError,
+    InputError,
+    ModelError,
+    ModelNotFoundError,
+    TranscriptError,
+    cut,
+    one_line,
+    quoted,
+)
 from foretoken.kernels import native
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
@@ -171,7 +180,7 @@ def _blaming_the_draft(path: str | Path, *, recorded: bool) -> Iterator[None]:
     """Where what drafted then is not here: the message says that anything may draft."""
     try:
         yield
-    except (DraftSpecError, ModelNotFoundError) as error:
+    except (DraftSpecError, ModelError) as error:
         if not recorded:
             raise
         raise TranscriptError(
