@@ -6,216 +6,25 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
 import torch
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.views import Views
-from foretoken.drafters.chain import ModelDrafter
-from foretoken.drafters.fractal import FractalDrafter
-from foretoken.drafters.fractal_published import PublishedFractalDrafter
-from foretoken.drafters.lookup import LookupDrafter
-from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.drafters.nothing import NothingDrafter
-from foretoken.drafters.slots import SLOTS
-from foretoken.drafters.tree import TreeDrafter
-from foretoken.formats import FORMATS, Format, format_of
+from foretoken.formats import Format
 from foretoken.kernels import native
-from foretoken.protocol.roles import Drafter, Verifier
-from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, SamplingParams, Verdict
-from foretoken.sampling.sampler import Sampler
-from foretoken.trees.grow import SHAPES
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 from foretoken.verification.worker import WorkerVerifier
 from tests.fakes import (
-    Delayed,
     FarVerifier,
-    Known,
-    Ladder,
-    Liar,
-    OverBudget,
-    RandomTrees,
-    Scripted,
-    Silent,
-    without_views,
 )
-from tests.fakes_inside import Halves, KeysValues, LastLayer
-from tests.mixtures import decoder_and_observer
+from tests.prove.drafters import DRAFTERS, SAMPLING, Stage, budgets_of, sampler
 from tests.prove.models import Subject
 from tests.world import Run
 
 SLOW = (native.EMULATED, "generic")
-Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What a drafter may be made from."""
-
-    target: Decoder
-    caches: Caches
-    truth: Truth
-    shape: str
-    copy: Callable[[float], Decoder]
-    low: Callable[[Format, str], Decoder]  # a copy in a low-bit format, with such inputs
-    dice: random.Random
-
-
-def _model(
-    stage: Stage,
-    noise: float,
-    inner: Drafter | Callable[[Views], Drafter] | None = None,
-    views: Views | None = None,
-    model: Decoder | None = None,
-) -> Drafter:
-    model = stage.copy(noise) if model is None else model
-    return ModelDrafter(
-        model,
-        sampler,
-        name="model",
-        vocab_size=model.config.valid_vocab_size,
-        confidence=stage.dice.choice([0.0, 0.0, 0.4]),
-        below=inner if callable(inner) else without_views(inner),
-        views=views,
-    )
-
-
-def _tree(stage: Stage, views: Views | None = None, model: Decoder | None = None) -> Drafter:
-    model = stage.copy(0.1) if model is None else model
-    return TreeDrafter(
-        model,
-        sampler,
-        name="tree",
-        vocab_size=model.config.valid_vocab_size,
-        shape=stage.dice.choice(SHAPES),
-        sharpness=stage.dice.choice([0.2, 1.0]),
-        views=views,
-    )
-
-
-def _budgets(dice: random.Random, count: int) -> list[Budget]:
-    """Of the first level and of those below it, if there are any."""
-    below = [dice.choice([Budget(1, 1), Budget(3, 3), Budget(4, 2, 2)]) for _ in range(3)]
-    return [Budget(count, dice.choice([3, 4, 17, 17]), dice.choice([1, 2, 4])), *below]
-
-
-def _low_bit(stage: Stage, name: str) -> Decoder:
-    groups = FORMATS[name].groups
-    return stage.low(format_of(name, stage.dice.choice(groups)), stage.dice.choice(["int8", "int8", "bf16"]))
-
-
-def _copy(stage: Stage, name: str) -> Drafter:
-    """The target's copy in a format: a chain or a tree, on views of the target's cache or in a cache of its own."""
-    model, views = _low_bit(stage, name), stage.dice.choice([stage.caches, None])
-    if stage.dice.random() < 0.3:
-        return _tree(stage, views, model)
-    return _model(stage, 0, stage.dice.choice([None, LookupDrafter(min_match=1)]), views, model)
-
-
-def _stacked(stage: Stage) -> Drafter:
-    """A ladder of two or three copies, each on views of what the one above it checks with."""
-    models = [_low_bit(stage, name) for name in stage.dice.sample(list(FORMATS), stage.dice.choice([2, 3]))]
-    last: Drafter | None = stage.dice.choice([None, LookupDrafter(min_match=1)])
-
-    def made(models: Sequence[Decoder], views: Views) -> Drafter:
-        model, *rest = models
-        return _model(stage, 0, partial(made, rest) if rest else last, views, model)
-
-    return made(models, stage.caches)
-
-
-def _fractal(stage: Stage) -> Drafter:
-    """The target's copy in a format, embedded before some of its layers."""
-    model = _low_bit(stage, stage.dice.choice(list(FORMATS)))
-    count = model.config.num_layers
-    kind = PublishedFractalDrafter if stage.dice.random() < 0.5 else FractalDrafter
-    return kind(
-        model,
-        sampler,
-        name="fractal",
-        vocab_size=model.config.valid_vocab_size,
-        target=stage.target,
-        layers=tuple(sorted(stage.dice.sample(range(count), stage.dice.randint(1, count)))),
-        window=stage.dice.choice([1, 2, 4, 12]),
-        slots=stage.dice.choice(list(SLOTS)),
-        views=stage.caches,
-    )
-
-
-def _mixture(stage: Stage) -> Drafter:
-    """A Mixture of Attentions with random weights."""
-    seed, scale = stage.dice.randrange(10**6), stage.dice.choice([0.02, 0.2])
-    model, observer = decoder_and_observer(stage.target, seed, scale)
-    inner = without_views(stage.dice.choice([None, LookupDrafter(min_match=1)]))
-    common = {"name": "mixture", "vocab_size": model.config.valid_vocab_size, "observer": observer, "below": inner}
-    common["beside"] = stage.dice.choice([stage.caches, None])
-    if stage.dice.random() < 0.5:
-        return MixtureDrafter(model=model, samplers=sampler, **common)
-    shape = "best-first" if inner is not None else stage.dice.choice(SHAPES)
-    return MixtureTreeDrafter(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
-
-
-class Thirds:
-    """A grammar of sorts: after each token, by what it is and where it stands, a third of all tokens must not come."""
-
-    complete = False
-
-    def __init__(self) -> None:
-        self._tokens: list[int] = []
-
-    def allowed(self, size: int) -> np.ndarray:
-        last = self._tokens[-1] if self._tokens else 0
-        return (np.arange(size) + 7 * last + len(self._tokens)) % 3 > 0
-
-    def advance(self, token: int) -> None:
-        self._tokens.append(token)
-
-    def rewind(self, count: int) -> None:
-        del self._tokens[len(self._tokens) - count :]
-
-
-def sampler(request: Request) -> Sampler:
-    """With the grammar, if the request names one."""
-    return Sampler(request, None if request.sampling.constraint is None else Thirds())
-
-
-SAMPLING = {
-    "greedy, grammar": SamplingParams(constraint=("thirds", "")),
-    "0.8, grammar": SamplingParams(temperature=0.8, seed=3, constraint=("thirds", "")),
-    "greedy": SamplingParams(),
-    "0.8": SamplingParams(temperature=0.8, top_p=0.95, seed=1),
-    "1.3, penalties": SamplingParams(temperature=1.3, top_k=50, repetition_penalty=1.1, presence_penalty=0.2, seed=2),
-}
-
-DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
-    "none": lambda s: NothingDrafter(),
-    "lookup": lambda s: LookupDrafter(s.dice.choice([1, 2]), s.dice.choice([None, Known(list(s.truth.values()))])),
-    "model": lambda s: _model(s, 0.1),
-    "model, lookup": lambda s: _model(s, 0.1, LookupDrafter(min_match=1)),
-    "model, model": lambda s: _model(s, 0.1, _model(s, 0.3)),
-    "model on a view": lambda s: _model(s, 0.1, views=s.caches),
-    "tree": lambda s: _tree(s),
-    "tree on a view": lambda s: _tree(s, views=s.caches),
-    **{f"{name} copy": (lambda s, name=name: _copy(s, name)) for name in FORMATS},  # type: ignore[misc]
-    "stacked copies": _stacked,
-    "embedded copy": _fractal,
-    "mixture": _mixture,
-    "scripted": lambda s: Scripted(s.truth, s.shape),
-    "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
-    "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),
-    "silent": lambda s: Silent(s.shape),
-    "liar": lambda s: Liar(s.truth, s.shape),
-    "over-budget": lambda s: OverBudget(s.truth, s.shape),
-    "delayed": lambda s: Delayed(Scripted(s.truth, s.shape)),
-    "ladder": lambda s: Ladder(s.copy(0.1), s.copy(0.3), s.caches, s.shape),
-    "keys-values": lambda s: KeysValues(s.copy(0.1), s.shape),
-    "last-layer": lambda s: LastLayer(s.target, s.shape, sampler),
-    "halves": lambda s: Halves(s.target, s.caches, s.shape),
-}
-
-
 WRAPS: dict[str, Callable[[Verifier], Verifier]] = {
     "near": lambda verifier: verifier,
     "far": FarVerifier,
@@ -351,7 +160,7 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
             target,
             make(Stage(target, caches, truth, shape, copy, low, dice)),
             chosen,
-            budgets=_budgets(dice, count),
+            budgets=budgets_of(dice, count),
             caches=caches,
             prefill_chunk=_chunk(dice),
             wrap=wrap,

@@ -5,7 +5,8 @@ import pytest
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
 from tests.prove.__main__ import run
-from tests.prove.cases import SAMPLING, Size
+from tests.prove.cases import Size
+from tests.prove.drafters import SAMPLING
 
 
 @pytest.mark.skipif(native.module() is None, reason="the native module is not built, or is switched off")

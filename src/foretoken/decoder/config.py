@@ -23,6 +23,7 @@ from foretoken.errors import (
 from foretoken.formats import Format, format_of
 
 QUANT_METHOD, QUANT_VERSION = "foretoken", 1  # in config.json of the checkpoints that we quantise
+DRAFTER = "foretoken_drafter"  # in config.json of drafters that were trained for a model: their kind
 _MOST_LAYERS = 10_000
 ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 
@@ -96,7 +97,7 @@ def read_config(folder: Path) -> DecoderConfig:
     """The configuration of the model in a checkpoint's folder. Raises what `read_json` and `parse_config` raise."""
     try:
         raw = read_json(folder / "config.json")
-        if "foretoken_drafter" in raw:
+        if DRAFTER in raw:
             raise UnsupportedModelError(f"{folder} holds a drafter that was trained for a model; give it to --draft")
         return parse_config(raw)
     except ModelError as error:

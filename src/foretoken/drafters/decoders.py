@@ -48,8 +48,7 @@ class DecoderRecipe(Recipe):
             return level
         place = resolve(level.name, accept=lambda folder: is_trained(folder) or read_config(folder))
         if is_trained(place):
-            level = as_trained(level, place, folder)
-            return level.recipe.found(level, folder)
+            return as_trained(level, place, folder)
         about = beside.describe(place)
         if about is None and level.format is None and "inputs" in level.options:
             raise _belongs_to_a_format(level.name, "inputs")

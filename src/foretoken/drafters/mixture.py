@@ -16,7 +16,7 @@ Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", se
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 
 import torch
 
@@ -56,20 +56,23 @@ class _Observed:
         return found
 
 
+@dataclass(eq=False, kw_only=True)
 class Observing(DecoderDrafter):
-    """What a chain and a tree of a Mixture of Attentions have in common.
+    """What a chain and a tree of a Mixture of Attentions have in common. It stands before `ModelDrafter` or
+    `TreeDrafter`, whose methods it calls though its own base lacks them.
 
     observer: an extractor. beside: views of the target's caches, at which the observer looks when a draft is made.
     None: its vectors come with the verdicts.
     """
 
     observer: Extractor
-    beside: Views | None
-    extractors: tuple[Extractor, ...]
-    _observed: dict[int, _Observed]
+    beside: Views | None = None
+    below: InitVar[Callable[[Views], Drafter] | None] = None
+    extractors: tuple[Extractor, ...] = field(init=False)
+    _observed: dict[int, _Observed] = field(init=False, default_factory=dict)
 
-    def _prepare(self) -> None:
-        self._observed = {}
+    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
+        super().__post_init__(below)  # type: ignore[misc]
         self.extractors = () if self.beside is not None else (self.observer,)
         self.needs = Needs(extractors=tuple(each.name for each in self.extractors))
 
@@ -126,34 +129,16 @@ class Observing(DecoderDrafter):
         if self.beside is None:
             return observed.take(stop)
         theirs = self.beside.view(sequence, length=stop)
-        return (
-            self.observer(theirs, observed.written, theirs.length)[FEATURE]
-            if theirs.length > observed.written
-            else None
-        )
+        if theirs.length <= observed.written:
+            return None
+        return self.observer(theirs, observed.written, theirs.length)[FEATURE]
 
 
 @dataclass(eq=False, kw_only=True)
 class MixtureDrafter(Observing, ModelDrafter):
-    """A chain. observer, beside: see `Observing`."""
-
-    observer: Extractor
-    beside: Views | None = None
-    below: InitVar[Callable[[Views], Drafter] | None] = None
-
-    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
-        super().__post_init__(below)
-        self._prepare()
+    """A chain."""
 
 
 @dataclass(eq=False, kw_only=True)
 class MixtureTreeDrafter(Observing, TreeDrafter):
-    """A tree. observer, beside: see `Observing`."""
-
-    observer: Extractor
-    beside: Views | None = None
-    below: InitVar[Callable[[Views], Drafter] | None] = None
-
-    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
-        super().__post_init__(below)
-        self._prepare()
+    """A tree."""

@@ -95,11 +95,11 @@ def _below(place: Path) -> Iterator[Path]:
         yield from (Path(folder) / name for name in sorted(names) if not name.startswith("."))
 
 
-def text_of(path: Path) -> str | None:
-    """The text of a file; None for one that cannot be read or is no text."""
+def text_of(path: Path, most: int = _MOST_BYTES) -> str | None:
+    """The text of a file, of its first `most` bytes, -1 for all; None for one that cannot be read or is no text."""
     try:
         with open(path, "rb") as file:
-            content = file.read(_MOST_BYTES)
+            content = file.read(most)
         return None if b"\0" in content else content.decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None

@@ -8,14 +8,14 @@ from pathlib import Path
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Level
-from foretoken.drafters.table import TRAINED, TRAINED_TREE, TREE
+from foretoken.drafters.table import CHECKPOINT_OPTIONS, TRAINED, TRAINED_TREE, TREE
 from foretoken.errors import DraftSpecError, quoted
 from foretoken.trained.files import read_trained_config
 
 
 def as_trained(level: Level, place: Path, folder: Path) -> Level:
     """The level for a trained drafter that lies at `place`. folder: the target's. Raises DraftSpecError if it was
-    trained for another model."""
+    trained for another model, and for options that only other checkpoints have."""
     its, _ = read_trained_config(place)
     target = read_config(folder)
     its.expect_suits(target, f"the draft {quoted(level.name, 80)}")
@@ -24,5 +24,10 @@ def as_trained(level: Level, place: Path, folder: Path) -> Level:
             f"the draft {quoted(level.name, 80)} was trained for another model of this shape, or for this one before "
             "its weights were changed; train one for this model: foretoken train moa"
         )
+    for option in CHECKPOINT_OPTIONS:
+        if option in level.options:
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} is a trained drafter, which has no option {option!r}; leave it out"
+            )
     entry = TRAINED_TREE if level.entry is TREE else TRAINED
     return replace(level, entry=entry, folder=place)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.config import DRAFTER, DecoderConfig
 from foretoken.errors import CheckpointError, quoted
 
 METHOD, VERSION = "mixture", 1
@@ -70,12 +70,12 @@ class MixtureConfig:
 
     def to_json(self) -> dict[str, Any]:
         """For the drafter's config.json."""
-        return {"foretoken_drafter": METHOD, "version": VERSION, **asdict(self)}
+        return {DRAFTER: METHOD, "version": VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any], where: str) -> MixtureConfig:
         """From a config.json. Raises CheckpointError for one that is damaged, or of another version."""
-        if raw.get("foretoken_drafter") != METHOD or raw.get("version") != VERSION:
+        if raw.get(DRAFTER) != METHOD or raw.get("version") != VERSION:
             raise CheckpointError(
                 f"{where} is a trained drafter of kind {quoted(raw.get('foretoken_drafter'), 40)}, version "
                 f"{quoted(raw.get('version'), 20)}; expected {METHOD}, {VERSION}: use the Foretoken that trained it"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -15,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from foretoken.decoder.config import DecoderConfig, read_json
+from foretoken.decoder.config import DRAFTER, DecoderConfig, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied
 from foretoken.decoder.shapes import EMBEDDING, HEAD
@@ -26,7 +28,6 @@ from foretoken.trained.network import Mixture, Observer
 from foretoken.trained.observer import ObservingLayers
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-_KIND = "foretoken_drafter"
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,20 @@ class Trained:
     def observer(self, target: Decoder) -> ObservingLayers:
         """The part that runs beside the target."""
         made = Observer(self.config, target.config.norm_eps)
-        prefix = "observer."
-        made.load_state_dict(
-            {n.removeprefix(prefix): t.float() for n, t in self.tensors.items() if n.startswith(prefix)}
-        )
+        made.load_state_dict({name: tensor.float() for name, tensor in self._of_observer().items()})
         return ObservingLayers(made.to(target.device), self.config, f"layers-{self.digest}", target.threads)
 
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that another observer does not have."""
-        import hashlib
-
         digest = hashlib.sha256()
-        for name in sorted(self.tensors):
-            if name.startswith("observer."):
-                digest.update(name.encode() + self.tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
+        for name, tensor in sorted(self._of_observer().items()):
+            digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:12]
+
+    def _of_observer(self) -> dict[str, torch.Tensor]:
+        prefix = "observer."
+        return {name.removeprefix(prefix): each for name, each in self.tensors.items() if name.startswith(prefix)}
 
     def weights(self, target: Decoder) -> tuple[DecoderConfig, Weights]:
         """The drafter's decoder, which shares the target's embedding, final norm and output layer."""
@@ -81,7 +80,7 @@ class Trained:
 def is_trained(folder: Path) -> bool:
     """Whether a folder holds a trained drafter, whatever its kind. A folder without a readable config.json does not."""
     try:
-        return _KIND in read_json(folder / CONFIG)
+        return DRAFTER in read_json(folder / CONFIG)
     except ModelError:
         return False
 
@@ -138,7 +137,7 @@ def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, tor
         save_file({n: t.detach().to(torch.bfloat16).contiguous() for n, t in tensors.items()}, new / WEIGHTS)
         (new / CONFIG).write_text(json.dumps({**config.to_json(), **about}, indent=1) + "\n", encoding="utf-8")
         if folder.exists():
-            for other in folder.iterdir():  # the plot and the state of the training stay
+            for other in folder.iterdir():  # what else the user has put there stays
                 if other.name not in (CONFIG, WEIGHTS):
                     shutil.copy2(other, new / other.name)
             os.replace(folder, old)
@@ -147,4 +146,4 @@ def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, tor
 
 def parameters_of(config: MixtureConfig) -> int:
     """How many parameters a drafter has."""
-    return sum(torch.Size(shape).numel() for shape in expected_shapes(config).values())
+    return sum(math.prod(shape) for shape in expected_shapes(config).values())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from foretoken.drafters import own_files
 from foretoken.errors import InputError, quoted
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.training import corpus
@@ -50,19 +51,10 @@ def _texts(place: Path) -> list[str]:
         raise InputError(f"there is no file or folder {quoted(str(place), 80)} to train on; name files of text")
     files = [place] if place.is_file() else sorted(file for file in place.rglob("*") if file.is_file())
     shown = [file for file in files if not any(part.startswith(".") for part in file.relative_to(place).parts)]
-    texts = [text for file in shown if (text := _text_of(file))]
+    texts = [text for file in shown if (text := own_files.text_of(file, most=-1))]
     if not texts:
         raise InputError(f"{place} holds no text to train on; name files of text, or a folder with such files")
     return texts
-
-
-def _text_of(file: Path) -> str | None:
-    """The text of a file, of any length; None for one that cannot be read or is no text."""
-    try:
-        content = file.read_bytes()
-        return None if b"\0" in content else content.decode("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 def _joined(texts: Iterator[str], tokenizer: Tokenizer) -> torch.Tensor:

@@ -38,7 +38,7 @@ from foretoken.training.windows import Batch, draw
 
 log = logging.getLogger(__name__)
 PRESETS = {"best": BEST, "paper": PAPER}
-STATE, _CANDIDATE, _POINTS = "state.pt", "candidate", "points.json"  # in OUT.part
+STATE, _NEW_STATE, _POINTS, _CANDIDATE = "state.pt", "state.pt.new", "points.json", "candidate"  # in OUT.part
 DRAFTED = 6  # tokens of a chain with which checkpoints are compared
 _LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
 _SMOOTH = 0.98  # of the numbers that are shown, with each step
@@ -151,13 +151,13 @@ class Training:
         settings, or on other text."""
         file = self.part / STATE
         if not file.exists():
-            ours = {STATE, f"{STATE}.new", _POINTS, _CANDIDATE}
+            ours = {STATE, _NEW_STATE, _POINTS, _CANDIDATE}
             if self.part.exists() and any(entry.name not in ours for entry in self.part.iterdir()):
                 raise InputError(f"{self.part} is there, and holds other files; name another folder for the drafter")
             return False
         try:
             state = torch.load(file, weights_only=True)
-        except Exception:
+        except Exception:  # a damaged file fails in PyTorch, in zip or in pickle
             raise InputError(f"{file} cannot be read; remove {self.part}, and the training begins anew") from None
         if state["identity"] != self._identity:
             raise InputError(
@@ -236,7 +236,7 @@ class Training:
     def finish(self) -> None:
         """Remove what was kept to go on."""
         shutil.rmtree(self.part / _CANDIDATE, ignore_errors=True)
-        for name in (STATE, f"{STATE}.new", _POINTS):
+        for name in (STATE, _NEW_STATE, _POINTS):
             (self.part / name).unlink(missing_ok=True)
         with suppress(OSError):  # something else is in it
             self.part.rmdir()
@@ -254,7 +254,7 @@ class Training:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "progress": asdict(self.progress),
         }
-        fresh = self.part / f"{STATE}.new"
+        fresh = self.part / _NEW_STATE
         torch.save(state, fresh)
         fresh.replace(self.part / STATE)
         points = [asdict(point) for point in self.progress.points]
@@ -289,7 +289,7 @@ def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:
         if compiled is not None:
             try:
                 return compiled(*arguments)
-            except Exception as error:
+            except Exception as error:  # the compiler's errors have no class in common
                 log.info("training is not compiled, and takes half as long again: %s", type(error).__name__)
                 compiled = None
         result: torch.Tensor = network(*arguments)
