@@ -19,9 +19,12 @@ from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import read_config
 from foretoken.drafters.mixture import MixtureDrafter
 from foretoken.errors import CheckpointError, DraftSpecError, InputError
+from foretoken.protocol.telemetry import Cost, Work
+from foretoken.protocol.types import Features
 from foretoken.trained.config import sized_for
 from foretoken.trained.files import is_trained, read_trained, write_trained
 from foretoken.trained.network import Mixture
+from foretoken.trained.observer import FEATURE
 
 TARGET = "stdlib-1m"
 PROMPT = "def add(one, other):\n    return one +"
@@ -73,9 +76,9 @@ def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monke
     assert isinstance(its, MixtureDrafter)
     write, seen = MixtureDrafter._write, 0
 
-    def looked_at(self: MixtureDrafter, sequence: int, cache: Cache) -> None:
+    def looked_at(self: MixtureDrafter, sequence: int, cache: Cache) -> list[Work]:
         nonlocal seen
-        write(self, sequence, cache)
+        work = write(self, sequence, cache)
         assert self.beside is not None
         theirs = self.beside.view(sequence, length=cache.length)
         vectors = self.observer(theirs, 0, theirs.length)["observed"]
@@ -83,6 +86,7 @@ def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monke
         found = cache.read(1)[0][: theirs.length]
         assert torch.allclose(found.float(), keys.float(), atol=0.05)
         seen += theirs.length
+        return work
 
     monkeypatch.setattr(MixtureDrafter, "_write", looked_at)
     model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
@@ -91,6 +95,63 @@ def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monke
     for turn in (PROMPT, " two\n"):
         assert [piece.text for piece in chat.send(turn, max_new_tokens=12, ignore_eos=True)]
     assert seen > 500
+
+
+def test_no_text_is_observed_twice(drafter: Path) -> None:
+    """Completions of one prompt share what was observed of it, and a conversation keeps it from turn to turn."""
+    model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
+    its = model.drafter
+    assert isinstance(its, MixtureDrafter)
+    observer, asked = its.observer, 0
+
+    class Counting:
+        name, cost = observer.name, observer.cost
+
+        def __call__(self, cache: Cache, start: int, stop: int) -> Any:
+            nonlocal asked
+            asked += stop - start
+            return observer(cache, start, stop)
+
+    its.observer = Counting()  # type: ignore[assignment]
+    prompt = tuple(range(300, 500))
+    many = model.completions(prompt, n=3, temperature=0.8, seed=1, max_new_tokens=12, ignore_eos=True)
+    assert 200 <= asked <= 200 + sum(len(each.tokens) for each in many)
+    asked = 0
+    chat, length = model.chat(plain=True), 0
+    for turn in ("def add(one, other):\n    return one + other\n" * 8, "def subtract(", " two\n"):
+        for _ in chat.send(turn, max_new_tokens=12, ignore_eos=True):
+            pass
+        assert chat.prompt is not None
+        length = len(chat.prompt) + 12
+    assert 100 < asked <= length
+
+
+def test_what_an_observer_costs_is_told(drafter: Path) -> None:
+    model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
+    its = model.drafter
+    assert isinstance(its, MixtureDrafter)
+    done = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    ours = done.stats.cost[its.name]
+    its.observer.cost = lambda tokens: Cost()  # type: ignore[method-assign]
+    without = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True).stats.cost[its.name]
+    observed = its.observer.config.observed * its.observer.config.target_layers * 2
+    assert ours.flops > without.flops
+    assert ours.weight_bytes > without.weight_bytes
+    # the drafts of a prompt's last token are made before the first check, and what is observed then belongs to it
+    assert observed * 20 <= ours.cache_bytes - without.cache_bytes <= observed * (24 + done.prompt_tokens)
+
+
+def test_features_lost_with_a_verdict_leave_a_gap(drafter: Path) -> None:
+    model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
+    its = model.drafter
+    assert isinstance(its, MixtureDrafter)
+    vectors = torch.arange(12.0)[:, None]
+    its._waiting[0] = [Features(0, {FEATURE: vectors[:4]}), Features(6, {FEATURE: vectors[6:12]})]
+    its.beside = None
+    found = [(start, piece[:, 0].tolist()) for start, piece in its._came(0, 2, 9)]
+    assert found == [(2, [2.0, 3.0]), (6, [6.0, 7.0, 8.0])]
+    ((start, piece),) = its._came(0, 9, 20)
+    assert (start, piece[:, 0].tolist()) == (9, [9.0, 10.0, 11.0])
 
 
 def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Path) -> None:

@@ -31,8 +31,16 @@ MEASURED_COPY = Price({1: 19.0, 8: 27.0, 16: 45.0, 32: 80.0})
 World = Callable[[int], float]  # the probability of a draft token, by how many tokens there are
 
 
-def run(rate: World, draft: float, tokens: int, lengths: Callable[[], int], pace: AutoPace | None, seed: int) -> float:
-    """Milliseconds of a text of so many tokens, with a draft that costs `draft` a token."""
+def run(
+    rate: World,
+    draft: float,
+    tokens: int,
+    lengths: Callable[[], int],
+    pace: AutoPace | None,
+    seed: int,
+    before: float = 0.0,
+) -> float:
+    """Milliseconds of a text of so many tokens, with a draft that costs `before`, and `draft` a token."""
     chance = random.Random(seed)
     made, spent, rounds = 0, 0.0, 0
     while made < tokens:
@@ -41,30 +49,32 @@ def run(rate: World, draft: float, tokens: int, lengths: Callable[[], int], pace
         while accepted < count and chance.random() < rate(made):
             accepted += 1
         speed = 1.0 + 0.6 * (made // 300 % 2)  # another program comes and goes
+        prepare = before * speed if count else 0.0
         propose, check = count * draft * speed, CURVE.of(1 + count) * speed * chance.uniform(0.97, 1.05)
         if pace is not None:
             gained = {0: accepted + 1}
             work = Work("copy", count, rounds, propose / 1e3, count, passes=count, cost={})
+            works = (Work("copy", 0, rounds - 0.5, prepare / 1e3, cost={}), work) if before else (work,)
             record = RoundRecord(
                 rounds,
                 {0: count},
                 {0: accepted},
                 gained,
-                propose / 1e3,
+                (prepare + propose) / 1e3,
                 check / 1e3,
-                work={0: (work,)} if count else {},
+                work={0: works} if count else {},
                 budgets={0: (Budget(count, count),)},
             )
             pace.heard(record)
         made += accepted + 1
-        spent += propose + check
+        spent += prepare + propose + check
         rounds += 1
     return spent
 
 
-def fixed(rate: World, draft: float, tokens: int) -> dict[int, float]:
+def fixed(rate: World, draft: float, tokens: int, before: float = 0.0) -> dict[int, float]:
     return {
-        count: sum(run(rate, draft, tokens, lambda count=count: count, None, seed) for seed in SEEDS)
+        count: sum(run(rate, draft, tokens, lambda count=count: count, None, seed, before) for seed in SEEDS)
         for count in LENGTHS
     }
 
@@ -73,13 +83,13 @@ GUESS = Expected((0.7,))
 COPY = RECIPE.expected(Level("int4", CHAIN, {}, 5, format=format_of("int4"), is_copy=True))
 
 
-def paced(rate: World, draft: float, tokens: int) -> float:
+def paced(rate: World, draft: float, tokens: int, before: float = 0.0) -> float:
     spent = 0.0
     for seed in SEEDS:
         moment = Moment()
         cost = PassCost(Price({1: 0.3}), moment) if draft else None
         pace = AutoPace([Paced("copy", Budget(MOST, MOST), True, (0.7,), cost)], PassCost(MEASURED, moment))
-        spent += run(rate, draft, tokens, lambda pace=pace: pace.choose([0])[0][0].rows, pace, seed)
+        spent += run(rate, draft, tokens, lambda pace=pace: pace.choose([0])[0][0].rows, pace, seed, before)
     return spent
 
 
@@ -88,6 +98,12 @@ def paced(rate: World, draft: float, tokens: int) -> float:
 def test_a_text_of_one_kind_is_drafted_nearly_as_well_as_by_the_best_fixed_length(likely: float, draft: float) -> None:
     trials = fixed(lambda made: likely, draft, 2000)
     assert paced(lambda made: likely, draft, 2000) < min(trials.values()) / 0.95
+
+
+@pytest.mark.parametrize("likely", [0.3, 0.6, 0.85, 0.97])
+def test_seconds_before_a_drafts_first_pass_are_not_taken_for_those_of_its_tokens(likely: float) -> None:
+    trials = fixed(lambda made: likely, 2.0, 2000, before=24.0)
+    assert paced(lambda made: likely, 2.0, 2000, before=24.0) < min(trials.values()) / 0.95
 
 
 @pytest.mark.parametrize(("expected", "kept"), [(COPY, True), (GUESS, False)])

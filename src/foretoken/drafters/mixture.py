@@ -15,45 +15,24 @@ Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", se
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field
 
 import torch
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.views import Extractor, Views
+from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.reading import DecoderDrafter, Open
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
-from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Features, Needs, Request, Turn, Verdict
-from foretoken.trained.observer import FEATURE
+from foretoken.protocol.telemetry import Cost, Work
+from foretoken.protocol.types import Features, Needs, Turn, Verdict
+from foretoken.trained.observer import FEATURE, ObservingLayers
 
 _FEW = 4  # tokens of the text that may lie behind what the observer has seen when a draft begins
 _SEES = 1  # the layer that attends to the observer's vectors
-
-
-@dataclass
-class _Observed:
-    """What a drafter knows of the observer's vectors of a sequence. written: positions whose keys and values lie in the
-    drafter's cache. waiting: vectors of those that follow, which came with verdicts."""
-
-    written: int = 0
-    waiting: torch.Tensor | None = None
-
-    def add(self, features: Features) -> None:
-        """Append the vectors that came with a verdict."""
-        new = features.tensors[FEATURE]
-        self.waiting = new if self.waiting is None else torch.cat((self.waiting, new))
-
-    def take(self, stop: int) -> torch.Tensor | None:
-        """The waiting vectors of positions `written` to `stop`; None if there are none."""
-        if self.waiting is None or stop <= self.written:
-            return None
-        found, rest = self.waiting[: stop - self.written], self.waiting[stop - self.written :]
-        self.waiting = rest if len(rest) else None
-        return found
 
 
 @dataclass(eq=False, kw_only=True)
@@ -65,27 +44,22 @@ class Observing(DecoderDrafter):
     None: its vectors come with the verdicts.
     """
 
-    observer: Extractor
+    observer: ObservingLayers
     beside: Views | None = None
     below: InitVar[Callable[[Views], Drafter] | None] = None
-    extractors: tuple[Extractor, ...] = field(init=False)
-    _observed: dict[int, _Observed] = field(init=False, default_factory=dict)
+    extractors: tuple[ObservingLayers, ...] = field(init=False)
+    _waiting: dict[int, list[Features]] = field(init=False, default_factory=dict)  # by sequence: came with verdicts
 
     def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
         super().__post_init__(below)  # type: ignore[misc]
         self.extractors = () if self.beside is not None else (self.observer,)
         self.needs = Needs(extractors=tuple(each.name for each in self.extractors))
 
-    def begin(self, requests: Sequence[Request]) -> None:
-        """Take new sequences on."""
-        super().begin(requests)
-        self._observed.update((request.sequence, _Observed()) for request in requests)
-
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep what was accepted, and what the observer has seen of it."""
         for verdict in verdicts:
-            if verdict.features is not None and verdict.sequence in self._observed:
-                self._observed[verdict.sequence].add(verdict.features)
+            if verdict.features is not None and verdict.sequence in self._readings:
+                self._waiting.setdefault(verdict.sequence, []).append(verdict.features)
         work: list[Work] = list(super().observe(verdicts) or ())  # type: ignore[misc]
         return work
 
@@ -99,39 +73,56 @@ class Observing(DecoderDrafter):
             assert opened is not None
             opened.work = [*work, *opened.work]
         if opened is not None:
-            self._write(turn.sequence, opened.cache)
+            opened.work += self._write(turn.sequence, opened.cache)
         return opened
-
-    def rewind(self, sequence: int, position: int) -> None:
-        """Forget the tokens from a position on: they were a wrong guess."""
-        super().rewind(sequence, position)  # type: ignore[misc]
-        observed = self._observed[sequence]
-        if self.beside is not None:
-            observed.written = min(observed.written, position)
 
     def end(self, sequence: int) -> None:
         """Forget a sequence."""
         super().end(sequence)
-        self._observed.pop(sequence, None)
+        self._waiting.pop(sequence, None)
 
-    def _write(self, sequence: int, cache: Cache) -> None:
-        observed = self._observed[sequence]
-        vectors = self._seen(sequence, observed, cache.length)
-        if vectors is None:
-            return
-        positions = range(observed.written, observed.written + len(vectors))
-        cache.overwrite(_SEES, positions.start, *self.model.keys_and_values(_SEES, vectors, positions))
-        observed.written = positions.stop
+    def _read(self, sequence: int, stop: int) -> list[Work]:
+        """A prompt is observed chunk by chunk, as it is read."""
+        work = super()._read(sequence, stop)
+        return [*work, *self._write(sequence, self._readings[sequence].open())] if work else []
 
-    def _seen(self, sequence: int, observed: _Observed, stop: int) -> torch.Tensor | None:
-        """The observer's vectors of positions `written` to `stop`, as far as the target has read; None if there are
-        none."""
+    def _write(self, sequence: int, cache: Cache) -> list[Work]:
+        """Overwrite the keys and values of committed positions with those of the observer's vectors, as far as the
+        target has read and the cache goes. The work is no pass."""
+        began, reading = time.perf_counter(), self._readings[sequence]
+        found, cost = self._vectors(sequence, reading.seen, cache.length)
+        for start, vectors in found:
+            positions = range(start, start + len(vectors))
+            cache.overwrite(_SEES, start, *self.model.keys_and_values(_SEES, vectors, positions))
+            reading.seen = positions.stop
+        return [Work(self.name, 0, began, time.perf_counter() - began, cost={self.name: cost})] if found else []
+
+    def _vectors(self, sequence: int, start: int, stop: int) -> tuple[list[tuple[int, torch.Tensor]], Cost]:
+        """The observer's vectors of positions from `start` to `stop` at most, each piece with its first position, and
+        what they cost here."""
         if self.beside is None:
-            return observed.take(stop)
+            return self._came(sequence, start, stop), Cost()
         theirs = self.beside.view(sequence, length=stop)
-        if theirs.length <= observed.written:
-            return None
-        return self.observer(theirs, observed.written, theirs.length)[FEATURE]
+        if theirs.length <= start:
+            return [], Cost()
+        vectors = self.observer(theirs, start, theirs.length)[FEATURE]
+        return [(start, vectors)], self.observer.cost(theirs.length - start)
+
+    def _came(self, sequence: int, start: int, stop: int) -> list[tuple[int, torch.Tensor]]:
+        """The pieces that came with verdicts. What lies behind `stop` goes on waiting. Positions whose verdict was
+        lost, with its features, keep the drafter's own keys and values."""
+        found, waiting = [], []
+        for features in self._waiting.pop(sequence, ()):
+            vectors, first = features.tensors[FEATURE], features.start
+            begin, end = max(start, first), min(stop, first + len(vectors))
+            if begin < end:
+                found.append((begin, vectors[begin - first : end - first]))
+            if first + len(vectors) > stop:
+                rest = max(stop - first, 0)
+                waiting.append(Features(first + rest, {FEATURE: vectors[rest:]}))
+        if waiting:
+            self._waiting[sequence] = waiting
+        return found
 
 
 @dataclass(eq=False, kw_only=True)

@@ -15,6 +15,7 @@ import torch
 
 from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Kept, KeptCaches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows, chain
@@ -24,11 +25,16 @@ from foretoken.protocol.types import Distribution, Needs, Request, Turn, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 
 _CHUNK = 256  # rows of a prompt read in one pass
+_CONVERSATIONS = 4  # the most of which a drafter keeps what it has read, from one turn to the next
 
 
 class Reading:
     """One sequence as a drafting decoder has read it. If its text has a token that the drafter's model lacks, there is
-    no room for a draft. views: of the target's caches; None: the sequence has a cache of its own."""
+    no room for a draft. views: of the target's caches; None: the sequence has a cache of its own.
+
+    seen: of the own cache, so many positions from 0 on hold keys and values that are not the drafter's own, but of what
+    an observer has seen (`foretoken.drafters.mixture`).
+    """
 
     def __init__(self, model: Decoder, request: Request, sampler: Sampler, views: Views | None = None) -> None:
         self.text: list[int] = []
@@ -39,6 +45,7 @@ class Reading:
         self._prompt = len(request.prompt)
         self._views = views
         self._own = model.new_cache() if views is None else None
+        self.seen = 0
         self._extend(request.prompt)
 
     def read(self, stop: int, twin: Reading | None = None) -> list[Rows]:
@@ -51,13 +58,23 @@ class Reading:
             return made
         if twin is not None and twin._own is not None and not self._own.length:
             common = min(twin._own.length, agreeing(twin.text[:stop], self.text[:stop]))
-            self._own = twin._own.copy(common)
+            self._own, self.seen = twin._own.copy(common), min(twin.seen, common)
         while self._own.length < stop:
             rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
             self._model.forward(rows)
             self._own.commit(range(len(rows)), rows.writer)
             made.append(rows)
         return made
+
+    def take_over(self, kept: Kept[int]) -> None:
+        """Begin with the cache that a conversation has left."""
+        self._own, self.seen = kept.cache, min(kept.more, kept.cache.length)
+
+    def leave(self, conversation: int, to: KeptCaches[int]) -> None:
+        """Leave the own cache, if there is one, to the next request of a conversation."""
+        if self._own is not None and not self._unknown:
+            to.put(conversation, self._own, self.text, self.seen)
+            self._own = None
 
     def open(self) -> Cache:
         """A cache in which only tokens of the text are committed. The `pending` tokens must be run first."""
@@ -86,6 +103,7 @@ class Reading:
         self._unknown = [at for at in self._unknown if at < position]
         if self._own is not None:
             self._own.truncate(min(self._own.length, position))
+        self.seen = min(self.seen, position)
         self.sampler.rewind(position - self._prompt)
 
     def keep(self, length: int) -> None:
@@ -125,16 +143,25 @@ class DecoderDrafter:
     independent: bool = False
     _readings: dict[int, Reading] = field(init=False, default_factory=dict)  # by sequence
     _twins: dict[int, int | None] = field(init=False, default_factory=dict)  # the first sequence with the same prompt
+    _talks: dict[int, int] = field(init=False, default_factory=dict)  # by sequence: its conversation
+    _kept: KeptCaches[int] = field(init=False, default_factory=lambda: KeptCaches(_CONVERSATIONS))
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Take new sequences on. Nothing is read yet: the drafter reads a prompt after the target, chunk by chunk."""
         for request in requests:
             self._readings[request.sequence] = Reading(self.model, request, self.samplers(request), self.views)
             self._twins[request.sequence] = request.prompt_of
+            if request.conversation is not None and self.views is None:
+                self._talks[request.sequence] = request.conversation
+                kept = self._kept.take(request.conversation, request.prompt)
+                if kept is not None:
+                    self._readings[request.sequence].take_over(kept)
 
     def end(self, sequence: int) -> None:
-        """Forget a sequence."""
-        self._readings.pop(sequence, None)
+        """Forget a sequence. What was read of a conversation is kept for its next turn."""
+        reading, talk = self._readings.pop(sequence, None), self._talks.pop(sequence, None)
+        if reading is not None and talk is not None:
+            reading.leave(talk, self._kept)
         self._twins.pop(sequence, None)
 
     def read_along(self, verdicts: Sequence[Verdict]) -> list[Work]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import thread_time
 from typing import NamedTuple
@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from foretoken.pace.acceptance import Acceptance
-from foretoken.pace.cost import Correction, PassCost, Ratio
+from foretoken.pace.cost import Correction, PassCost, Ratio, Recently
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
 from foretoken.pace.yields import Yield, Yields, usual
-from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
 
 _RECENTLY = 0.95  # of the tokens and seconds of earlier rounds, with each round
@@ -45,6 +45,7 @@ class _Known:
     accepted: Acceptance
     yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
+    before: Recently = field(default_factory=Recently)  # seconds of a draft before its first pass
     gains: Ratio | None = None  # of chains beside trees: draft tokens that were accepted, over those expected
     tried: int = 0  # the last round in which it was used
 
@@ -210,7 +211,9 @@ class AutoPace:
                 its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]), self._rounds)
         steps = max(allowed[start] for allowed in drafting.values())
         predicted = steps * inner.seconds if its.yields is None else passes * inner.each_pass
-        its.drafting.heard(predicted, record.propose_seconds)
+        before = _before(record.work)
+        its.before.heard(before)
+        its.drafting.heard(predicted, record.propose_seconds - before)
         self._levels.heard(record.work, asked)
 
     def _plan(self, way: _Way, sequences: Sequence[int]) -> _Plan:
@@ -220,14 +223,15 @@ class AutoPace:
             return self._tree(way, sequences, inner, its.yields)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
         rows = len(sequences) * (1 + most)
-        checks, each = self._check.upto(rows), its.drafting.of(inner.seconds)
+        checks, each, before = self._check.upto(rows), its.drafting.of(inner.seconds), its.before.value
         if level.free:
             worth = _worth(sequences)
-            choice = best(survival, lambda rows, longest: checks[rows] + each * longest, worth)
+            drafting = before * (np.arange(most + 1) > 0) + each * np.arange(most + 1)
+            choice = best(survival, lambda rows, longest: checks[rows] + drafting[longest], worth)
             factor = its.gains.value(self._rounds) if its.gains else 1.0
             return _Plan(way, choice, inner, factor=factor, worth=worth)
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
-        choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most)
+        choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + before + each * most)
         return _Plan(way, choice, inner)
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
@@ -244,7 +248,7 @@ class AutoPace:
         each = self._ways[way].drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
-        seconds = float(checks[rows]) + passes * each
+        seconds = float(checks[rows]) + self._ways[way].before.value + passes * each
         plain = together / float(checks[0])
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
@@ -274,7 +278,8 @@ class AutoPace:
         """A draft of few tokens for one sequence, taken to gain nothing beyond the tokens of plain decoding."""
         lengths = dict.fromkeys(sequences, 0)
         lengths[sequences[0]] = min(PROBE, self._levels.levels[plan.way.start].most.rows)
-        drafting = self._ways[plan.way].drafting.of(lengths[sequences[0]] * plan.inner.seconds)
+        its = self._ways[plan.way]
+        drafting = its.before.value + its.drafting.of(lengths[sequences[0]] * plan.inner.seconds)
         seconds = self._check.of(sum(1 + length for length in lengths.values())) + drafting
         return _Plan(plan.way, Choice(lengths, len(sequences), seconds), plan.inner)
 
@@ -293,6 +298,11 @@ class AutoPace:
 
 def _worth(sequences: Sequence[int]) -> float:
     return _SHARED if len(sequences) > 1 else 1.0
+
+
+def _before(works: Mapping[int, Sequence[Work]]) -> float:
+    """The seconds of a round's work that is no pass and drafts nothing: it is the same for a draft of any length."""
+    return sum(w.seconds for each in works.values() for w in each if not w.passes and not w.draft_tokens)
 
 
 def _yields(level: Paced) -> Yields | None:

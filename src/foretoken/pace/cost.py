@@ -123,6 +123,22 @@ class Correction:
         return predicted * median(self._last)
 
 
+class Recently:
+    """The median of the last values; 0 before any came."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=_MOMENT)
+
+    def heard(self, value: float) -> None:
+        """Note a value."""
+        self._last.append(value)
+
+    @property
+    def value(self) -> float:
+        """The median."""
+        return median(self._last) if self._last else 0.0
+
+
 class Ratio:
     """What came, for each unit that was expected. What was heard fades with every round, heard of or not, until the
     ratio is 1 again: the text may have changed."""

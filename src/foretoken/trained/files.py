@@ -44,7 +44,7 @@ class Trained:
         """The part that runs beside the target."""
         made = Observer(self.config, target.config.norm_eps)
         made.load_state_dict({name: tensor.float() for name, tensor in self._of_observer().items()})
-        return ObservingLayers(made.to(target.device), self.config, f"layers-{self.digest}", target.threads)
+        return ObservingLayers(made.to(target.device), self.config, f"layers-{self.digest}", target)
 
     @property
     def digest(self) -> str:

@@ -14,8 +14,10 @@ import numpy.typing as npt
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.kernels import native
+from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import MixtureConfig
 from foretoken.trained.network import Observer
 
@@ -27,13 +29,14 @@ _Floats = npt.NDArray[np.float32]
 
 class ObservingLayers:
     """An extractor (`decoder.views.Extractor`). observer: with the weights that were trained, float32. name: one that
-    no other observer has. threads: of arithmetic."""
+    no other observer has. target: the model beside which it runs."""
 
-    def __init__(self, observer: Observer, config: MixtureConfig, name: str, threads: int = 1) -> None:
+    def __init__(self, observer: Observer, config: MixtureConfig, name: str, target: Decoder) -> None:
         self.name = name
         self._observer = observer.eval().requires_grad_(requires_grad=False)
-        self._config = config
-        self._threads = threads
+        self.config = config
+        self._threads = target.threads
+        self._item_bytes = target.weights.embedding.element_size()  # of keys and values
         on_cpu = observer.projection.weight.device.type == "cpu"
         self._isa = native.isa() if on_cpu and native.module() is not None else None
         self._weights = {
@@ -48,7 +51,19 @@ class ObservingLayers:
         for at in range(start, stop, _AT_ONCE):
             observed = observations(cache, at, min(stop, at + _AT_ONCE))
             found.append(self._observe(observed) if self._isa is not None else self._observer(observed).detach())
-        return {FEATURE: joined(found) if found else torch.empty((0, self._config.hidden_size))}
+        return {FEATURE: joined(found) if found else torch.empty((0, self.config.hidden_size))}
+
+    def cost(self, tokens: int) -> Cost:
+        """What it costs to observe so many tokens at once."""
+        c = self.config
+        matrices = {name: weight for name, weight in self._weights.items() if weight.ndim == 2}
+        of_layers = sum(weight.numel() for name, weight in matrices.items() if name.startswith("layer."))
+        products = c.target_layers * of_layers + matrices["projection.weight"].numel()
+        attention = 2 * c.target_layers**2 * c.observed
+        batches = -(-tokens // _AT_ONCE)
+        read = sum(weight.nbytes for weight in self._weights.values())
+        keys = tokens * c.target_layers * c.observed * self._item_bytes
+        return Cost(2 * tokens * (products + attention), batches * read, keys)
 
     def _observe(self, observed: torch.Tensor) -> torch.Tensor:
         """As `Observer.forward`: layer self-attention, feed-forward, mean over layers, projection."""
@@ -67,7 +82,7 @@ class ObservingLayers:
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tokens: int, layers: int) -> _Floats:
         """Attention over the layers of each token: float32 [tokens * layers, width]."""
-        c = self._config
+        c = self.config
         size = c.observed // c.observer_heads
 
         def heads(x: torch.Tensor, *, turned: bool = True) -> _Floats:
