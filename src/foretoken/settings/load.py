@@ -22,18 +22,22 @@ class LoadSettings(Settings):
     """How a model is loaded."""
 
     # What proposes tokens: a draft's name, which may have options (`lookup:min_match=3`), or `none` for plain decoding.
-    # Commas make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. `auto` is the first of these that applies:
-    # (1) if layers are read from the disk, `subspec,lookup` (low-bit copies of these layers draft, with 4 bits, or with
-    # 3 or 2 if 4 do not fit), or `lookup` if that cannot be used; (2) the draft that `foretoken recommend` found best
-    # for this model, machine and settings; (3) on the CPU with the native engine and a KV cache, `mxfp4:k=2,lookup`
-    # (under the rule `rejection`, `mxfp4,lookup`), if the model is not low-bit, has 50 million weights or more, and its
-    # copy lies beside it or can be made in about 10 seconds, and fits into memory; (4) `lookup`.
+    # Commas make a ladder: in `mxfp4,lookup`, lookup drafts for the copy. `auto` takes the first of these drafts that
+    # can be used:
+    # (1) If layers are read from the disk: `subspec,lookup`. It drafts with low-bit copies of these layers. The copies
+    # have 4 bits, or 3 or 2 where 4 do not fit.
+    # (2) The draft that `foretoken recommend` found best for this model, machine and settings.
+    # (3) `mxfp4:k=2,lookup`, or `mxfp4,lookup` with the rule `rejection`. It needs the CPU, the native engine, a KV
+    # cache, a model of at least 50 million weights that is not low-bit itself, and a copy that fits into memory. The
+    # copy lies beside the model, or takes about 10 seconds to make.
+    # (4) `lookup`.
     draft: str = AUTO
     # How drafts are judged when sampling. `walk`: every draft gives the same text. `rejection`: each draft gives
     # another text from the same distribution.
     rule: str = "walk"
-    # The most tokens that the draft's first level drafts in a round. A number holds for every round: `pace` then
-    # chooses only for the levels below. With None, `pace` chooses, or the draft's own default holds.
+    # The most tokens that the draft's first level drafts in a round. If you give a number, it is the same in every
+    # round, and `pace` chooses only for the levels below. With None, the pace `auto` chooses for all levels, and the
+    # pace `fixed` takes the number in the draft's options, or the draft's default.
     num_speculative_tokens: int | None = None
     # How many tokens are drafted in a round. `fixed`: `num_speculative_tokens`, or as many as the draft's options say,
     # or its default. `auto`: as many as give the most tokens a second, which is learned while the model generates; if
@@ -41,8 +45,9 @@ class LoadSettings(Settings):
     # alone a length that you set yourself (`num_speculative_tokens`, or `tokens` in the draft's options), and the size
     # of fractal drafts and of most trees. With the rule `rejection`, lengths are fixed whatever `pace` says: there, the
     # text depends on how much is drafted, and one seed should give one text.
-    # `replay:FILE`: what was chosen in the generation whose record is FILE (`generate --record`), round by round, to
-    # compare runs that draft equally much in each round. After its last round, nothing is drafted.
+    # `replay:FILE`: in each round, as many as were drafted in the same round of the generation whose record is FILE
+    # (`generate --record`). So you can compare runs that draft equally much. If a generation has more rounds than the
+    # record, nothing is drafted in the rounds that the record lacks.
     pace: str = "auto"
     # The type of the weights: `bfloat16` (`bf16`), `float16` (`fp16`) or `float32` (`fp32`). With `auto`, the type is
     # that of the checkpoint.
@@ -79,8 +84,8 @@ class LoadSettings(Settings):
     cache: bool = True
     # The number of threads for the arithmetic. With None, as many as PyTorch takes.
     threads: int | None = None
-    # The most prompt tokens that one pass reads. If layers are read from the disk, 256 means: as many as there is
-    # memory for.
+    # The most prompt tokens that one pass reads. There is one exception: if layers are read from the disk, and you give
+    # no number of your own, a pass reads as many as there is memory for.
     prefill_chunk: int = 256
     # The most rows (prompt tokens and draft tokens) in one pass. Each sequence gets at least one row.
     rows_per_pass: int = 8192
