@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import tokenizers
+from transformers import AutoTokenizer
 
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import CheckpointError
@@ -102,6 +104,31 @@ def test_a_peer_runs_no_program_of_a_checkpoints_either(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("it-ran")), "the program of the checkpoint ran"
     assert ran.returncode == 1
     assert "contains custom code" in ran.stderr
+
+
+def test_what_transformers_advises_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that a model of type `` is used for one of another type, where only a tokenizer is read."""
+    heard: list[str] = []
+
+    class Listening(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    log, handler, load = logging.getLogger("transformers"), Listening(), AutoTokenizer.from_pretrained
+
+    def advising(*args: Any, **settings: Any) -> Any:
+        log.getChild("configuration_utils").warning("You are using a model of type `` to instantiate another")
+        return load(*args, **settings)
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", advising)
+    log.addHandler(handler)
+    try:
+        assert Tokenizer.load(EMBEDDED["stdlib-1m"]) is not None
+        assert heard == []
+        log.warning("of something else")
+        assert heard == ["of something else"]
+    finally:
+        log.removeHandler(handler)
 
 
 # -- what the library panics over -------------------------------------------------------------------------------------

@@ -63,6 +63,22 @@ def test_escapes_are_read_when_asked_for_and_else_hinted_at(cli: Cli) -> None:
     assert cli("generate", r"a\\n", *SHORT, "-e").out == cli("generate", r"a\n", *SHORT).out
 
 
+def test_a_conversation_reads_escapes_in_stop_strings_too(cli: Cli) -> None:
+    def chat(*args: str) -> tuple[str, str]:
+        ran = cli("chat", "--plain", *SHORT, *args, stdin=b"def add(one, other):\n")
+        assert ran.code == 0
+        return ran.out, ran.err
+
+    hint = r"\n was taken as a backslash and an n; with -e"
+    out, err = chat("--stop", r"\n")
+    assert hint in err
+    assert out.count("\n") > 1
+    out, err = chat("--stop", r"\n", "-e")
+    assert hint not in err
+    assert out.count("\n") == 1
+    assert hint not in chat("--stop", r"\n", "--json")[1]
+
+
 def test_json_comes_a_token_a_line_and_then_whole(cli: Cli) -> None:
     ran = cli("generate", "def add(", *SHORT, "--json", "--stream")
     *pieces, whole = map(json.loads, ran.out.splitlines())

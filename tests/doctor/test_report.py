@@ -69,7 +69,7 @@ def test_what_fits_is_a_table_with_its_legend(monkeypatch: pytest.MonkeyPatch) -
     table = [line.split() for line in text[text.index("What fits into 25.8 GB") :].splitlines()]
     assert table[1] == ["model", "bf16", "tok/s", "int8", "tok/s", "int4", "tok/s"]
     assert table[2] == ["a", "model", "17.2", "GB", "0.08-", "8.59", "GB", "4.0*", "990", "MB", "12"]
-    assert "* fits into memory with the keys and values of 4096 tokens, but leaves no room for its mxfp4 copy." in text
+    assert "* fits into memory with the keys and values of 4096 tokens, but with no room for an mxfp4 copy." in text
     assert "- does not fit into memory with the keys and values of 4096 tokens, so the disk limits the speed." in text
     quick = tuple(replace(fit, tokens_per_second=None, fits=None) for fit in FITS[0].formats)
     text = printed(replace(GOOD, fits=(Fitting("m", 1, quick),)), monkeypatch)

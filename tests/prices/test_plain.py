@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretoken.prices.plain import plain_speed
+from foretoken.prices.price import Price
 from foretoken.protocol.telemetry import RoundRecord
 
 
@@ -27,6 +28,13 @@ def test_it_is_one_by_a_check_of_one_row() -> None:
     records = [checked(drafted, 0.1 + 0.01 * drafted) for drafted in (3, 8, 5, 0, 1, 1, 7, 4)]
     assert plain_speed(records, 0) == pytest.approx(10.0)
     assert plain_speed([checked(4, 0.2)] * 8, 0) == 0.0, "no pass of one or two rows"
+
+
+def test_few_checks_are_compared_with_the_price_at_the_start() -> None:
+    price = Price({1: 1.0, 8: 1.2, 16: 2.0})
+    records = [checked(7, 0.13), checked(15, 0.2), checked(7, 0.12)]
+    assert plain_speed(records, 0, price) == pytest.approx(10.0)
+    assert plain_speed(records, 0) == plain_speed(records[1:], 0, price) == 0.0
 
 
 def test_what_others_share_says_nothing() -> None:

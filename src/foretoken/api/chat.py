@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any
 
+from foretoken.common.progress import many
 from foretoken.errors import InputError, PromptError, SettingError
 from foretoken.loop.output import Cancelled, Generation, Stream, cancel
 from foretoken.results.completion import Completion
@@ -32,7 +33,8 @@ class Chat:
     A turn gives exactly the output of a generation whose prompt is the whole conversation, as the chat template writes
     it. The target keeps what it has read, so a turn reads only what is new in that prompt. `cached_tokens` of the
     turn's completion counts the tokens that were not read again. Part of a reply is read again if the tokenizer divides
-    its text into other tokens than the model did. Draft models read the whole prompt at each turn.
+    its text into other tokens than the model did. So does a draft model with a cache of its own, for the
+    last four conversations.
 
     A plain conversation has no template. The texts of both sides are joined to one text, which the model continues.
     """
@@ -55,6 +57,10 @@ class Chat:
         self._changes = 0  # how often a turn or a reset has changed the messages
         self._begun: weakref.ref[Generation] | None = None  # the last turn of which a piece was asked for
         weakref.finalize(self, reading.forget)
+
+    def __repr__(self) -> str:
+        kind = "a plain conversation" if self.plain else "a conversation"
+        return f"<Chat: {kind} of {many(len(self._messages), 'message')}>"
 
     @property
     def messages(self) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from typing import Any, Literal, overload
 from foretoken.api.audit import audit
 from foretoken.api.chat import Chat, Reading
 from foretoken.api.checkpoint import Checkpoint
+from foretoken.api.pacing import price_at_start
 from foretoken.api.requests import Requests, several
 from foretoken.api.trusted import changed, trusted
 from foretoken.decoder.decoder import Decoder
@@ -269,7 +270,8 @@ class Model:
         tokens = tuple(piece.token for piece in output.pieces)
         sampled = request.sampling.temperature > 0
         stats = summarise(records, request.sequence, self.levels)
-        stats = replace(stats, plain_tokens_per_second=plain_speed(records, request.sequence))
+        plain = plain_speed(records, request.sequence, price_at_start(self.target))
+        stats = replace(stats, plain_tokens_per_second=plain)
         if stats.cost:  # decoders that had nothing to do are listed, too
             stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
         # the audit shares nothing with the generation: it reads the whole prompt itself

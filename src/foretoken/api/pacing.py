@@ -28,7 +28,7 @@ from foretoken.settings.load import LoadSettings
 
 log = logging.getLogger(__name__)
 _FARTHEST = 32  # tokens that a paced chain may have: beyond the rows that cost little, few drafts go on to pay
-_QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: all of them take about as long as eight passes
+_QUICK = (1, 8, 16, 24, 32)  # rows whose passes are timed at the start: about as long as eight passes
 _MATCHES = (1, 2, 4, 8, 16)  # tokens of a match: longer ones are likelier to go on
 _PREFIX = 16  # tokens before those rows
 _NOISE, _MARGIN = 2e-4, 1.25  # seconds by which the times of two passes may differ by chance, and times as long
@@ -120,6 +120,11 @@ def _one_row(decoder: Decoder) -> Price | None:
     return _ones[decoder]
 
 
+def price_at_start(decoder: Decoder) -> Price | None:
+    """What passes of a decoder cost when its model was loaded; None if nobody has measured it."""
+    return _known.get(decoder)
+
+
 def _first_price(decoder: Decoder) -> Price | None:
     """A first opinion of what passes cost. None if passes take too long to find out."""
     if decoder not in _known:
@@ -136,6 +141,6 @@ def _found_price(decoder: Decoder) -> Price | None:
         return quick(decoder, rows, _PREFIX)
     price = remembered.recall(decoder, one)
     if price is None:
-        price = quick(decoder, rows, _PREFIX)
+        price = Price.measured({1: one, **quick(decoder, rows[1:], _PREFIX, warm=True).seconds})
         remembered.keep(decoder, price)
     return price

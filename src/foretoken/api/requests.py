@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
+from foretoken.common.progress import many
 from foretoken.errors import PromptError, SettingError, quoted
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request, SamplingParams
@@ -105,6 +106,11 @@ class Requests:
         else:
             ids = token_ids(prompt)
             if ids is None:
+                if isinstance(prompt, list | tuple) and all(isinstance(each, str) for each in prompt):
+                    raise PromptError(
+                        f"the prompt is a list of {many(len(prompt), 'text')}, expected one text; for several, use "
+                        "`generate_many`"
+                    )
                 raise PromptError(
                     f"the prompt is {prompt!r:.60}, expected text, token ids, or messages with a role and a content"
                 )

@@ -65,6 +65,12 @@ def escape_in(*texts: str) -> str | None:
     return None if found is None else found[0]
 
 
+def taken_as_typed(escape: str) -> str:
+    """A hint for somebody who typed an escape without -e."""
+    letter = "an n" if escape[1] == "n" else "a t"
+    return rf"{escape} was taken as a backslash and {letter}; with -e, \n is a line break, \t a tab and \\ a backslash"
+
+
 def _tokens(ids: str) -> tuple[int, ...]:
     found = re.fullmatch(r"\s*\[?\s*([0-9]{1,10}(?:[\s,]+[0-9]{1,10})*)\s*\]?\s*", ids)
     if found is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretoken.cli import options
+from foretoken.cli.asking import escape_in, taken_as_typed, with_escapes
 from foretoken.cli.common import load, say
 from foretoken.cli.typing_lines import piped, typed
 from foretoken.common.source import DEFAULT_MODEL
@@ -38,6 +39,9 @@ def chat(
         ),
     ] = False,
     prompt_file: Annotated[Path | None, typer.Option(help="Read your messages from a file, one a line.")] = None,
+    escapes: Annotated[
+        bool, typer.Option("--escapes", "-e", help=r"In --stop, read \n as a line break and \t as a tab.")
+    ] = False,
     audit: Annotated[
         bool,
         typer.Option(
@@ -69,6 +73,9 @@ def chat(
     Ctrl-C ends the program.
     """
     recording = record is not None
+    if not escapes and not as_json and (escape := escape_in(*generating.stops)) is not None:
+        say(taken_as_typed(escape))
+    generating = with_escapes(generating) if escapes else generating
     generating = replace(generating, audit=audit, hash_logits=recording, keep_rounds=recording)
     if audit:
         expect_repeatable(loading.rule, generating, "an audit")

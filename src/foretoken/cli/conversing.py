@@ -19,6 +19,7 @@ from foretoken.cli.common import filled_the_context, say
 from foretoken.cli.table import print_stats
 from foretoken.cli.typing_lines import Line
 from foretoken.common.files import expect_place, write_bytes
+from foretoken.common.progress import many
 from foretoken.errors import quoted
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
@@ -119,7 +120,7 @@ class Conversation:
         elif filled_the_context(done, self._generating):
             say(f"the context of {self._model.context_length} tokens is full; {self.way_out}")
         elif done.finish_reason == "length":
-            say(f"cut off after {len(done.tokens)} tokens; raise --max-new-tokens for more")
+            say(f"cut off after {many(len(done.tokens), 'token')}; raise --max-new-tokens for more")
         if done.audit is not None:
             self.differs |= not done.audit.identical
             if not self._as_json:
@@ -182,7 +183,7 @@ class Conversation:
             return
         full = self._model.context_length if filled_the_context(last, self._generating) else None
         say(show.summary(last, full))
-        say(f"the prompt had {last.prompt_tokens} tokens, {last.cached_tokens} of them kept from earlier turns")
+        say(f"the prompt had {many(last.prompt_tokens, 'token')}, {last.cached_tokens} of them kept from earlier turns")
 
 
 _SAVED = re.compile(rb'\s*\[\s*\{\s*"(role|content)"\s*:\s*"')  # how a conversation in a file begins

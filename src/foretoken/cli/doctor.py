@@ -13,6 +13,8 @@ def doctor(
     model: Annotated[
         str | None,
         typer.Option(
+            "--model",
+            "-m",
             help="Look at this model too: a folder, a hub id or an embedded one.",
             show_default="none; models of usual sizes are shown",
         ),

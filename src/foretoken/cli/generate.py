@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from foretoken.cli import options
-from foretoken.cli.asking import escape_in, read_prompt, unescaped, with_escapes
+from foretoken.cli.asking import escape_in, read_prompt, taken_as_typed, unescaped, with_escapes
 from foretoken.cli.common import filled_the_context, load, say
 from foretoken.common.source import DEFAULT_MODEL
 from foretoken.errors import SettingError
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from foretoken.api.model import Model
     from foretoken.results.completion import Completion
     from foretoken.text.messages import Prompt
-
-_MEANING = r"\n is a line break, \t a tab and \\ a backslash"
 
 
 @options.with_settings()
@@ -140,7 +138,7 @@ def generate(
     if not as_json and loading.draft.strip() == "none" and loading.num_speculative_tokens is not None:
         say("nothing drafts, so --num-speculative-tokens changed nothing; give --draft")
     if not as_json and not escapes and (escape := escape_in(*typed)) is not None:
-        say(f"{escape} was taken as a backslash and {'an n' if escape[1] == 'n' else 'a t'}; with -e, {_MEANING}")
+        say(taken_as_typed(escape))
     if not as_json and not chat and isinstance(text, str) and _has_other_template(loaded, text):
         say("the model has a chat template, and the prompt was given without it; --chat applies it")
     if record is not None:

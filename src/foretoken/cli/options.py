@@ -35,6 +35,10 @@ Prompts = Annotated[
         "docs/suites.md describes both."
     ),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", help="Threads of arithmetic.", show_default="as many as PyTorch takes"),
+]
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture into a file (.png, .svg).")]
 
 
@@ -194,7 +198,8 @@ GENERATE: dict[str, Any] = {
     "logprobs": _option(
         int | None,
         "Options",
-        "Print the log probability of each output token, and those of so many of the likeliest tokens at its position.",
+        "Print the log probability of each output token, and of the N likeliest tokens at its position, where "
+        "N is the number that you give.",
         show_default="no log probabilities",
     ),
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from foretoken.cli import options
 from foretoken.cli.common import say
 from foretoken.cli.stoppable import stoppable
 from foretoken.common.progress import many, size
@@ -64,9 +65,7 @@ def quantize(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
-    ] = None,
+    threads: options.Threads = None,
     revision: Annotated[
         str | None,
         typer.Option(help="Branch, tag or commit of a hub model.", show_default="the hub's main branch"),

@@ -22,7 +22,9 @@ def recommend(
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",
     prompts: options.Prompts = "auto",
     num_prompts: Annotated[int, typer.Option(help="How many of the prompts are used.", min=1)] = 6,
-    max_new_tokens: Annotated[int, typer.Option(help="The most new tokens for each prompt.", min=2)] = 64,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", "-n", help="The most new tokens for each prompt.", min=2)
+    ] = 64,
     temperature: Annotated[float, typer.Option(help="0: greedily.", min=0.0)] = 0.0,
     repeats: Annotated[int, typer.Option(help="How often each prompt is completed with each draft.", min=1)] = 1,
     json_file: Annotated[

@@ -29,7 +29,8 @@ def rehearse(
         ),
     ],
     model: Annotated[
-        str, typer.Option(help="The small model: a folder, a hub id (owner/name) or an embedded model.")
+        str,
+        typer.Option("--model", "-m", help="The small model: a folder, a hub id (owner/name) or an embedded model."),
     ] = DEFAULT_MODEL,
     vocab_size: Annotated[
         int | None,

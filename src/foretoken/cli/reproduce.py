@@ -71,7 +71,10 @@ def reproduce(
         int | None, typer.Option(help="How many prompts of each data set.", show_default="the scale's", min=1)
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="The most new tokens for each prompt.", show_default="the scale's", min=2)
+        int | None,
+        typer.Option(
+            "--max-new-tokens", "-n", help="The most new tokens for each prompt.", show_default="the scale's", min=2
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder for record, report and pictures.")] = Path(),
     work: Annotated[

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from foretoken.cli import options
 from foretoken.cli.common import load, say
 from foretoken.common.pictures import expect_drawable
 from foretoken.common.progress import many, size
@@ -43,7 +44,7 @@ def moa(
         int | None,
         typer.Option(
             help="How many tokens to train on. They are read in windows, which are drawn at random."
-            " With more than there are, the text is read again.",
+            " If you ask for more than the text has, it is read again.",
             min=1,
             show_default="as many as the text has",
         ),
@@ -53,9 +54,7 @@ def moa(
         typer.Option(help="best: our losses and optimiser. paper: those of Zimmer et al. 2025."),
     ] = "best",
     seed: Annotated[int, typer.Option(help="Seeds the first weights, and which windows of the text are drawn.")] = 0,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
-    ] = None,
+    threads: options.Threads = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw loss and acceptance by tokens into a file (.png, .svg).")
     ] = None,
@@ -64,7 +63,7 @@ def moa(
     that the model has computed.
 
     An interrupted training goes on when the same command is given again: OUT.part holds its last checkpoint. OUT holds
-    the best drafter so far, measured by the tokens a check that held-out text gains. docs/drafters.md says more.
+    the best drafter so far: the one with the most tokens per check on held-out text. docs/drafters.md says more.
     """
     if preset not in _PRESETS:
         raise SettingError(f"preset is {preset!r}, expected {' or '.join(_PRESETS)}")

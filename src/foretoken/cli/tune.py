@@ -51,7 +51,7 @@ def fractal(
         typer.Option(help="How many prompts. Half are used to choose the draft, the other half to measure it.", min=1),
     ] = Asked.num_prompts,
     max_new_tokens: Annotated[
-        int, typer.Option(help="The most new tokens for each prompt.", min=2)
+        int, typer.Option("--max-new-tokens", "-n", help="The most new tokens for each prompt.", min=2)
     ] = Asked.max_new_tokens,
     minutes: Annotated[
         float,

@@ -13,7 +13,10 @@ def verify(
         Path, typer.Argument(help="A record that `generate --record` or `chat --record` wrote.", show_default=False)
     ],
     model: Annotated[
-        str | None, typer.Option(help="The checkpoint, a folder or a hub id.", show_default="where the record says")
+        str | None,
+        typer.Option(
+            "--model", "-m", help="The checkpoint, a folder or a hub id.", show_default="where the record says"
+        ),
     ] = None,
     draft: Annotated[
         str | None,
@@ -29,6 +32,8 @@ def verify(
     threads: Annotated[
         int | None,
         typer.Option(
+            "--threads",
+            "-t",
             help="Threads for the arithmetic.",
             show_default="as many as PyTorch takes; for a record of the PyTorch engine, as many as it names",
         ),

@@ -130,7 +130,7 @@ def _legend(fits: list[Fit]) -> Iterable[str]:
     if any(fit.tokens_per_second is not None for fit in fits):
         yield "tok/s: the most tokens a second of plain decoding at this memory speed. Drafting can be faster."
     if any(fit.fits == "without a draft copy" for fit in fits):
-        yield f"* fits into memory with the keys and values of {CONTEXT} tokens, but leaves no room for its {DRAFT} copy."
+        yield f"* fits into memory with the keys and values of {CONTEXT} tokens, but with no room for an {DRAFT} copy."
     if any(fit.fits == "no" for fit in fits):
         slow = ", so the disk limits the speed" if any(f.fits == "no" and f.tokens_per_second for f in fits) else ""
         yield f"- does not fit into memory with the keys and values of {CONTEXT} tokens{slow}."

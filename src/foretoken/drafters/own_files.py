@@ -18,7 +18,7 @@ from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-MOST_TOKENS = 4_000_000  # of all files: about 100 MB while they are sorted, 32 MB afterwards
+MOST_TOKENS = 4_000_000  # of all files: about 400 MB while they are sorted, 32 MB afterwards
 _MOST_BYTES = 1 << 20  # of a file; larger ones are data rather than something that somebody wrote
 _MOST_FILES = 100_000
 _MADE = {"node_modules", "__pycache__", "venv", "site-packages", "build", "dist", "target"}  # by tools, not by people

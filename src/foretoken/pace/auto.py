@@ -122,12 +122,17 @@ class AutoPace:
         """The budgets of each sequence that may draft in the next round."""
         if not sequences:
             return {}
+        began = thread_time()
+        chosen = self._chosen(sequences)
+        self.arithmetic += thread_time() - began
+        return chosen
+
+    def _chosen(self, sequences: Sequence[int]) -> dict[int, tuple[Budget, ...]]:
         self._kinds = {sequence: self._kind(sequence) for sequence in sequences}
         place = tuple(self._kinds.items())
         self._now = None
         if self._in_haste and (like := self._like(place)) is not None:
             return like
-        began = thread_time()
         plans = [self._plan(way, sequences) for way in self._ways]
         free = self._levels.levels[0].free  # otherwise the user has said how much is drafted
         plan = best = max([self._nothing(sequences), *plans] if free else plans, key=lambda each: each.rate)
@@ -142,7 +147,6 @@ class AutoPace:
                 self._last.clear()
             self._last.pop(place, None)
             self._last[place] = chosen  # as the latest
-        self.arithmetic += thread_time() - began
         return chosen
 
     def _like(self, place: _Place) -> dict[int, tuple[Budget, ...]] | None:

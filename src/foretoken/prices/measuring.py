@@ -50,12 +50,13 @@ def measure(
     }
 
 
-def quick(decoder: Decoder, rows: Sequence[int], prefix: int) -> Price:
-    """The price of a decoder's passes: one pass for each number of rows, in ascending order, behind `prefix` tokens,
-    and one before them that is not counted. For a first opinion: another program may have slowed any of them."""
+def quick(decoder: Decoder, rows: Sequence[int], prefix: int, *, warm: bool = False) -> Price:
+    """The price of a decoder's passes: one pass for each number of rows, in ascending order, behind `prefix` tokens.
+    Before them one pass is made that is not counted, unless the decoder is `warm` from passes that were made just now.
+    For a first opinion: another program may have slowed any of them."""
     cache = read_prompt(decoder, prefix)
     found = {}
-    for count in (rows[0], *rows):
+    for count in rows if warm else (rows[0], *rows):
         hidden = decoder.embed([_TOKEN] * count)
         found[count] = clocked(partial(_layers, decoder, cache, count)) + clocked(partial(_head, decoder, hidden))
     return Price.measured(found)

@@ -34,7 +34,10 @@ def decode(
         int | None, typer.Option(help="How many of the prompts are used.", show_default="all of them", min=1)
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="The most new tokens for each prompt.", show_default="the suite's own", min=2)
+        int | None,
+        typer.Option(
+            "--max-new-tokens", "-n", help="The most new tokens for each prompt.", show_default="the suite's own", min=2
+        ),
     ] = None,
     temperature: Annotated[
         list[float] | None, typer.Option(help="0: greedily; can be given several times.", show_default="0")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from foretoken.cli import options
 from foretoken.common.files import expect_place, write_json
 from foretoken.common.pictures import expect_drawable
 from foretoken.settings.load import expect_threads
@@ -37,9 +38,7 @@ def kernels(
             help="Draw two pictures into a file (.png, .svg): bandwidth by the number of tokens in a pass; a roofline."
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of arithmetic.", show_default="as many as PyTorch takes")
-    ] = None,
+    threads: options.Threads = None,
     rounds: Annotated[int, typer.Option(help="How often each is measured; medians are given.", min=1, max=99)] = 5,
 ) -> None:
     """Measure how fast each kernel reads its weights. The figure is its share of this machine's highest read speed.
