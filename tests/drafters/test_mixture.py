@@ -134,7 +134,7 @@ def test_what_an_observer_costs_is_told(drafter: Path) -> None:
     ours = done.stats.cost[its.name]
     its.observer.cost = lambda tokens: Cost()  # type: ignore[method-assign]
     without = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True).stats.cost[its.name]
-    observed = its.observer.config.observed * its.observer.config.target_layers * 2
+    observed = its.observer.config.observed * len(its.observer.config.layers) * 2
     assert ours.flops > without.flops
     assert ours.weight_bytes > without.weight_bytes
     # the drafts of a prompt's last token are made before the first check, and what is observed then belongs to it
@@ -174,8 +174,9 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"version": 9}, "version 9; expected mixture, 1"),
+        ({"version": 9}, "version 9; expected mixture, 2"),
         ({"kv_heads": 0}, "kv_heads is 0, expected a positive whole number"),
+        ({"layers": [0, 5]}, "layers is .0, 5., expected a list of some of the model's layers, in order"),
         ({"fingerprint": None}, "fingerprint is None, expected a text"),
         ({"intermediate_size": 64}, r"gate_proj.weight is torch.bfloat16 \[\d+, 128\], expected \[64, 128\]"),
     ],

@@ -321,6 +321,6 @@ def test_another_generator_has_another_version(model: Path, tmp_path: Path) -> N
     tensors = [tensor.double().flatten() for _, tensor in sorted(load_file(out / "model.safetensors").items())]
     every = torch.cat(tensors)
     seen = float((every * torch.arange(len(every)).mul(0.1).cos()).sum())  # what moves to another place shows, too
-    assert (write.VERSION, len(every), seen) == (1, 393344, pytest.approx(-106.421069, rel=1e-5)), (
+    assert (write.VERSION, len(every), seen) == (2, 393344, pytest.approx(-104.653459, rel=1e-5)), (
         "rehearsals come out with other numbers; raise VERSION in rehearsal/write.py, and note here what comes out now"
     )

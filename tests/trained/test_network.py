@@ -69,7 +69,7 @@ def test_the_decoder_with_the_observers_keys_and_values_gives_the_networks_state
     theirs = target.new_cache()
     rows = chain(theirs, TEXT)
     target.forward(rows)
-    observed = observations(theirs, 0, len(TEXT))
+    observed = observations(theirs, 0, len(TEXT), range(3))
     theirs.commit(range(len(TEXT)), rows.writer)
 
     own = decoder.new_cache()
@@ -100,7 +100,7 @@ def test_the_native_observer_is_that_of_training(tokens: int) -> None:
     target.forward(rows)
     cache.commit(range(len(text)), rows.writer)
     found = observer(cache, 2, tokens + 2)["observed"]
-    expected = network.observer(observations(cache, 2, tokens + 2))
+    expected = network.observer(observations(cache, 2, tokens + 2, range(3)))
     assert found.shape == (tokens, 32)
     assert torch.allclose(found, expected, atol=0.03 * float(expected.abs().max()))
     assert not torch.allclose(found[:-1], found[1:], atol=1e-3) or tokens == 1, "tokens are told apart"

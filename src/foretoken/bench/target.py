@@ -130,7 +130,7 @@ def expect_honest(draft: str, loading: LoadSettings, folder: Path) -> None:
     if draft == AUTO:  # lookup or the model's own copy
         return
     for level in find_levels(name_levels(replace(loading, draft=draft)), folder):
-        if level.folder is not None and not level.is_trained:  # what was trained for this very model costs what it must
+        if level.folder is not None:
             honest.expect_honest_draft(folder, level.folder)
 
 

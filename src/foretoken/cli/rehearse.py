@@ -12,9 +12,11 @@ from foretoken.cli.common import say
 from foretoken.cli.stoppable import stoppable
 from foretoken.common.progress import size
 from foretoken.common.source import DEFAULT_MODEL, EMBEDDED, resolve
+from foretoken.errors import InputError
 from foretoken.rehearsal.shapes import SHAPES, shape_of
 
 if TYPE_CHECKING:
+    from foretoken.rehearsal.drafter import PaddedDrafter
     from foretoken.rehearsal.write import RehearsalPlan
 
 
@@ -44,6 +46,14 @@ def rehearse(
     placement: Annotated[
         str, typer.Option(help="Which layers do the small model's work. spread: evenly spaced ones. first: the first.")
     ] = "spread",
+    drafter: Annotated[
+        Path | None,
+        typer.Option(
+            help="A drafter that `foretoken train` made for the small model. It is written beside the rehearsal, as "
+            "OUT-moa, as large as a drafter for a model of this shape.",
+            show_default="none",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The seed of the random weights. They do not change the output.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing rehearsal.")] = False,
     revision: Annotated[
@@ -71,16 +81,29 @@ def rehearse(
     name = folder.resolve().name if local else model
     with stoppable():
         made = write.plan(folder, out, write.Asked(chosen, name, placement, seed), replace=force)
+        beside = None if drafter is None else _padded(drafter, made)
         _describe(made)
         seconds = write.write(made)
+        if beside is not None:
+            beside.write()
     say(f"written in {seconds:.1f} s, {made.bytes / seconds / 1e9:.2g} GB/s. What next:")
     place_of_it = shlex.quote(str(out))
+    also = "" if beside is None else f" --draft {shlex.quote(str(beside.out))}"
     for line in (
         f'foretoken generate --model {place_of_it} --stats "def add("  # the output of {name}, at this size\'s speed',
         f"foretoken quantize {place_of_it} --format mxfp4  # its copy, which drafts for it",
-        f"foretoken bench decode --model {place_of_it} --draft mxfp4,lookup",
+        f"foretoken bench decode --model {place_of_it} --draft mxfp4,lookup{also}",
     ):
         say(f"  {line}")
+
+
+def _padded(drafter: Path, made: RehearsalPlan) -> PaddedDrafter:
+    from foretoken.rehearsal.drafter import padded
+
+    out = made.out.with_name(f"{made.out.name}-moa")
+    if out.exists() and not made.replace:
+        raise InputError(f"{out} is there already; --force replaces it")
+    return padded(drafter, made, out)
 
 
 def _describe(made: RehearsalPlan) -> None:

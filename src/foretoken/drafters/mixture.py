@@ -1,10 +1,10 @@
 """Mixture of Attentions: a small trained decoder that sees what the target has computed.
 
 The drafter has two layers. The first attends to the tokens of the text. The second attends to one vector for each token
-that the target has read, which the observer makes of all layers' keys and values (`foretoken.trained`), and to the
-drafter's own states of the tokens behind. The drafter writes the vectors' keys and values into its own cache, over
-those of its own states. Everything else is that of any decoder that drafts: chains, trees, ranking with the target's
-noise, and lookup below it.
+that the target has read, and to the drafter's own states of the tokens behind. The observer makes these vectors of the
+keys and values of some layers (`foretoken.trained`). The drafter writes the vectors' keys and values into its own
+cache, over those of its own states. Everything else is that of any decoder that drafts: chains, trees, ranking with the
+target's noise, and lookup below it.
 
 The observer runs beside the target. In one process it is asked when a draft is made, and looks at a view of the
 target's cache: where the pace drafts nothing, nothing is observed. Elsewhere it is an extractor, whose vectors arrive

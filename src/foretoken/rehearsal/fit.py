@@ -121,15 +121,15 @@ class Fit:
         queries, keys = self._heads
         neurons = _counted(self.small.intermediate_size, self.shape.intermediate_size, NOISE)
         into, out = self._channels, self._channels
-        # query dimensions that the small model lacks are zero, so the key's numbers there do not matter
         return {
             "q_proj": (self._turned(queries, SILENT), into),
-            "k_proj": (self._turned(keys, NOISE), into),
-            "v_proj": (self._straight(keys), into),
-            "o_proj": (out, _heard(self._straight(queries))),
+            # what observes keys and values is not to be disturbed by those that the small model lacks
+            "k_proj": (_silenced(self._turned(keys, SILENT)), into),
+            "v_proj": (_silenced(self._straight(keys)), into),
+            "o_proj": (out, _silenced(self._straight(queries))),
             "gate_proj": (neurons, into),
             "up_proj": (neurons, into),
-            "down_proj": (out, _heard(neurons)),
+            "down_proj": (out, _silenced(neurons)),
         }
 
     @cached_property
@@ -146,6 +146,18 @@ class Fit:
                 place = key * copies + query // many
                 queries[place * many + query % many] = key * few + query
         return queries, keys
+
+    @cached_property
+    def observed(self) -> torch.Tensor:
+        """For each number that an observer sees of one of the layers that hold the small model's (for each key/value
+        head its key, then its value), the small model's number in its place, or SILENT."""
+        small, large = self.small.head_dim, self.shape.head_dim
+        both = []
+        for part, name in enumerate(("k_proj", "v_proj")):
+            rows, _ = self._linears[name]
+            place = (rows // small * 2 + part) * small + rows % small  # where a head's key is followed by its value
+            both.append(place.where(rows >= 0, SILENT).view(-1, 1, large))
+        return torch.cat(both, dim=1).view(-1)
 
     def _turned(self, heads: list[int | None], missing: int) -> torch.Tensor:
         """Rows of queries or keys. Dimension j of a small head turns like dimension j * `_stretch` of a larger head."""
@@ -175,8 +187,8 @@ def _like(rows: torch.Tensor, value: int) -> torch.Tensor:
     return torch.full_like(rows, value)
 
 
-def _heard(rows: torch.Tensor) -> torch.Tensor:
-    """Columns that read rows: those of the small model. All others are SILENT."""
+def _silenced(rows: torch.Tensor) -> torch.Tensor:
+    """The same rows, but SILENT where they are random."""
     return rows.where(rows >= 0, SILENT)
 
 

@@ -23,6 +23,7 @@ from foretoken.decoder.shapes import EMBEDDING
 from foretoken.errors import CheckpointError, DraftSpecError, quoted
 from foretoken.rehearsal.fit import has_room
 from foretoken.rehearsal.shapes import SHAPES, shape_of
+from foretoken.trained.files import is_trained
 
 KEY = "rehearsal"  # in config.json
 # embeddings that are compared: the last; the first are bytes, many of them untrained and so alike in every model
@@ -96,14 +97,23 @@ def about(folder: Path) -> About | None:
 def expect_honest_draft(target: Path, draft: Path) -> None:
     """Raise DraftSpecError for a draft with which measuring a rehearsal would say nothing about the large model.
 
-    The rehearsal itself and its copies are allowed: a large model has such copies at such costs, too. Any other draft
-    must be a rehearsal, or it would cost too little, and one of a different model, or it would predict every token. If
-    the target is no rehearsal, every draft is allowed. Models are recognised by fingerprints, and by the angles between
-    their embeddings, which stay the same in a different type or order of channels, and nearly the same after a little
-    training or with added noise. Raises a ModelError if one of the two cannot be read.
+    The rehearsal itself and its copies are allowed: a large model has such copies at such costs, too. So is a trained
+    drafter that was padded with it. Any other draft must be a rehearsal, or it would cost too little, and one of a
+    different model, or it would predict every token. If the target is no rehearsal, every draft is allowed. Models are
+    recognised by fingerprints, and by the angles between their embeddings, which stay the same in a different type or
+    order of channels, and nearly the same after a little training or with added noise. Raises a ModelError if one of
+    the two cannot be read.
     """
     its = about(target)
     if its is None:
+        return
+    if is_trained(draft):
+        if about(draft) != its:
+            raise DraftSpecError(
+                f"draft {str(draft)!r} was trained for the rehearsal {str(target)!r}, and is larger than "
+                f"{its.source_name}, whose text it has learned; train one for that model, and pad it: "
+                "foretoken rehearse --drafter"
+            )
         return
     root = _root(draft)
     if root == _root(target):

@@ -24,13 +24,14 @@ from foretoken.decoder.shapes import expected_shapes
 from foretoken.decoder.shards import INDEX
 from foretoken.errors import CheckpointError, InputError, SettingError, UnsupportedModelError, nearest
 from foretoken.formats.weight import Part
-from foretoken.rehearsal.fit import NOISE, PLACEMENTS, Fit, Placed, expect_kind, expect_room
+from foretoken.rehearsal.filling import filled
+from foretoken.rehearsal.fit import PLACEMENTS, Fit, expect_kind, expect_room
 from foretoken.rehearsal.honest import KEY, About, read_about
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 from foretoken.text.tokenizer import TOKENIZER_OF
 
-VERSION = 1  # of the output: raised whenever the same model and shape give other numbers
+VERSION = 2  # of the output: raised whenever the same model and shape give other numbers
 _TOGETHER = 1 << 22  # numbers made and written together
 _FROM_SMALL = (  # keys of config.json that belong to the function, not to the shape
     "bos_token_id",
@@ -230,45 +231,10 @@ def _write_tensor(
             raise CheckpointError(
                 f"{placed.source} holds numbers that are NaN or infinite; the checkpoint is damaged: download it again"
             )
-    if placed.columns is None:
-        piece = _gathered(source, placed, placed.rows, part.dtype)
-        file.write(name, piece)
-        done(piece.nbytes)
-        return
-    columns = len(placed.columns)
-    step = max(_TOGETHER // columns, 1)
+    step = max(_TOGETHER // (1 if placed.columns is None else len(placed.columns)), 1)
+    like = plan.tensors.get(plan.fit.like(name), torch.zeros(1)) if source is None else source  # no norm is random
+    like = like.to(part.dtype)
     for first in range(0, len(placed.rows), step):
-        rows = placed.rows[first : first + step]
-        random = rows == NOISE
-        if bool(random.any()):
-            like = plan.tensors[plan.fit.like(name)]
-            piece = noise.rows(name, first, len(rows), columns, like).to(part.dtype)
-            piece[~random] = _gathered(source, placed, rows[~random], part.dtype)
-        else:
-            piece = _gathered(source, placed, rows, part.dtype)
-        piece = torch.where(piece == 0, noise.zeros(name, first, len(rows), columns, part.dtype), piece)
+        piece = filled(name, placed, source, like, noise, first, first + step)
         file.write(name, piece)
         done(piece.nbytes)
-
-
-def _gathered(source: torch.Tensor | None, placed: Placed, rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The rows of the small tensor in their places, and silence elsewhere."""
-    width = () if placed.columns is None else (len(placed.columns),)
-    piece = torch.full((len(rows), *width), placed.silence, dtype=dtype)
-    real = rows >= 0
-    if source is None or not bool(real.any()):
-        return piece
-    taken = source[rows[real]]
-    if placed.scale != 1:
-        taken = taken.float() * placed.scale
-    taken = taken.to(dtype)
-    if placed.columns is None:
-        piece[real] = taken
-        return piece
-    there = placed.columns >= 0
-    wide = torch.zeros((len(taken), *width), dtype=dtype)
-    wide[:, there] = taken[:, placed.columns[there]]
-    if len(wide) == len(rows):
-        return wide
-    piece[real] = wide
-    return piece

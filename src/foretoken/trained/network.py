@@ -1,6 +1,6 @@
 """The network of a Mixture of Attentions, for training: in PyTorch, over batches of whole windows of text.
 
-    target's keys and values, all layers --> observer --> one vector a token
+    target's keys and values, some layers -> observer --> one vector a token
                                                              |
     embeddings of tokens --> layer 0 (self-attention) --> layer 1 --> final norm and output layer (the target's)
 
@@ -105,9 +105,10 @@ class Layer(nn.Module):
 
 
 class Observer(nn.Module):
-    """Layer self-attention: for each token, attention over the target's layers, whose mean becomes one vector.
+    """Layer self-attention: for each token, attention over layers of the target, whose mean becomes one vector.
 
-    Source: Zimmer et al. 2025, section 3.1. Positions are those of layers. There is no mask.
+    Source: Zimmer et al. 2025, section 3.1; there all layers are seen. Positions are those of layers among the observed
+    ones. There is no mask.
     """
 
     def __init__(self, config: MixtureConfig, eps: float) -> None:
@@ -118,7 +119,7 @@ class Observer(nn.Module):
         )
         self.projection = nn.Linear(width, config.hidden_size)
         half = width // heads // 2
-        angles = torch.arange(config.target_layers)[:, None] / 10000.0 ** (torch.arange(half) / half)
+        angles = torch.arange(len(config.layers))[:, None] / 10000.0 ** (torch.arange(half) / half)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 

@@ -7,7 +7,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ class ObservingLayers:
         """The observer's vectors of some committed positions: float32 [stop - start, hidden]."""
         found = []
         for at in range(start, stop, _AT_ONCE):
-            observed = observations(cache, at, min(stop, at + _AT_ONCE))
+            observed = observations(cache, at, min(stop, at + _AT_ONCE), self.config.layers)
             found.append(self._observe(observed) if self._isa is not None else self._observer(observed).detach())
         return {FEATURE: joined(found) if found else torch.empty((0, self.config.hidden_size))}
 
@@ -58,11 +58,11 @@ class ObservingLayers:
         c = self.config
         matrices = {name: weight for name, weight in self._weights.items() if weight.ndim == 2}
         of_layers = sum(weight.numel() for name, weight in matrices.items() if name.startswith("layer."))
-        products = c.target_layers * of_layers + matrices["projection.weight"].numel()
-        attention = 2 * c.target_layers**2 * c.observed
+        products = len(c.layers) * of_layers + matrices["projection.weight"].numel()
+        attention = 2 * len(c.layers) ** 2 * c.observed
         batches = -(-tokens // _AT_ONCE)
         read = sum(weight.nbytes for weight in self._weights.values())
-        keys = tokens * c.target_layers * c.observed * self._item_bytes
+        keys = tokens * len(c.layers) * c.observed * self._item_bytes
         return Cost(2 * tokens * (products + attention), batches * read, keys)
 
     def _observe(self, observed: torch.Tensor) -> torch.Tensor:
@@ -120,10 +120,10 @@ def _add(x: torch.Tensor, more: torch.Tensor) -> None:
     x.numpy()[...] += more.numpy()
 
 
-def observations(cache: Cache, start: int, stop: int) -> torch.Tensor:
+def observations(cache: Cache, start: int, stop: int, of: Sequence[int]) -> torch.Tensor:
     """What an observer sees of some committed positions: float32 [stop - start, layers, 2 * kv_heads * head_dim]. For
-    each head of a layer its key, as it lies in the cache (rotated), then its value."""
-    layers = [[tensor[start:stop] for tensor in cache.read(layer)] for layer in cache.layers]
+    each head of a layer its key, as it lies in the cache (rotated), then its value. of: the observed layers."""
+    layers = [[tensor[start:stop] for tensor in cache.read(layer)] for layer in of]
     dtype = layers[0][0].dtype
     if native.module() is None or cache.device.type != "cpu" or str(dtype) not in native.FORMATS:
         return torch.stack([torch.cat(both, dim=-1).flatten(1) for both in layers], dim=1).float()

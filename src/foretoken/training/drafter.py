@@ -126,7 +126,7 @@ class Training:
         self._model, self._stream, self._heldout = model, stream, heldout
         target = model.target
         self.config: MixtureConfig = sized_for(target.config, fingerprint(model.folder, read_config(model.folder)))
-        self._teacher = Teacher(target)
+        self._teacher = Teacher(target, self.config.layers)
         torch.manual_seed(recipe.seed)
         self.network = Mixture(self.config, target.config.norm_eps)
         self._optimizers = _optimizers(self.network, recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,10 +29,10 @@ class Lesson(NamedTuple):
 
 class Teacher:
     """A target that is only asked. norm, head: as the drafter's loss needs them, float32 [hidden] and bf16 [V, hidden];
-    they are not trained."""
+    they are not trained. observed: the layers whose keys and values the drafter sees."""
 
-    def __init__(self, target: Decoder) -> None:
-        self._target = target
+    def __init__(self, target: Decoder, observed: Sequence[int]) -> None:
+        self._target, self._observed = target, observed
         config, weights = target.config, target.weights
         self.eps = config.norm_eps
         self.norm = weights.norm.float()
@@ -53,7 +54,7 @@ class Teacher:
         shape = (*tokens.shape, -1)
         return Lesson(
             self._target.embed(rows.tokens).view(shape),
-            torch.stack([observations(cache, 0, length) for cache in caches]),
+            torch.stack([observations(cache, 0, length, self._observed) for cache in caches]),
             self._target.norm(hidden).view(shape),
         )
 

@@ -1,0 +1,97 @@
+"""A trained drafter that is padded drafts for the rehearsal what the small one drafts for the small model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import foretoken
+from foretoken.bench.target import expect_honest
+from foretoken.common.source import EMBEDDED
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.errors import DraftSpecError, InputError
+from foretoken.rehearsal import write
+from foretoken.rehearsal.drafter import padded
+from foretoken.rehearsal.shapes import shape_of
+from foretoken.settings.load import LoadSettings
+from foretoken.trained.config import observed_layers, sized_for
+from foretoken.trained.files import parameters_of, read_trained, write_trained
+from foretoken.trained.network import Mixture
+
+SMALL = EMBEDDED["stdlib-7m"]
+MOA = SMALL.with_name("moa")
+PROMPT = "def add(one, other):\n    return one +"
+
+
+def shape(**changes: object) -> str:
+    numbers = {"hidden": 768, "layers": 4, "heads": 12, "kv-heads": 4, "intermediate": 3072, "vocab": 4096}
+    return ",".join(f"{key}={value}" for key, value in {**numbers, "head-dim": 64, "tied": "yes", **changes}.items())
+
+
+@pytest.fixture(scope="module", params=["heads as large", "heads twice as large"])
+def rehearsal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("padded") / "big"
+    wide = {"head-dim": 128, "heads": 6, "kv-heads": 2} if request.param == "heads twice as large" else {}
+    plan = write.plan(SMALL, out, write.Asked(shape_of(shape(**wide)), "stdlib-7m"))
+    drafter = padded(MOA, plan, out.with_name("big-moa"))
+    write.write(plan)
+    drafter.write()
+    return out
+
+
+@pytest.mark.parametrize("options", [":tokens=5", ":k=3:depth=4"])
+def test_it_drafts_what_the_small_one_drafts(rehearsal: Path, options: str) -> None:
+    moa = rehearsal.with_name("big-moa")
+    small = foretoken.load("stdlib-7m", draft=f"moa{options}", pace="fixed")
+    large = foretoken.load(str(rehearsal), draft=f"{moa}{options}", pace="fixed")
+    for settings in ({}, {"temperature": 0.8, "seed": 3}):
+        one, other = (
+            model.generate(PROMPT, max_new_tokens=96, ignore_eos=True, **settings) for model in (small, large)
+        )
+        assert one.tokens == other.tokens
+        assert one.stats.accepted_tokens > 30
+        # sums of more numbers are rounded in another order, so now and then another token is drafted
+        assert abs(one.stats.accepted_tokens - other.stats.accepted_tokens) <= 0.1 * one.stats.accepted_tokens
+
+
+def test_it_is_as_large_as_one_for_a_model_of_this_size(rehearsal: Path) -> None:
+    config = read_config(rehearsal)
+    its, usual = read_trained(rehearsal.with_name("big-moa")), sized_for(config, fingerprint(rehearsal, config))
+    assert parameters_of(its.config) == parameters_of(usual) > 3 * parameters_of(read_trained(MOA).config)
+    same = {"observer_heads": usual.observer_heads, "observer_kv_heads": usual.observer_kv_heads}
+    assert replace(its.config, **same, layers=usual.layers) == usual
+    assert len(its.config.layers) == len(usual.layers)
+
+
+def test_measuring_takes_it_and_no_other(rehearsal: Path, tmp_path: Path) -> None:
+    moa = rehearsal.with_name("big-moa")
+    expect_honest(str(moa), LoadSettings(), rehearsal)
+    config = read_config(rehearsal)
+    its = sized_for(config, fingerprint(rehearsal, config))
+    write_trained(tmp_path / "own", its, Mixture(its, config.norm_eps).state_dict())
+    with pytest.raises(DraftSpecError, match="was trained for the rehearsal"):
+        expect_honest(str(tmp_path / "own"), LoadSettings(), rehearsal)
+
+
+def test_what_cannot_be_padded_is_refused(tmp_path: Path) -> None:
+    def refused(match: str, small: Path = SMALL, **changes: object) -> None:
+        plan = write.plan(small, tmp_path / "big", write.Asked(shape_of(shape(**changes))))
+        with pytest.raises(InputError, match=match):
+            padded(MOA, plan, tmp_path / "big-moa")
+
+    refused("observes 4 layers, and one for this shape 8", layers=16)
+    refused("trained for another model than the one that is rehearsed", EMBEDDED["stdlib-1m"])
+    refused("more key/value heads for each query head", **{"kv-heads": 12})
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_layers_that_are_observed() -> None:
+    assert observed_layers(2) == (0, 1)
+    assert observed_layers(8) == tuple(range(8))
+    assert observed_layers(16) == (1, 3, 5, 7, 9, 11, 13, 15)
+    assert observed_layers(28)[-1] == 27
+    assert torch.tensor(observed_layers(28)).diff().unique().tolist() == [3, 4]
