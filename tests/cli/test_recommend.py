@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,15 @@ from foretoken.api.automatic import Recommended
 from foretoken.api.build import load
 from foretoken.bench import recommend
 from foretoken.bench.recommend import Found, Row, best_of
-from foretoken.common.source import resolve
+from foretoken.common.source import EMBEDDED, resolve
+from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
+from foretoken.drafters.trained import trained_for
 from foretoken.kernels import native
 from foretoken.settings.load import LoadSettings
+from foretoken.trained.config import sized_for
+from foretoken.trained.files import write_trained
+from foretoken.trained.network import Mixture
 from tests.cli.conftest import Cli
 
 SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6)
@@ -72,6 +78,26 @@ def test_a_recommendation_is_for_the_settings_that_were_measured() -> None:
     remembered("none")
     assert load("stdlib-1m").draft == "none"
     assert load("stdlib-1m", dtype="float32").draft != "none"
+
+
+def test_a_drafter_that_lies_beside_its_model_is_tried_and_remembered(cli: Cli, tmp_path: Path) -> None:
+    model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
+    config = read_config(model)
+    its = sized_for(config, fingerprint(model, config))
+    write_trained(tmp_path / "model-moa", its, Mixture(its, config.norm_eps).state_dict())
+    done = cli("recommend", model, *SMALL[1:])
+    assert done.code == 0, done.err
+    drafts = [word for line in done.out.splitlines() for word in line.split()[:1]]
+    assert f"{model}-moa,lookup" in drafts
+    assert f"{model}-moa:k=2,lookup" in drafts
+    automatic.remember(Recommended(f"{model}-moa,lookup", 1.5), model, config, LoadSettings())
+    assert load(str(model)).draft == f"{model}-moa,lookup"
+    shutil.rmtree(f"{model}-moa")
+    gone = cli("generate", "-m", model, "-n", 4, "def add(")
+    assert gone.code == 0
+    assert f"the recommended draft {model}-moa is no longer there; `foretoken recommend {model}` finds" in gone.err
+    assert trained_for(model) is None
+    assert trained_for(EMBEDDED["stdlib-7m"]) == "moa"
 
 
 def test_the_rejection_rule_gets_a_chain() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from foretoken.common.source import EMBEDDED
+from foretoken.drafters.trained import trained_for
 from foretoken.trained.files import read_trained
 from foretoken.training import drafter
 from tests.cli.conftest import Cli
@@ -94,3 +97,13 @@ def test_a_folder_with_other_files_and_one_without_text_are_refused(cli: Cli, tm
     assert "holds no trained drafter; name a new folder" in cli("train", "moa", tmp_path / "mine", *TARGET).err
     done = cli("train", "moa", tmp_path / "moa", *TARGET, "--data", tmp_path / "mine")
     assert "holds no text to train on" in done.err
+
+
+def test_without_a_place_the_drafter_lies_beside_its_model(cli: Cli, tmp_path: Path, text: Path) -> None:
+    model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
+    done = cli("train", "moa", "--target", model, "--data", text, "--tokens", 256)
+    assert done.code == 0, done.err
+    assert trained_for(model) == f"{model}-moa"
+    embedded = cli("train", "moa", *TARGET, "--data", text, "--tokens", 256)
+    assert embedded.code == 2
+    assert "stdlib-1m is no folder of yours, beside which its drafter could lie; give OUT" in embedded.err

@@ -43,7 +43,7 @@ def breaking(function: Callable[..., Any], after: int, reason: BaseException) ->
 
 STAGES = {
     "the folder": (Path, "mkdir", 0),
-    "the folder's lock": (place, "_locked", 0),
+    "the folder's lock": (place, "locked", 0),
     "the locked folder's name": (Path, "rename", 0),
     "the folder within it": (Path, "mkdir", 1),
     "the first rows": (TensorFile, "write", 0),

@@ -12,6 +12,7 @@ import foretoken
 from foretoken.api.model import Model
 from foretoken.errors import InputError
 from foretoken.trained.files import read_trained
+from foretoken.training import drafter
 from foretoken.training.drafter import Progress, Recipe, Training
 
 FEW = Recipe(6 * 2 * 48, batch=2, length=48, warmup=2, checkpoints=3, prompts=2, new_tokens=12)
@@ -32,14 +33,22 @@ def trained(model: Model, stream: torch.Tensor, out: Path, recipe: Recipe = FEW)
     return Training(model, stream, stream[-200:], out, recipe)
 
 
+@pytest.mark.parametrize(("patience", "stopped", "step"), [(1000.0, 3, 2), (0.0, 4, 3)], ids=["checkpoint", "saved"])
 def test_a_training_that_was_broken_off_ends_with_the_same_weights(
-    model: Model, stream: torch.Tensor, tmp_path: Path
+    model: Model,
+    stream: torch.Tensor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    patience: float,
+    stopped: int,
+    step: int,
 ) -> None:
+    monkeypatch.setattr(drafter, "_SAVING", patience)
     whole = trained(model, stream, tmp_path / "whole")
     whole.run()
 
     def stop(progress: Progress) -> None:
-        if progress.step == 3:
+        if progress.step == stopped:
             raise KeyboardInterrupt
 
     broken = trained(model, stream, tmp_path / "broken")
@@ -47,7 +56,7 @@ def test_a_training_that_was_broken_off_ends_with_the_same_weights(
         broken.run(stop)
     again = trained(model, stream, tmp_path / "broken")
     assert again.resume()
-    assert again.progress.step == 2, "it goes on from its last checkpoint"
+    assert again.progress.step == step
     again.run()
     for name, tensor in whole.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name]), name
@@ -55,11 +64,22 @@ def test_a_training_that_was_broken_off_ends_with_the_same_weights(
     assert len(again.progress.points) == 3
 
 
+def test_one_process_trains_at_a_time(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
+    one, other = (trained(model, stream, tmp_path / "it") for _ in range(2))
+
+    def meanwhile(progress: Progress) -> None:
+        with pytest.raises(InputError, match="another process is training into"):
+            other.run()
+
+    one.run(meanwhile)
+    assert one.progress.step == 6
+
+
 def test_other_settings_or_other_text_do_not_go_on(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
     trained(model, stream, tmp_path / "it").run()
     for other in (
         trained(model, stream, tmp_path / "it", replace(FEW, seed=1)),
-        trained(model, stream[:-1], tmp_path / "it"),
+        trained(model, stream.flip(0), tmp_path / "it"),
     ):
         with pytest.raises(InputError, match="with other settings or of other text"):
             other.resume()

@@ -19,6 +19,15 @@ def test_windows_are_pieces_of_the_stream_and_a_function_of_seed_and_step() -> N
     assert not torch.equal(one.tokens, draw(STREAM, 64, 5, seed=4, step=7).tokens)
 
 
+def test_all_of_the_text_is_read_before_any_of_it_is_read_again() -> None:
+    batches = [draw(STREAM, 64, 2, seed=3, step=step).tokens for step in range(14)]
+    first, second = torch.cat(batches[:7]).flatten(), torch.cat(batches[7:]).flatten()
+    assert len(first.unique()) == len(first) == 14 * 64
+    assert len(second.unique()) == len(second)
+    assert not torch.equal(first.sort().values, second.sort().values), "the windows lie elsewhere"
+    assert draw(STREAM[:65], 64, 3, seed=0, step=1).tokens.shape == (3, 64)
+
+
 def test_a_prompts_rows_see_all_before_them_and_a_segments_rows_what_lies_before_the_segment() -> None:
     batch = draw(STREAM, 200, 20, seed=0, step=0)
     lengths = []

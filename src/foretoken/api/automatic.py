@@ -20,6 +20,7 @@ from foretoken.decoder.shapes import linear_shapes
 from foretoken.errors import InputError
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
+from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import AUTO, LoadSettings
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,9 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
         return settings
     config = read_config(folder)
     found = recall(folder, config, settings)
+    if found is not None and (gone := _gone(found.draft)):
+        log.warning("the recommended draft %s is no longer there; `foretoken recommend %s` finds another", gone, called)
+        found = None
     if found is None:
         draft = _guess(folder, config, settings)
         level = logging.DEBUG if _weights(config) < _SMALL else logging.INFO  # where all is quick, nobody needs advice
@@ -57,6 +61,12 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
     if settings.rule == "rejection":  # it cannot judge such trees
         draft = draft.replace(_TREE, "")
     return replace(settings, draft=draft)
+
+
+def _gone(draft: str) -> str | None:
+    """The folder that a draft names and that is not there, if any."""
+    places = [level.name for level in parse_draft(draft) if level.name.startswith("/")]
+    return next((place for place in places if not Path(place).is_dir()), None)
 
 
 def recall(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Recommended | None:

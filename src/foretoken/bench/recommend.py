@@ -5,26 +5,30 @@ Each draft that fits into memory decodes the same prompts as plain decoding does
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
+from types import MappingProxyType
 from typing import Any
 
 from foretoken.api.automatic import Recommended
 from foretoken.api.levels import memory_of_copies
 from foretoken.bench import decode
 from foretoken.bench.statistics import PLAIN
+from foretoken.bench.target import called
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import many, size
 from foretoken.common.source import resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import find_levels, name_levels
+from foretoken.drafters.trained import trained_for
 from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import LoadSettings
 
 LOOKUP = "lookup"
+OF_TRAINED = (",lookup", ":k=2,lookup")  # options of a drafter that was trained for the model, and what is below it
 OF_COPIES = ("mxfp4,lookup", "mxfp4:k=2,lookup", "int4:k=2,lookup")
 _GAIN = 1.02  # times plain decoding: less is not worth a draft
 _ALIKE = 0.97  # of the fastest draft's speed: of drafts as fast as that, the one that takes the least memory is best
@@ -62,10 +66,12 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
     """The drafts to measure, and those that are left out, each with the reason."""
     folder = resolve(model, loading.revision, accept=read_config)
     config, left = read_config(folder), memory_left()
+    trained = trained_for(folder)
     if config.low_bit is not None:
         return [LOOKUP], dict.fromkeys(OF_COPIES, f"the model itself is in {config.low_bit.label}")
     of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
     drafts, left_out, copies = [LOOKUP], {}, {}
+    drafts += [] if trained is None else [f"{trained}{options}" for options in OF_TRAINED]
     for draft in OF_COPIES:
         name, *_ = _names(draft)
         copies[name] = _copy_bytes(draft, folder, config)
@@ -89,19 +95,20 @@ def _copy_bytes(draft: str, folder: Path, config: DecoderConfig) -> int:
 def measure(asked: decode.Asked, progress: decode.Progress | None = None) -> tuple[Found, dict[str, Any]]:
     """Measure what `asked.drafts` names; returns what was found, and the record of the measurement."""
     record, _ = decode.measure(asked, progress=progress)
-    return judged(record), record
+    return judged(record, {called(draft): draft for draft in asked.drafts}), record
 
 
-def judged(record: dict[str, Any]) -> Found:
-    """What a record of decoding recommends. Only drafts that gave plain decoding's tokens count."""
+def judged(record: dict[str, Any], written: Mapping[str, str] = MappingProxyType({})) -> Found:
+    """What a record of decoding recommends. Only drafts that gave plain decoding's tokens count. written: drafts as
+    --draft takes them, by their names in the record, where these are others."""
     of_levels = {level["level"]: level["bytes"] for level in record["levels"]}
     rows = [
         Row(
-            run["draft"],
+            written.get(run["draft"], run["draft"]),
             run["tokens_per_second"],
             run["speedup_of_total"],
             tuple(run["speedup_interval"]),
-            record["model_bytes"] + sum(of_levels.get(name, 0) for name in _names(run["draft"])),
+            record["model_bytes"] + sum(of_levels.get(called(name), 0) for name in _names(run["draft"])),
         )
         for run in record["runs"]
         if run["identical"]
@@ -152,4 +159,4 @@ def lines(model: str, found: Found) -> list[str]:
             f"foretoken quantize {quote(model)} --format {format}{' --quantizer gptq' * (format != 'int8')}"
             for format in found.made
         ]
-    return [*table, "", f"Use: foretoken generate --model {quote(model)} --draft {draft}", *keeping]
+    return [*table, "", f"Use: foretoken generate --model {quote(model)} --draft {quote(draft)}", *keeping]

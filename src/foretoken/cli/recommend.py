@@ -33,11 +33,12 @@ def recommend(
 ) -> None:
     """Measure which draft is fastest for a model on this machine, and remember it.
 
-    It completes a few prompts with each of these, in turn: no draft; lookup; and, if the copies of the model fit into
-    memory, mxfp4,lookup; mxfp4:k=2,lookup; int4:k=2,lookup. It prints a table, and the command to
-    use. From then on, `--draft auto` (the default of generate and chat) uses the recommended draft for this model,
-    machine and settings, unless layers are read from the disk. The best draft depends on the text: give prompts of your
-    own with --prompts. It takes all cores: close other programs. Exit code 1 if a token differs from plain decoding.
+    It completes a few prompts with each of these, in turn: no draft; lookup; a drafter that was trained for the model,
+    if one lies beside it (MODEL-moa); and, if the copies of the model fit into memory, mxfp4,lookup; mxfp4:k=2,lookup;
+    int4:k=2,lookup. It prints a table, and the command to use. From then on, `--draft auto` (the default of generate
+    and chat) uses the recommended draft for this model, machine and settings, unless layers are read from the disk. The
+    best draft depends on the text: give prompts of your own with --prompts. It takes all cores: close other programs.
+    Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)

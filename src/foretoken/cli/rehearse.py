@@ -99,8 +99,9 @@ def rehearse(
 
 def _padded(drafter: Path, made: RehearsalPlan) -> PaddedDrafter:
     from foretoken.rehearsal.drafter import padded
+    from foretoken.trained.files import place_beside
 
-    out = made.out.with_name(f"{made.out.name}-moa")
+    out = place_beside(made.out)
     if out.exists() and not made.replace:
         raise InputError(f"{out} is there already; --force replaces it")
     return padded(drafter, made, out)

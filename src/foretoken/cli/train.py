@@ -15,6 +15,7 @@ from foretoken.cli import options
 from foretoken.cli.common import load, say
 from foretoken.common.pictures import expect_drawable
 from foretoken.common.progress import many, size
+from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError, SettingError
 from foretoken.settings.load import expect_threads
 
@@ -27,7 +28,12 @@ _PRESETS = ("best", "paper")
 
 @train.command()
 def moa(
-    out: Annotated[Path, typer.Argument(help="The drafter's folder. --draft takes it.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The drafter's folder. --draft takes it.", show_default="TARGET-moa, where `foretoken recommend` looks"
+        ),
+    ] = None,
     target: Annotated[
         str, typer.Option("--target", help="The model to draft for: a folder, a hub id or an embedded model.")
     ] = "stdlib-7m",
@@ -62,7 +68,7 @@ def moa(
     """Train a Mixture of Attentions: a network of two layers that drafts for one model, and sees the keys and values
     that the model has computed.
 
-    An interrupted training goes on when the same command is given again: OUT.part holds its last checkpoint. OUT holds
+    An interrupted training goes on when the same command is given again: OUT.part holds its last state. OUT holds
     the best drafter so far: the one with the most tokens per check on held-out text. docs/drafters.md says more.
     """
     if preset not in _PRESETS:
@@ -70,6 +76,7 @@ def moa(
     expect_threads(threads)
     if plot is not None:
         expect_drawable(plot)
+    out = _place_beside(target) if out is None else out
     _expect_free(out)
 
     import torch
@@ -105,6 +112,15 @@ def moa(
         f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {progress.seconds / 60:.0f} minutes; "
         f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))}"
     )
+
+
+def _place_beside(target: str) -> Path:
+    from foretoken.trained.files import place_beside
+
+    folder = Path(target).expanduser()
+    if target in EMBEDDED or not folder.is_dir():
+        raise SettingError(f"{target} is no folder of yours, beside which its drafter could lie; give OUT")
+    return place_beside(folder)
 
 
 def _as_draft(out: Path) -> str:

@@ -106,7 +106,7 @@ def tidy(out: Path) -> None:
         for work in parent.glob(_WORK.format("*")):
             with suppress(OSError):
                 if work.is_dir() and not work.is_symlink():
-                    with _locked(work) as left:
+                    with locked(work) as left:
                         if left:
                             _take_away(work)
         for fresh in parent.glob(_WORK.format("*").replace(".partial", ".new")):
@@ -127,7 +127,7 @@ def written_whole(out: Path, *, replace: bool, ours: Container[str], kind: Kind 
     fresh, new = work.with_suffix(".new"), work / "new"
     try:
         fresh.mkdir(parents=True)
-        with _locked(fresh):
+        with locked(fresh):
             try:
                 fresh.rename(work)
                 new.mkdir()
@@ -181,7 +181,7 @@ def _sync(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
+def locked(folder: Path) -> Iterator[bool]:
     """Yields whether this process could lock the folder, and keeps it locked. A killed process loses its locks."""
     if os.name == "nt":  # no such locks: the rest of a killed run stays
         yield False

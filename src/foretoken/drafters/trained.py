@@ -5,12 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from foretoken.common.source import EMBEDDED_DRAFTERS
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import CHECKPOINT_OPTIONS, TRAINED, TRAINED_TREE, TREE
 from foretoken.errors import DraftSpecError, quoted
-from foretoken.trained.files import read_trained_config
+from foretoken.trained.files import is_trained, place_beside, read_trained_config
+
+
+def trained_for(folder: Path) -> str | None:
+    """The drafter that was trained for the model in a folder, as --draft takes it. It lies beside the folder, or is
+    embedded. None if there is none."""
+    config = read_config(folder)
+    for name, place in ((str(place_beside(folder)), place_beside(folder)), *EMBEDDED_DRAFTERS.items()):
+        if is_trained(place) and not set(name) & set(",:"):
+            its, _ = read_trained_config(place)
+            if its.fingerprint == fingerprint(folder, config):
+                return name
+    return None
 
 
 def as_trained(level: Level, place: Path, folder: Path) -> Level:

@@ -23,8 +23,8 @@ from foretoken.decoder.homes.huge_pages import copied
 from foretoken.decoder.shapes import EMBEDDING, HEAD
 from foretoken.decoder.weights import Weights, assemble, repacked
 from foretoken.errors import CheckpointError, InputError, ModelError
-from foretoken.trained.config import MixtureConfig
-from foretoken.trained.network import Mixture, Observer
+from foretoken.trained.config import LAYERS, MixtureConfig
+from foretoken.trained.network import Observer
 from foretoken.trained.observer import ObservingLayers
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -77,6 +77,12 @@ class Trained:
         return config, replace(made, head=theirs.head, tensors={**shared, **own}, mapped=theirs.mapped)
 
 
+def place_beside(folder: Path) -> Path:
+    """Where a model's trained drafter is looked for: `llama-moa` beside `llama`."""
+    folder = Path(os.path.abspath(folder))
+    return folder.with_name(f"{folder.name}-moa")
+
+
 def is_trained(folder: Path) -> bool:
     """Whether a folder holds a trained drafter, whatever its kind. A folder without a readable config.json does not."""
     try:
@@ -120,9 +126,29 @@ def accepted_of(raw: Mapping[str, Any]) -> tuple[float, ...]:
 
 
 def expected_shapes(config: MixtureConfig) -> dict[str, tuple[int, ...]]:
-    """The names and shapes of a drafter's tensors."""
-    with torch.device("meta"):
-        return {name: tuple(tensor.shape) for name, tensor in Mixture(config, 1e-6).state_dict().items()}
+    """The names and shapes of a drafter's tensors. Counted, because PyTorch would take a second to say them."""
+    c = config
+    queries, keys, inner = c.num_heads * c.head_dim, c.kv_heads * c.head_dim, c.intermediate_size
+    width, seen = c.hidden_size, c.observed // c.observer_heads * c.observer_kv_heads
+    found: dict[str, tuple[int, ...]] = {}
+    for at in range(LAYERS):
+        found |= _layer_shapes(f"layers.{at}", width, queries, keys, inner)
+    found |= _layer_shapes("observer.layer", c.observed, c.observed, seen, c.observer_intermediate_size)
+    return {**found, "observer.projection.weight": (width, c.observed), "observer.projection.bias": (width,)}
+
+
+def _layer_shapes(name: str, width: int, queries: int, keys: int, inner: int) -> dict[str, tuple[int, ...]]:
+    matrices = {
+        "self_attn.q_proj": (queries, width),
+        "self_attn.k_proj": (keys, width),
+        "self_attn.v_proj": (keys, width),
+        "self_attn.o_proj": (width, queries),
+        "mlp.gate_proj": (inner, width),
+        "mlp.up_proj": (inner, width),
+        "mlp.down_proj": (width, inner),
+    }
+    norms = dict.fromkeys(("input_layernorm", "post_attention_layernorm"), (width,))
+    return {f"{name}.{part}.weight": shape for part, shape in {**matrices, **norms}.items()}
 
 
 def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:

@@ -11,8 +11,10 @@ Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", se
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +29,7 @@ from foretoken.api.build import with_draft
 from foretoken.api.model import Model
 from foretoken.common.files import write_bytes
 from foretoken.copies.fingerprint import fingerprint
+from foretoken.copies.place import locked
 from foretoken.decoder.config import read_config
 from foretoken.errors import InputError, NumericsError
 from foretoken.trained.config import MixtureConfig, sized_for
@@ -41,6 +44,7 @@ PRESETS = {"best": BEST, "paper": PAPER}
 STATE, _NEW_STATE, _POINTS, _CANDIDATE = "state.pt", "state.pt.new", "points.json", "candidate"  # in OUT.part
 DRAFTED = 6  # tokens of a chain with which checkpoints are compared
 _LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
+_SAVING = 120.0  # seconds after which the state is kept, between checkpoints too: what an interruption costs at most
 _SMOOTH = 0.98  # of the numbers that are shown, with each step
 
 
@@ -143,7 +147,7 @@ class Training:
         return {
             "recipe": {**asdict(self.recipe), "muon": self.recipe.muon},
             "config": self.config.to_json(),
-            "tokens": len(self._stream),
+            "text": [_hash(self._stream), _hash(self._heldout)],
         }
 
     def resume(self) -> bool:
@@ -172,10 +176,19 @@ class Training:
         return True
 
     def run(self, told: Callable[[Progress], None] = lambda progress: None) -> Progress:
-        """Train to the end. told: called after each step and each checkpoint."""
+        """Train to the end. told: called after each step and each checkpoint. Raises InputError if another process is
+        training the same drafter."""
+        self.part.mkdir(parents=True, exist_ok=True)
+        with locked(self.part) as alone:
+            if not alone and os.name != "nt":  # where there are no such locks
+                raise InputError(f"another process is training into {self.out}; wait for it, or name another folder")
+            return self._run(told)
+
+    def _run(self, told: Callable[[Progress], None]) -> Progress:
         recipe, progress = self.recipe, self.progress
         every = max(1, recipe.steps // recipe.checkpoints)
         began, before = perf_counter(), progress.seconds
+        saved = began
         while progress.step < recipe.steps:
             self._step(progress.step)
             progress.step += 1
@@ -185,7 +198,11 @@ class Training:
                 self._checkpoint()
                 progress.seconds = before + perf_counter() - began
                 self._save()
+                saved = perf_counter()
                 told(progress)
+            elif perf_counter() - saved > _SAVING:
+                self._save()
+                saved = perf_counter()
         return progress
 
     def _step(self, step: int) -> None:
@@ -278,6 +295,10 @@ def measured(
     reached = [drafts, *accepted[:-1]]
     shares = tuple(count / before for count, before in zip(accepted, reached, strict=True) if before)
     return tokens / max(1, checks), shares
+
+
+def _hash(tokens: torch.Tensor) -> str:
+    return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
 
 
 def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:

@@ -28,6 +28,16 @@ class Batch:
         return torch.arange(self.bounds.shape[1]) - self.bounds
 
 
+def _start(tokens: int, length: int, seed: int, number: int) -> int:
+    """Where a window begins, by its number. Windows lie side by side and are taken in random order, so all of the text
+    is read before any of it is read again; then they lie elsewhere."""
+    windows = max(1, tokens // length - 1)
+    again, place = divmod(number, windows)
+    chance = torch.Generator().manual_seed(1_000_003 * seed + 500_009 * (again + 1))
+    first = int(torch.randint(min(length, tokens - windows * length) + 1, (), generator=chance))
+    return first + length * int(torch.randperm(windows, generator=chance)[place])
+
+
 def draw(stream: torch.Tensor, length: int, count: int, *, seed: int, step: int) -> Batch:
     """`count` windows of `length` tokens of a stream. In each the first tokens are a prompt, whose rows see all that
     lies before them, as while the target reads. The rest is cut into segments: rows of a segment see what lies before
@@ -37,7 +47,7 @@ def draw(stream: torch.Tensor, length: int, count: int, *, seed: int, step: int)
     def between(low: int, high: int) -> int:
         return int(torch.randint(low, high + 1, (), generator=chance))
 
-    starts = torch.randint(len(stream) - length, (count,), generator=chance).tolist()
+    starts = [_start(len(stream), length, seed, step * count + window) for window in range(count)]
     bounds, judged = torch.empty((count, length), dtype=torch.long), torch.zeros((count, length), dtype=torch.bool)
     for window in range(count):
         prompt = between(min(_SHORTEST_PROMPT, length // 2), length // 2)
