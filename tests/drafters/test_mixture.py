@@ -46,7 +46,18 @@ def plain() -> tuple[int, ...]:
     return foretoken.load(TARGET, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True).tokens
 
 
-@pytest.mark.parametrize("options", ["", ":tokens=3", ":confidence=0.1", ":k=3:depth=4", ":k=2:shape=best-first"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        ":tokens=3",
+        ":format=mxfp4",
+        ":format=int8:inputs=bf16",
+        ":confidence=0.1",
+        ":k=3:depth=4",
+        ":k=2:shape=best-first",
+    ],
+)
 @pytest.mark.parametrize("below", ["", ",lookup"])
 def test_a_trained_drafter_changes_no_token(drafter: Path, plain: tuple[int, ...], options: str, below: str) -> None:
     if below and "depth" in options:
@@ -161,7 +172,8 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
 
     refused("was trained for a model whose target_layers is 2, and this one's is 4", "stdlib-7m", draft=str(drafter))
     refused("which sees what the model computes; put it first", draft=f"int8,{drafter}")
-    refused("has no option 'format'; leave it out", draft=f"{drafter}:format=int4")
+    refused("has no option 'own-head'; leave it out", draft=f"{drafter}:format=int4:own-head")
+    refused("'inputs' belongs to a low-bit format", draft=f"{drafter}:format=bf16:inputs=bf16")
     refused("which are not kept without a cache", draft=str(drafter), cache=False)
     refused("cannot be used with --memory or --stream-layers", draft=str(drafter), stream_layers="all")
     other = tmp_path / "other"

@@ -15,6 +15,7 @@ from foretoken.common.progress import size
 from foretoken.copies import beside
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import cast, copy_of, in_rows, size_in, with_inputs
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
@@ -24,7 +25,7 @@ from foretoken.errors import SettingError
 from foretoken.formats import Format
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
-from foretoken.trained.files import read_trained
+from foretoken.trained.files import read_trained, read_trained_config
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +90,18 @@ def _sizes(levels: Sequence[Level], config: DecoderConfig) -> dict[str, int]:
     return {
         level.called: size_in(
             level.format,
-            config if level.is_copy or level.folder is None else read_config(level.folder),
+            _config_of(level, config),
             level.own_layers,
         )
         for level in levels
         if level.format is not None
     }
+
+
+def _config_of(level: Level, target: DecoderConfig) -> DecoderConfig:
+    if level.is_copy or level.folder is None:
+        return target
+    return read_trained_config(level.folder)[0].decoder(target) if level.is_trained else read_config(level.folder)
 
 
 def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
@@ -104,7 +111,7 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
     """
     began = perf_counter()
     if level.is_trained:
-        return _trained(level, target, settings)
+        return _trained(level, folder, target, settings)
     config, weights, tokenizer = target.config, target.weights, None
     copy = None if level.folder is None else beside.describe(level.folder)
     if level.folder is None:  # the target's weights, in a format
@@ -136,15 +143,30 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
     return LoadedLevel(decoder_of(config, weights, settings), tokenizer, copy)
 
 
-def _trained(level: Level, target: Decoder, settings: LoadSettings) -> LoadedLevel:
-    """A drafter that was trained for the target, whose embedding and output layer it shares."""
+def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
+    """A drafter that was trained for the target, whose embedding it shares. So it does the output layer, unless it has
+    a format of its own. folder: the target's."""
     began = perf_counter()
     assert level.folder is not None
     read = read_trained(level.folder)
-    config, weights = read.weights(target)
-    own = sum(tensor.nbytes for tensor in read.tensors.values())
-    log.info("%s: %s, read from %s in %.1f s", level.called, size(own), level.folder, perf_counter() - began)
+    if level.format is None or ("format" not in level.options and not target.arithmetic.startswith("native")):
+        config, weights = read.weights(target)
+        own = sum(tensor.nbytes for tensor in read.tensors.values())
+        log.info("%s: %s, read from %s in %.1f s", level.called, size(own), level.folder, perf_counter() - began)
+    else:
+        config, rows = read.weights(target, _head_in_rows(folder, target, settings))
+        coded = cast(rows, config, level.format, threads=settings.threads)
+        weights = copy_of(rows, config, coded, inputs=_inputs(level))
+        _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
     return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target))
+
+
+def _head_in_rows(folder: Path, target: Decoder, settings: LoadSettings) -> Linear:
+    """The target's output layer as its file has it."""
+    if target.config.tied:
+        return Linear(target.weights.embedding, None)
+    head = target.weights.head
+    return head if head.layout == "rows" else weights_of(folder, target.config, _mapped(settings)).head
 
 
 def _low_bit(

@@ -14,7 +14,7 @@ from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
 from foretoken.copies import beside
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel, Recipe, recipe_of
-from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.drafters.table import AS_IT_IS, CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
 from foretoken.drafters.trained import as_trained
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
@@ -48,7 +48,11 @@ class DecoderRecipe(Recipe):
             return level
         place = resolve(level.name, accept=lambda folder: is_trained(folder) or read_config(folder))
         if is_trained(place):
-            return as_trained(level, place, folder)
+            level = as_trained(level, place, folder)
+            if level.format is None and "inputs" in level.options:
+                raise _belongs_to_a_format(level.name, "inputs")
+            _expect_inputs(level)
+            return level
         about = beside.describe(place)
         if about is None and level.format is None and "inputs" in level.options:
             raise _belongs_to_a_format(level.name, "inputs")
@@ -168,7 +172,7 @@ def _is_format(name: str) -> bool:
 def format_asked(name: str, options: dict[str, Any]) -> Format | None:
     """The low-bit format that a draft asks for by its name or by an option; None if it asks for none."""
     called = name if _is_format(name) else options.get("format")
-    if called is None:
+    if called in (None, AS_IT_IS):
         if "group" in options:
             raise _belongs_to_a_format(name, "group")
         return None

@@ -95,4 +95,5 @@ COPY_OPTIONS: dict[str, OptionKind] = {
     "own-layers": list,
     "own-head": bool,
 }
-CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": tuple(FORMATS), **COPY_OPTIONS}
+AS_IT_IS = "bf16"  # the format of a checkpoint that is not to be cast
+CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": (AS_IT_IS, *FORMATS), **COPY_OPTIONS}

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from foretoken.decoder.config import DRAFTER, DecoderConfig, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied
+from foretoken.decoder.linear import Linear
 from foretoken.decoder.shapes import EMBEDDING, HEAD
 from foretoken.decoder.weights import Weights, assemble, repacked
 from foretoken.errors import CheckpointError, InputError, ModelError
@@ -58,8 +59,9 @@ class Trained:
         prefix = "observer."
         return {name.removeprefix(prefix): each for name, each in self.tensors.items() if name.startswith(prefix)}
 
-    def weights(self, target: Decoder) -> tuple[DecoderConfig, Weights]:
-        """The drafter's decoder, which shares the target's embedding, final norm and output layer."""
+    def weights(self, target: Decoder, head: Linear | None = None) -> tuple[DecoderConfig, Weights]:
+        """The drafter's decoder, which shares the target's embedding, final norm and output layer. head: the output
+        layer in rows; if it is given, all weights of the result lie in rows, as a cast reads them."""
         config = self.config.decoder(target.config)
         theirs = target.weights
         like = theirs.embedding
@@ -69,12 +71,12 @@ class Trained:
         else:
             own = {name: tensor.to(dtype=like.dtype, device=like.device) for name, tensor in own.items()}
         shared = {f"{EMBEDDING}.weight": like, "model.norm.weight": theirs.norm}
-        head = {} if config.tied else {f"{HEAD}.weight": like}  # holds the place of the target's own
-        made = assemble({**shared, **own, **head}, config)
+        place = {} if config.tied else {f"{HEAD}.weight": like}  # of the target's own head
+        made = assemble({**shared, **own, **place}, config)
         engine, _, isa = target.arithmetic.partition(" ")
-        if engine == "native":
+        if engine == "native" and head is None:
             made = repacked(made, isa, target.threads)
-        return config, replace(made, head=theirs.head, tensors={**shared, **own}, mapped=theirs.mapped)
+        return config, replace(made, head=head or theirs.head, tensors={**shared, **own}, mapped=theirs.mapped)
 
 
 def place_beside(folder: Path) -> Path:

@@ -17,7 +17,7 @@ from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Par
 from foretoken.bench.reproduce.parts import lines, stacked
 from foretoken.bench.reproduce.subspec_measured import (
     DEPTH,
-    NOISE,
+    OF_SAMPLES,
     OURS,
     READING,
     SMALL,
@@ -87,7 +87,7 @@ def _ablation(bench: Workbench) -> Iterator[Row]:
         ours = measured(bench, subject, data, temperature)
         nothing = (None, None, None)
         papers = dict(reported.ABLATION) if temperature == 0 else {PLAIN: nothing, _COMPLETE: nothing}
-        papers |= {name: nothing for name in OURS if temperature or name != NOISE}
+        papers |= {name: nothing for name in OURS if temperature or name not in OF_SAMPLES}
         for name, paper in papers.items():
             mine = {PLAIN: REFERENCE.name, _COMPLETE: SUBSPEC}.get(name, name)
             its = {"ours on": subject.called, "temperature": temperature, "method": name}
@@ -230,9 +230,9 @@ _ABLATION = (
     "Each row adds to the one before it. Up to *+ sharpening*, a part of a layer is read when it is asked for, as "
     "the reference's plain offloader does; with *asynchronous transfer* the next part is read meanwhile. Then come "
     "ours: as much is read ahead as there is room for, while drafting, too; a best-first tree that ends where it is"
-    " unsure; ranks that know the noise of sampled texts; and lookup, whose guesses ride in the substitutes' "
-    "passes. With *drafting while reading* the substitutes no longer pause while the model checks. When sampling, the "
-    "row that knows the noise is also the first that is sharpened. Cells of the paper that cannot be read in our copy "
+    " unsure; for sampled texts, ranks that know the noise, and then a sharper draft; and lookup, whose guesses ride "
+    "in the substitutes' passes. With *drafting while reading* the substitutes no longer pause while the model checks. "
+    "Cells of the paper that cannot be read in our copy "
     "are left empty."
 )
 _QUANTISED = (

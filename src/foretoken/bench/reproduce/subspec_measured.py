@@ -18,8 +18,9 @@ AS_ASKED, NEXT = 0, 1  # how far is read ahead: not at all, or the next part, as
 
 WITHOUT_CACHE, SHARED, SHARPER = "substitutes, shared layers", "+ shared keys and values", "+ sharpening"
 FILLED, BEST, NOISE = "+ ring filled while drafting", "+ best-first tree", "+ ranked with the noise"
-LOOKUP, READING = "+ lookup inside", "+ drafting while reading"
-OURS = (FILLED, BEST, NOISE, LOOKUP, READING)
+SHARPENED, LOOKUP, READING = "+ sharpened", "+ lookup inside", "+ drafting while reading"
+OURS = (FILLED, BEST, NOISE, SHARPENED, LOOKUP, READING)
+OF_SAMPLES = (NOISE, SHARPENED)  # greedy texts have no noise, and are sharpened from the start
 
 _FEW = {"embedded": 1, "rehearsal": 2}  # prompts of sweeps; at scale paper all
 _DEPTHS = {"embedded": (4, 16)}
@@ -63,8 +64,9 @@ def methods(small: str, temperature: float) -> list[Method]:
         Method(FILLED, paper, noise=False),
         Method(BEST, f"subspec:shape=best-first:pauses:sharpness={sharpness}", noise=False),
     ]
-    if known:  # greedy texts have no noise
-        found.append(Method(NOISE, "subspec:shape=best-first:pauses"))
+    if known:
+        found.append(Method(NOISE, "subspec:shape=best-first:pauses:sharpness=1.0"))
+        found.append(Method(SHARPENED, "subspec:shape=best-first:pauses"))
     return [*found, Method(LOOKUP, "subspec:pauses,lookup"), Method(READING, "subspec,lookup")]
 
 
