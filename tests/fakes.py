@@ -61,6 +61,9 @@ class Fake:
     def end(self, sequence: int) -> None:
         self.texts.pop(sequence, None)
 
+    def forget(self, conversation: int) -> None:
+        pass
+
     def guess(self, turn: Turn) -> list[int]:
         raise NotImplementedError
 
@@ -247,6 +250,9 @@ class Delayed:
     def end(self, sequence: int) -> None:
         self.inner.end(sequence)
 
+    def forget(self, conversation: int) -> None:
+        self.inner.forget(conversation)
+
 
 class GoesOn:
     """A drafter that has made some more steps by the time a verdict comes, as while the target waits for a disk.
@@ -279,6 +285,9 @@ class GoesOn:
 
     def end(self, sequence: int) -> None:
         self.inner.end(sequence)
+
+    def forget(self, conversation: int) -> None:
+        self.inner.forget(conversation)
 
 
 class FarVerifier:

@@ -221,6 +221,7 @@ def test_pytorch_s_passes_are_refused_in_a_forked_child() -> None:
 
 
 @needs_fork
+@pytest.mark.prove
 def test_a_forked_child_that_loads_for_pytorch_s_passes_has_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORETOKEN_NATIVE", "off")
     *right, refused = said_by("made_nothing(threads=1)", "made_nothing(threads=2)")

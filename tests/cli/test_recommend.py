@@ -95,8 +95,13 @@ def test_a_drafter_that_lies_beside_its_model_is_tried_and_remembered(cli: Cli, 
     shutil.rmtree(f"{model}-moa")
     gone = cli("generate", "-m", model, "-n", 4, "def add(")
     assert gone.code == 0
-    assert f"the recommended draft {model}-moa is no longer there; `foretoken recommend {model}` finds" in gone.err
+    assert f"the recommended draft cannot be used (there is no folder '{model}-moa'" in gone.err
+    assert f"`foretoken recommend {model}` finds another" in gone.err
     assert trained_for(model) is None
+    (tmp_path / "model-moa").mkdir()
+    (tmp_path / "model-moa" / "config.json").write_text('{"foretoken_drafter": "mixture", "version": 1}')
+    assert trained_for(model) is None
+    assert recommend.candidates(str(model), LoadSettings())[0][0] == "lookup"
     assert trained_for(EMBEDDED["stdlib-7m"]) == "moa"
 
 

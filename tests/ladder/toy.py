@@ -42,6 +42,9 @@ class ToyDrafter:
     def rewind(self, sequence: int, position: int) -> None:
         del self._texts[sequence][position:]
 
+    def forget(self, conversation: int) -> None:
+        pass
+
     def end(self, sequence: int) -> None:
         self._texts.pop(sequence, None)
 

@@ -40,21 +40,23 @@ def run(
     seed: int,
     before: float = 0.0,
 ) -> float:
-    """Milliseconds of a text of so many tokens, with a draft that costs `before`, and `draft` a token."""
+    """Milliseconds of a text of so many tokens, with a draft that costs `draft` a token, and `before` for each token
+    since the last draft."""
     chance = random.Random(seed)
-    made, spent, rounds = 0, 0.0, 0
+    made, spent, rounds, drafted = 0, 0.0, 0, 0
     while made < tokens:
         count = lengths()
         accepted = 0
         while accepted < count and chance.random() < rate(made):
             accepted += 1
         speed = 1.0 + 0.6 * (made // 300 % 2)  # another program comes and goes
-        prepare = before * speed if count else 0.0
+        behind = made - drafted if count else 0
+        prepare, drafted = before * behind * speed, made if count else drafted
         propose, check = count * draft * speed, CURVE.of(1 + count) * speed * chance.uniform(0.97, 1.05)
         if pace is not None:
             gained = {0: accepted + 1}
             work = Work("copy", count, rounds, propose / 1e3, count, passes=count, cost={})
-            works = (Work("copy", 0, rounds - 0.5, prepare / 1e3, cost={}), work) if before else (work,)
+            works = (Work("copy", behind, rounds - 0.5, prepare / 1e3, cost={}), work) if before else (work,)
             record = RoundRecord(
                 rounds,
                 {0: count},
@@ -102,8 +104,16 @@ def test_a_text_of_one_kind_is_drafted_nearly_as_well_as_by_the_best_fixed_lengt
 
 @pytest.mark.parametrize("likely", [0.3, 0.6, 0.85, 0.97])
 def test_seconds_before_a_drafts_first_pass_are_not_taken_for_those_of_its_tokens(likely: float) -> None:
-    trials = fixed(lambda made: likely, 2.0, 2000, before=24.0)
-    assert paced(lambda made: likely, 2.0, 2000, before=24.0) < min(trials.values()) / 0.95
+    trials = fixed(lambda made: likely, 2.0, 2000, before=6.0)
+    assert paced(lambda made: likely, 2.0, 2000, before=6.0) < min(trials.values()) / 0.95
+
+
+@pytest.mark.parametrize("bad", [200, 600])
+def test_what_is_caught_up_with_after_a_bad_stretch_does_not_speak_against_drafting(bad: int) -> None:
+    def rate(made: int) -> float:
+        return 0.02 if made < bad else 0.6
+
+    assert paced(rate, 5.0, 3000, before=1.4) < min(fixed(rate, 5.0, 3000, before=1.4).values()) / 0.97
 
 
 @pytest.mark.parametrize(("expected", "kept"), [(COPY, True), (GUESS, False)])

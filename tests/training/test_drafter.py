@@ -67,12 +67,10 @@ def test_a_training_that_was_broken_off_ends_with_the_same_weights(
 def test_one_process_trains_at_a_time(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
     one, other = (trained(model, stream, tmp_path / "it") for _ in range(2))
 
-    def meanwhile(progress: Progress) -> None:
-        with pytest.raises(InputError, match="another process is training into"):
-            other.run()
-
-    one.run(meanwhile)
-    assert one.progress.step == 6
+    with one.alone(), pytest.raises(InputError, match="another process is training into"), other.alone():
+        pass
+    with other.alone():
+        assert not other.resume()
 
 
 def test_other_settings_or_other_text_do_not_go_on(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:

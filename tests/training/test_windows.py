@@ -14,15 +14,15 @@ def test_windows_are_pieces_of_the_stream_and_a_function_of_seed_and_step() -> N
     again = draw(STREAM, 64, 5, seed=3, step=7)
     assert torch.equal(one.tokens, again.tokens)
     assert torch.equal(one.bounds, again.bounds)
-    assert torch.equal(one.tokens - one.tokens[:, :1], torch.arange(64).expand(5, 64))
+    assert torch.equal((one.tokens - one.tokens[:, :1]) % 1000, torch.arange(64).expand(5, 64))
     assert not torch.equal(one.tokens, draw(STREAM, 64, 5, seed=3, step=8).tokens)
     assert not torch.equal(one.tokens, draw(STREAM, 64, 5, seed=4, step=7).tokens)
 
 
 def test_all_of_the_text_is_read_before_any_of_it_is_read_again() -> None:
-    batches = [draw(STREAM, 64, 2, seed=3, step=step).tokens for step in range(14)]
-    first, second = torch.cat(batches[:7]).flatten(), torch.cat(batches[7:]).flatten()
-    assert len(first.unique()) == len(first) == 14 * 64
+    batches = [draw(STREAM, 64, 3, seed=3, step=step).tokens for step in range(10)]
+    first, second = torch.cat(batches[:5]).flatten(), torch.cat(batches[5:]).flatten()
+    assert len(first.unique()) == len(first) == 15 * 64, "all but the last 40 tokens"
     assert len(second.unique()) == len(second)
     assert not torch.equal(first.sort().values, second.sort().values), "the windows lie elsewhere"
     assert draw(STREAM[:65], 64, 3, seed=0, step=1).tokens.shape == (3, 64)

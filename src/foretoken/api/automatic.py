@@ -17,10 +17,10 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.low_bit import size_in
 from foretoken.decoder.shapes import linear_shapes
-from foretoken.errors import InputError
+from foretoken.drafters.ladder import find_levels, name_levels
+from foretoken.errors import ForetokenError, InputError
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
-from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import AUTO, LoadSettings
 
 log = logging.getLogger(__name__)
@@ -48,8 +48,8 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
         return settings
     config = read_config(folder)
     found = recall(folder, config, settings)
-    if found is not None and (gone := _gone(found.draft)):
-        log.warning("the recommended draft %s is no longer there; `foretoken recommend %s` finds another", gone, called)
+    if found is not None and (why := _unusable(found.draft, folder)) is not None:
+        log.warning("the recommended draft cannot be used (%s); `foretoken recommend %s` finds another", why, called)
         found = None
     if found is None:
         draft = _guess(folder, config, settings)
@@ -63,10 +63,14 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
     return replace(settings, draft=draft)
 
 
-def _gone(draft: str) -> str | None:
-    """The folder that a draft names and that is not there, if any."""
-    places = [level.name for level in parse_draft(draft) if level.name.startswith("/")]
-    return next((place for place in places if not Path(place).is_dir()), None)
+def _unusable(draft: str, folder: Path) -> str | None:
+    """Why a remembered draft cannot be used any more: a folder that it names may be gone, or hold something else. None
+    if it can be used. folder: the model's."""
+    try:
+        find_levels(name_levels(LoadSettings(draft=draft)), folder)
+    except ForetokenError as error:
+        return str(error)
+    return None
 
 
 def recall(folder: Path, config: DecoderConfig, settings: LoadSettings) -> Recommended | None:

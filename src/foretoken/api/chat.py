@@ -33,8 +33,7 @@ class Chat:
     A turn gives exactly the output of a generation whose prompt is the whole conversation, as the chat template writes
     it. The target keeps what it has read, so a turn reads only what is new in that prompt. `cached_tokens` of the
     turn's completion counts the tokens that were not read again. Part of a reply is read again if the tokenizer divides
-    its text into other tokens than the model did. So does a draft model with a cache of its own, for the
-    last four conversations.
+    its text into other tokens than the model did. A draft model with a cache of its own keeps what it has read, too.
 
     A plain conversation has no template. The texts of both sides are joined to one text, which the model continues.
     """

@@ -34,6 +34,11 @@ from foretoken.settings.load import LoadSettings
 from foretoken.text.messages import Prompt
 
 
+def _forget(verifier: Verifier, drafter: Drafter, conversation: int) -> None:
+    verifier.forget(conversation)
+    drafter.forget(conversation)
+
+
 class Model:
     """A target and the draft that speeds it up. Made by `foretoken.load`.
 
@@ -186,7 +191,7 @@ class Model:
         reading = Reading(
             self.tokens_of,
             lambda prompt, settings: self._run(self._requests.of(prompt, settings, conversation), settings),
-            partial(self._verifier.forget, conversation),
+            partial(_forget, self._verifier, self.drafter, conversation),
         )
         return Chat(reading, self.tokenizer, name=self.name, system=system, plain=plain)
 

@@ -1,6 +1,7 @@
 """Which draft is fastest for a model on this machine: `foretoken recommend`.
 
-Each draft that fits into memory decodes the same prompts as plain decoding does, in turn (`foretoken.bench.decode`).
+Each draft decodes the same prompts as plain decoding does, in turn (`foretoken.bench.decode`). Copies of the model are
+tried only if they fit into memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from foretoken.api.automatic import Recommended
 from foretoken.api.levels import memory_of_copies
 from foretoken.bench import decode
 from foretoken.bench.statistics import PLAIN
-from foretoken.bench.target import called
+from foretoken.bench.target import called, expect_honest
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import many, size
 from foretoken.common.source import resolve
@@ -24,6 +25,7 @@ from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.trained import trained_for
+from foretoken.errors import DraftSpecError
 from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import LoadSettings
 
@@ -66,12 +68,17 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
     """The drafts to measure, and those that are left out, each with the reason."""
     folder = resolve(model, loading.revision, accept=read_config)
     config, left = read_config(folder), memory_left()
-    trained = trained_for(folder)
     if config.low_bit is not None:
         return [LOOKUP], dict.fromkeys(OF_COPIES, f"the model itself is in {config.low_bit.label}")
     of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
     drafts, left_out, copies = [LOOKUP], {}, {}
-    drafts += [] if trained is None else [f"{trained}{options}" for options in OF_TRAINED]
+    trained = trained_for(folder)
+    if trained is not None:
+        try:
+            expect_honest(trained, loading, folder)
+            drafts += [f"{trained}{options}" for options in OF_TRAINED]
+        except DraftSpecError as error:
+            left_out[trained] = str(error)
     for draft in OF_COPIES:
         name, *_ = _names(draft)
         copies[name] = _copy_bytes(draft, folder, config)

@@ -98,11 +98,12 @@ def moa(
         f"{parameters_of(training.config) / 1e6:.2f} million parameters; {many(len(streams.learned), 'token')} of text "
         f"and {len(streams.heldout)} held out; {many(recipe.steps, 'step')}"
     )
-    if training.resume():
-        say(f"going on at step {training.progress.step}, from {training.part}")
-    with _bar(recipe) as told:
-        progress = training.run(told)
-    training.finish()
+    with training.alone():
+        if training.resume():
+            say(f"going on at step {training.progress.step}, from {training.part}")
+        with _bar(recipe) as told:
+            progress = training.run(told)
+        training.finish()
     best = progress.best
     assert best is not None
     if plot is not None:

@@ -181,18 +181,21 @@ def _sync(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Yields whether this process could lock the folder, and keeps it locked. A killed process loses its locks."""
-    if os.name == "nt":  # no such locks: the rest of a killed run stays
-        yield False
+def locked(folder: Path) -> Iterator[bool | None]:
+    """Yields whether this process could lock the folder, and keeps it locked. None where there are no locks: then the
+    rest of a killed run stays. A killed process loses its locks."""
+    if os.name == "nt":
+        yield None
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone = True
-        except OSError:
+            alone: bool | None = True
+        except BlockingIOError:
             alone = False
+        except OSError:  # not on this file system
+            alone = None
         yield alone
     finally:
         os.close(descriptor)

@@ -63,20 +63,15 @@ class Kept(Generic[More]):
 
 
 class KeptCaches(Generic[More]):
-    """Caches of conversations between their turns. The common prefix of two prompts is read once. most: of so many
-    conversations, those that came last; None: of all."""
+    """Caches of conversations between their turns. The common prefix of two prompts is read once."""
 
-    def __init__(self, most: int | None = None) -> None:
+    def __init__(self) -> None:
         self._kept: dict[int, Kept[More]] = {}
-        self._most = most
 
     def put(self, conversation: int, cache: Cache, tokens: Sequence[int], more: More) -> None:
         """Keep a cache that begins with `tokens`. Positions behind these tokens are not kept."""
         length = min(cache.length, len(tokens))
-        self._kept.pop(conversation, None)
         self._kept[conversation] = Kept(cache.handed_over(length), tuple(tokens[:length]), more)
-        if self._most is not None and len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
 
     def take(self, conversation: int, prompt: Sequence[int]) -> Kept[More] | None:
         """Take what was kept; None if nothing was. The cache is cut to the prefix that it shares with a prompt, without

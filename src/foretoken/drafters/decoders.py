@@ -14,7 +14,7 @@ from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
 from foretoken.copies import beside
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel, Recipe, recipe_of
-from foretoken.drafters.table import AS_IT_IS, CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, TREE
+from foretoken.drafters.table import CHAIN, CHECKPOINT_OPTIONS, COPY_OPTIONS, DRAFTERS, NOT_CAST, TREE
 from foretoken.drafters.trained import as_trained
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.formats import FORMATS, Format, format_of
@@ -56,7 +56,7 @@ class DecoderRecipe(Recipe):
         about = beside.describe(place)
         if about is None and level.format is None and "inputs" in level.options:
             raise _belongs_to_a_format(level.name, "inputs")
-        if about is not None and level.format not in (None, about.format):
+        if about is not None and "format" in level.options and level.format != about.format:
             raise DraftSpecError(
                 f"draft {level.name!r} is in {about.format.label} already, of which no other format is made; leave "
                 "format out, or name the model that it was made of"
@@ -172,7 +172,7 @@ def _is_format(name: str) -> bool:
 def format_asked(name: str, options: dict[str, Any]) -> Format | None:
     """The low-bit format that a draft asks for by its name or by an option; None if it asks for none."""
     called = name if _is_format(name) else options.get("format")
-    if called in (None, AS_IT_IS):
+    if called in (None, NOT_CAST):
         if "group" in options:
             raise _belongs_to_a_format(name, "group")
         return None

@@ -115,6 +115,9 @@ class LookupDrafter:
         if self._earlier is not None and text is not None and len(text.text) > prompt:
             self._earlier.keep(text.text[max(0, prompt - REACH) :])  # the end of the prompt tells where it began
 
+    def forget(self, conversation: int) -> None:
+        """Nothing is kept of a conversation."""
+
     def _propose(self, turn: Turn) -> Draft:
         began = time.perf_counter()
         text = self._texts[turn.sequence]

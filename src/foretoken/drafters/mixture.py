@@ -95,7 +95,8 @@ class Observing(DecoderDrafter):
             positions = range(start, start + len(vectors))
             cache.overwrite(_SEES, start, *self.model.keys_and_values(_SEES, vectors, positions))
             reading.seen = positions.stop
-        return [Work(self.name, 0, began, time.perf_counter() - began, cost={self.name: cost})] if found else []
+        count = sum(len(vectors) for _, vectors in found)
+        return [Work(self.name, count, began, time.perf_counter() - began, cost={self.name: cost})] if found else []
 
     def _vectors(self, sequence: int, start: int, stop: int) -> tuple[list[tuple[int, torch.Tensor]], Cost]:
         """The observer's vectors of positions from `start` to `stop` at most, each piece with its first position, and

@@ -31,6 +31,9 @@ class NothingDrafter:
     def end(self, sequence: int) -> None:
         """Nothing to forget."""
 
+    def forget(self, conversation: int) -> None:
+        """Nothing to forget."""
+
 
 class NothingRecipe(Recipe):
     """No draft."""

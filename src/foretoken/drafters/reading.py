@@ -25,7 +25,6 @@ from foretoken.protocol.types import Distribution, Needs, Request, Turn, Verdict
 from foretoken.sampling.sampler import MakeSampler, Sampler
 
 _CHUNK = 256  # rows of a prompt read in one pass
-_CONVERSATIONS = 4  # the most of which a drafter keeps what it has read, from one turn to the next
 
 
 class Reading:
@@ -144,7 +143,7 @@ class DecoderDrafter:
     _readings: dict[int, Reading] = field(init=False, default_factory=dict)  # by sequence
     _twins: dict[int, int | None] = field(init=False, default_factory=dict)  # the first sequence with the same prompt
     _talks: dict[int, int] = field(init=False, default_factory=dict)  # by sequence: its conversation
-    _kept: KeptCaches[int] = field(init=False, default_factory=lambda: KeptCaches(_CONVERSATIONS))
+    _kept: KeptCaches[int] = field(init=False, default_factory=KeptCaches)
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Take new sequences on. Nothing is read yet: the drafter reads a prompt after the target, chunk by chunk."""
@@ -163,6 +162,13 @@ class DecoderDrafter:
         if reading is not None and talk is not None:
             reading.leave(talk, self._kept)
         self._twins.pop(sequence, None)
+
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation, if anything is."""
+        self._kept.forget(conversation)
+        inner = getattr(self, "inner", None)
+        if inner is not None:
+            inner.forget(conversation)
 
     def read_along(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Read as much of the prompts as the target has read."""

@@ -95,5 +95,5 @@ COPY_OPTIONS: dict[str, OptionKind] = {
     "own-layers": list,
     "own-head": bool,
 }
-AS_IT_IS = "bf16"  # the format of a checkpoint that is not to be cast
-CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": (AS_IT_IS, *FORMATS), **COPY_OPTIONS}
+NOT_CAST = "bf16"  # in place of a format: the checkpoint is taken as it is, in whatever type
+CHECKPOINT_OPTIONS: dict[str, OptionKind] = {"format": (NOT_CAST, *FORMATS), **COPY_OPTIONS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,12 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import TRAINED, TRAINED_TREE, TREE
-from foretoken.errors import DraftSpecError, quoted
+from foretoken.errors import CheckpointError, DraftSpecError, quoted
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
 from foretoken.trained.files import is_trained, place_beside, read_trained_config
+
+log = logging.getLogger(__name__)
 
 # What a trained drafter is cast to. Its drafts are as good as in bf16, and read half as much (LOG, 25 November 2026).
 _USUAL = "int8"
@@ -24,10 +27,15 @@ def trained_for(folder: Path) -> str | None:
     embedded. None if there is none."""
     config = read_config(folder)
     for name, place in ((str(place_beside(folder)), place_beside(folder)), *EMBEDDED_DRAFTERS.items()):
-        if is_trained(place) and not set(name) & set(",:"):
+        if not is_trained(place) or set(name) & set(",:"):
+            continue
+        try:
             its, _ = read_trained_config(place)
-            if its.fingerprint == fingerprint(folder, config):
-                return name
+        except CheckpointError as error:
+            log.warning("%s; it is left out", error)
+            continue
+        if its.fingerprint == fingerprint(folder, config):
+            return name
     return None
 
 

@@ -110,6 +110,10 @@ class TranslatedDrafter:
         self._texts.pop(sequence, None)
         self.inner.end(sequence)
 
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation, if anything is."""
+        self.inner.forget(conversation)
+
     def _begin(self, request: Request, tokens: Sequence[int]) -> None:
         """Take a sequence on that has these tokens."""
         self._texts.pop(request.sequence, None)

@@ -45,7 +45,7 @@ class _Known:
     accepted: Acceptance
     yields: Yields | None = None  # of trees that end themselves
     drafting: Correction = field(default_factory=Correction)
-    before: Recently = field(default_factory=Recently)  # seconds of a draft before its first pass
+    catching_up: Recently = field(default_factory=Recently)  # seconds for each token, before a draft's first pass
     gains: Ratio | None = None  # of chains beside trees: draft tokens that were accepted, over those expected
     tried: int = 0  # the last round in which it was used
 
@@ -215,9 +215,10 @@ class AutoPace:
                 its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]), self._rounds)
         steps = max(allowed[start] for allowed in drafting.values())
         predicted = steps * inner.seconds if its.yields is None else passes * inner.each_pass
-        before = _before(record.work)
-        its.before.heard(before)
-        its.drafting.heard(predicted, record.propose_seconds - before)
+        seconds, tokens = _caught_up(record.work)
+        if tokens:
+            its.catching_up.heard(seconds / tokens)
+        its.drafting.heard(predicted, record.propose_seconds - seconds)
         self._levels.heard(record.work, asked)
 
     def _plan(self, way: _Way, sequences: Sequence[int]) -> _Plan:
@@ -227,15 +228,16 @@ class AutoPace:
             return self._tree(way, sequences, inner, its.yields)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
         rows = len(sequences) * (1 + most)
-        checks, each, before = self._check.upto(rows), its.drafting.of(inner.seconds), its.before.value
+        checks, each, again = self._check.upto(rows), its.drafting.of(inner.seconds), its.catching_up.value
         if level.free:
             worth = _worth(sequences)
-            drafting = before * (np.arange(most + 1) > 0) + each * np.arange(most + 1)
-            choice = best(survival, lambda rows, longest: checks[rows] + drafting[longest], worth)
+            choice = best(survival, lambda rows, longest: checks[rows] + each * longest, worth)
+            if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
+                choice = choice._replace(seconds=choice.seconds + again * choice.tokens)
             factor = its.gains.value(self._rounds) if its.gains else 1.0
             return _Plan(way, choice, inner, factor=factor, worth=worth)
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
-        choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + before + each * most)
+        choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most + again * tokens)
         return _Plan(way, choice, inner)
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
@@ -252,7 +254,7 @@ class AutoPace:
         each = self._ways[way].drafting.of(inner.each_pass)
         tokens, passes = sum(mean.tokens for mean in means), max(mean.passes for mean in means)
         rows = min(most, round(sum(mean.rows for mean in means) / together))
-        seconds = float(checks[rows]) + self._ways[way].before.value + passes * each
+        seconds = float(checks[rows]) + passes * each + self._ways[way].catching_up.value * tokens
         plain = together / float(checks[0])
         made, took = self._recent
         rate = float(made / took) if took and self._check.known else tokens / seconds
@@ -283,7 +285,7 @@ class AutoPace:
         lengths = dict.fromkeys(sequences, 0)
         lengths[sequences[0]] = min(PROBE, self._levels.levels[plan.way.start].most.rows)
         its = self._ways[plan.way]
-        drafting = its.before.value + its.drafting.of(lengths[sequences[0]] * plan.inner.seconds)
+        drafting = its.catching_up.value + its.drafting.of(lengths[sequences[0]] * plan.inner.seconds)
         seconds = self._check.of(sum(1 + length for length in lengths.values())) + drafting
         return _Plan(plan.way, Choice(lengths, len(sequences), seconds), plan.inner)
 
@@ -304,9 +306,11 @@ def _worth(sequences: Sequence[int]) -> float:
     return _SHARED if len(sequences) > 1 else 1.0
 
 
-def _before(works: Mapping[int, Sequence[Work]]) -> float:
-    """The seconds of a round's work that is no pass and drafts nothing: it is the same for a draft of any length."""
-    return sum(w.seconds for each in works.values() for w in each if not w.passes and not w.draft_tokens)
+def _caught_up(works: Mapping[int, Sequence[Work]]) -> tuple[float, int]:
+    """The seconds of a round's work on rows without a pass, and how many rows these were: tokens that the target has
+    read since the last draft."""
+    own = [work for each in works.values() for work in each if work.rows and not work.passes]
+    return sum(work.seconds for work in own), sum(work.rows for work in own)
 
 
 def _yields(level: Paced) -> Yields | None:

@@ -39,7 +39,12 @@ class Drafter(Protocol):
         ...
 
     def end(self, sequence: int) -> None:
-        """Forget a sequence, which has finished or was cancelled. May be called twice, and for one that never began."""
+        """Forget a sequence, which has finished or was cancelled. May be called twice, and for one that never began. If
+        its request names a conversation, what was read of it may be kept for the next request of that conversation."""
+        ...
+
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation, if anything is."""
         ...
 
 

@@ -43,7 +43,7 @@ class Work:
 
     # The level's name.
     level: str
-    # How many rows its model computed.
+    # How many rows its model computed. Without a pass: how many tokens were caught up with before the first pass.
     rows: int = 0
     # When the work began (`time.perf_counter`).
     began: float = 0.0

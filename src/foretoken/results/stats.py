@@ -68,8 +68,9 @@ class Stats:
     tokens_per_second: float = 0.0
     # The speed with the prompt and the first token.
     tokens_per_second_with_prefill: float = 0.0
-    # An estimate of the speed of plain decoding, from the seconds of this generation's checks. 0 if fewer than
-    # eight checks were this sequence's alone, or fewer than three of these had at most one draft token.
+    # An estimate of the speed of plain decoding, from the seconds of the checks that were this sequence's alone. It
+    # needs eight of them, three of these with at most one draft token. With the price of passes that the pace `auto`
+    # has measured at loading, three checks of any length are enough. 0 if there are fewer.
     plain_tokens_per_second: float = 0.0
     # The seconds of the rounds in which some of the prompt was read, whatever else was in them.
     prefill_seconds: float = 0.0
@@ -136,7 +137,7 @@ def _level(
     return LevelStats(
         names[at],
         passes=sum(w.passes for w in own),
-        rows=sum(w.rows for w in own),
+        rows=sum(w.rows for w in own if w.passes),
         seconds=seconds,
         time_share=_per(seconds, decode_seconds),
         **_counts(checks),

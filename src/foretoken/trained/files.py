@@ -166,7 +166,9 @@ def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, tor
         (new / CONFIG).write_text(json.dumps({**config.to_json(), **about}, indent=1) + "\n", encoding="utf-8")
         if folder.exists():
             for other in folder.iterdir():  # what else the user has put there stays
-                if other.name not in (CONFIG, WEIGHTS):
+                if other.is_dir():
+                    shutil.copytree(other, new / other.name)
+                elif other.name not in (CONFIG, WEIGHTS):
                     shutil.copy2(other, new / other.name)
             os.replace(folder, old)
         os.replace(new, folder)

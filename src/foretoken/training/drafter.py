@@ -3,8 +3,9 @@
 Of all checkpoints, the one is kept with which held-out text gains the most tokens a check: drafts are made and checked
 by the engine itself. The loss says less: it may fall while drafts get worse.
 
-A training that was broken off goes on from its last checkpoint. The windows of each step are a function of the seed and
-the step, so on one machine, with one number of threads, it ends with the weights that it would have had.
+A training that was broken off goes on from the state that was last kept. The windows of each step are a
+function of the seed and the step, so on one machine, with one number of threads, it ends with the weights that it would
+have had.
 
 Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", section 3; `losses.py` has the losses.
 """
@@ -14,10 +15,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -44,7 +44,7 @@ PRESETS = {"best": BEST, "paper": PAPER}
 STATE, _NEW_STATE, _POINTS, _CANDIDATE = "state.pt", "state.pt.new", "points.json", "candidate"  # in OUT.part
 DRAFTED = 6  # tokens of a chain with which checkpoints are compared
 _LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
-_SAVING = 120.0  # seconds after which the state is kept, between checkpoints too: what an interruption costs at most
+_SAVING = 120.0  # seconds after which the state is kept, between checkpoints too
 _SMOOTH = 0.98  # of the numbers that are shown, with each step
 
 
@@ -130,6 +130,7 @@ class Training:
         self._model, self._stream, self._heldout = model, stream, heldout
         target = model.target
         self.config: MixtureConfig = sized_for(target.config, fingerprint(model.folder, read_config(model.folder)))
+        self._text = [_hash(stream), _hash(heldout)]
         self._teacher = Teacher(target, self.config.layers)
         torch.manual_seed(recipe.seed)
         self.network = Mixture(self.config, target.config.norm_eps)
@@ -147,8 +148,17 @@ class Training:
         return {
             "recipe": {**asdict(self.recipe), "muon": self.recipe.muon},
             "config": self.config.to_json(),
-            "text": [_hash(self._stream), _hash(self._heldout)],
+            "text": self._text,
         }
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it, no other process trains this drafter. Raises InputError if one does."""
+        self.part.mkdir(parents=True, exist_ok=True)
+        with locked(self.part) as locked_now:
+            if locked_now is False:
+                raise InputError(f"another process is training into {self.out}; wait for it, or name another folder")
+            yield
 
     def resume(self) -> bool:
         """Go on where an earlier process has stopped. False if none has. Raises InputError if it trained with other
@@ -176,15 +186,7 @@ class Training:
         return True
 
     def run(self, told: Callable[[Progress], None] = lambda progress: None) -> Progress:
-        """Train to the end. told: called after each step and each checkpoint. Raises InputError if another process is
-        training the same drafter."""
-        self.part.mkdir(parents=True, exist_ok=True)
-        with locked(self.part) as alone:
-            if not alone and os.name != "nt":  # where there are no such locks
-                raise InputError(f"another process is training into {self.out}; wait for it, or name another folder")
-            return self._run(told)
-
-    def _run(self, told: Callable[[Progress], None]) -> Progress:
+        """Train to the end. told: called after each step and each checkpoint."""
         recipe, progress = self.recipe, self.progress
         every = max(1, recipe.steps // recipe.checkpoints)
         began, before = perf_counter(), progress.seconds
@@ -271,6 +273,7 @@ class Training:
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "progress": asdict(self.progress),
         }
+        self.part.mkdir(parents=True, exist_ok=True)
         fresh = self.part / _NEW_STATE
         torch.save(state, fresh)
         fresh.replace(self.part / STATE)
@@ -298,7 +301,7 @@ def measured(
 
 
 def _hash(tokens: torch.Tensor) -> str:
-    return hashlib.sha256(tokens.numpy().tobytes()).hexdigest()
+    return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()
 
 
 def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:

@@ -29,12 +29,12 @@ class Batch:
 
 
 def _start(tokens: int, length: int, seed: int, number: int) -> int:
-    """Where a window begins, by its number. Windows lie side by side and are taken in random order, so all of the text
-    is read before any of it is read again; then they lie elsewhere."""
-    windows = max(1, tokens // length - 1)
+    """Where a window begins, by its number. Windows lie side by side and are taken in random order. So all of the text
+    is read before any of it is read again, but for the rest that fills no window. The next time they lie elsewhere."""
+    windows = tokens // length
     again, place = divmod(number, windows)
     chance = torch.Generator().manual_seed(1_000_003 * seed + 500_009 * (again + 1))
-    first = int(torch.randint(min(length, tokens - windows * length) + 1, (), generator=chance))
+    first = int(torch.randint(tokens, (), generator=chance))
     return first + length * int(torch.randperm(windows, generator=chance)[place])
 
 
@@ -58,4 +58,5 @@ def draw(stream: torch.Tensor, length: int, count: int, *, seed: int, step: int)
             stop = min(length, at + between(*SEGMENTS))
             bounds[window, at:stop] = at - 1
             at = stop
-    return Batch(torch.stack([stream[start : start + length] for start in starts]), bounds, judged)
+    places = (torch.tensor(starts)[:, None] + torch.arange(length)) % len(stream)  # behind its end comes its beginning
+    return Batch(stream[places], bounds, judged)
