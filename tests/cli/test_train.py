@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -107,3 +111,16 @@ def test_without_a_place_the_drafter_lies_beside_its_model(cli: Cli, tmp_path: P
     embedded = cli("train", "moa", *TARGET, "--data", text, "--tokens", 256)
     assert embedded.code == 2
     assert "stdlib-1m is no folder of yours, beside which its drafter could lie; give OUT" in embedded.err
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path) -> None:
+    out = tmp_path / "moa"
+    command = [sys.executable, "-m", "foretoken", "train", "moa", out, *TARGET, "--data", text, "-t", "1"]
+    with subprocess.Popen([*command, "--tokens", "10000000"], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "million parameters" in process.stderr.readline()
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+    assert process.returncode == -signal.SIGINT
+    assert said == "-- interrupted; the same command begins anew: nothing was kept yet\n"

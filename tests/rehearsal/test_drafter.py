@@ -86,6 +86,8 @@ def test_what_cannot_be_padded_is_refused(tmp_path: Path) -> None:
     refused("observes 4 layers, and one for this shape 8", layers=16)
     refused("trained for another model than the one that is rehearsed", EMBEDDED["stdlib-1m"])
     refused("more key/value heads for each query head", **{"kv-heads": 12})
+    with pytest.raises(InputError, match="holds no trained drafter; name a folder that `foretoken train` has written"):
+        padded(SMALL, write.plan(SMALL, tmp_path / "big", write.Asked(shape_of(shape()))), tmp_path / "big-moa")
     assert not list(tmp_path.iterdir())
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from foretoken.common.files import cache_folder, read_json, write_json
 from foretoken.common.limits import memory_left
 from foretoken.common.provenance import machine, version_of
@@ -111,7 +113,8 @@ def _circumstances(settings: LoadSettings) -> dict[str, Any]:
         "version": version_of("foretoken"),
         "machine": machine(),
         "isa": native.isa() if native.module() is not None else None,
-        **{name: getattr(settings, name) for name in ("dtype", "device", "promise", "weights", "cache", "threads")},
+        **{name: getattr(settings, name) for name in ("dtype", "device", "promise", "weights", "cache")},
+        "threads": settings.threads or torch.get_num_threads(),
     }
 
 

@@ -156,6 +156,7 @@ def lines(model: str, found: Found) -> list[str]:
         )
     table += [f"{draft}: not measured, {why}" for draft, why in found.left_out.items()]
     table.append(f"Measured on {found.prompts}. Other texts can have another best draft: --prompts FILE.")
+    table.append("tokens/s is the median over prompts; times plain compares the time of all prompts together.")
     if found.best.draft == PLAIN:
         return [*table, "", f"Plain decoding is best here: --draft {PLAIN}"]
     draft = found.best.draft

@@ -47,10 +47,10 @@ def rehearse(
         str, typer.Option(help="Which layers do the small model's work. spread: evenly spaced ones. first: the first.")
     ] = "spread",
     drafter: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="A drafter that `foretoken train` made for the small model. It is written beside the rehearsal, as "
-            "OUT-moa, as large as a drafter for a model of this shape.",
+            help="A drafter that `foretoken train` made for the small model: a folder, or moa. It is written "
+            "beside the rehearsal, as OUT-moa, as large as a drafter for a model of this shape.",
             show_default="none",
         ),
     ] = None,
@@ -97,14 +97,14 @@ def rehearse(
         say(f"  {line}")
 
 
-def _padded(drafter: Path, made: RehearsalPlan) -> PaddedDrafter:
+def _padded(drafter: str, made: RehearsalPlan) -> PaddedDrafter:
     from foretoken.rehearsal.drafter import padded
-    from foretoken.trained.files import place_beside
+    from foretoken.trained.files import expect_trained, place_beside
 
     out = place_beside(made.out)
     if out.exists() and not made.replace:
         raise InputError(f"{out} is there already; --force replaces it")
-    return padded(drafter, made, out)
+    return padded(resolve(drafter, accept=expect_trained), made, out)
 
 
 def _describe(made: RehearsalPlan) -> None:

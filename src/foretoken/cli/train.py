@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,27 +103,59 @@ def moa(
     with training.alone():
         if training.resume():
             say(f"going on at step {training.progress.step}, from {training.part}")
-        with _bar(recipe) as told:
+        with _bar(recipe) as told, _telling_how_to_go_on(training.part):
             progress = training.run(told)
         training.finish()
     best = progress.best
     assert best is not None
     if plot is not None:
         draw(plot, progress.points, f"{target}, {preset}, seed {seed}")
+    took = many(round(progress.seconds / 60), "minute")
     say(
         f"{out}: {best.acceptance:.2f} tokens a check on held-out text (plain decoding: 1), "
-        f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {progress.seconds / 60:.0f} minutes; "
-        f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))}"
+        f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {took}; "
+        f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))},lookup"
     )
+    if target not in EMBEDDED and trained_beside(target) == out.absolute():
+        say(f"foretoken recommend {shlex.quote(target)} measures whether it is the fastest draft here")
 
 
-def _place_beside(target: str) -> Path:
+@contextmanager
+def _telling_how_to_go_on(part: Path) -> Iterator[None]:
+    """Within it, Ctrl-C ends the process with a line that says what is kept."""
+    from foretoken.training.drafter import STATE
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as by nohup
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = (part / STATE).exists()
+        say(f"interrupted; the same command {f'goes on from {part}' if kept else 'begins anew: nothing was kept yet'}")
+        if before is signal.SIG_DFL:  # as in a process of our own: nobody waits for the exception
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def trained_beside(target: str) -> Path | None:
+    """The place beside a model's folder; None if the model is no folder of the user's."""
     from foretoken.trained.files import place_beside
 
     folder = Path(target).expanduser()
-    if target in EMBEDDED or not folder.is_dir():
-        raise SettingError(f"{target} is no folder of yours, beside which its drafter could lie; give OUT")
-    return place_beside(folder)
+    return None if target in EMBEDDED or not folder.is_dir() else place_beside(folder)
+
+
+def _place_beside(target: str) -> Path:
+    place = trained_beside(target)
+    if place is None:
+        raise SettingError(
+            f"{target} is no folder of yours, beside which its drafter could lie; give OUT, a new folder"
+        )
+    return place
 
 
 def _as_draft(out: Path) -> str:
@@ -153,7 +187,7 @@ def _bar(recipe: Recipe) -> Iterator[Callable[[Progress], None]]:
         left = progress.seconds / progress.step * (recipe.steps - progress.step) / 60
         say(
             f"{point.tokens:,} tokens: loss {point.loss:.3f}, {100 * point.agreeing:.0f} % of the model's choices, "
-            f"{point.acceptance:.2f} tokens a check; about {left:.0f} minutes left"
+            f"{point.acceptance:.2f} tokens a check; about {many(round(left), 'minute')} left"
         )
 
     told = 0

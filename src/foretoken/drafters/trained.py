@@ -48,7 +48,7 @@ def as_trained(level: Level, place: Path, folder: Path) -> Level:
     if its.fingerprint != fingerprint(folder, target):
         raise DraftSpecError(
             f"the draft {quoted(level.name, 80)} was trained for another model of this shape, or for this one before "
-            "its weights were changed; train one for this model: foretoken train moa"
+            "its weights were changed; train one for this model: foretoken train moa --target MODEL"
         )
     for option in level.options:
         if option.startswith("own-"):

@@ -23,7 +23,7 @@ from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 from foretoken.rehearsal.write import RehearsalPlan
 from foretoken.trained.config import MixtureConfig, sized_for
-from foretoken.trained.files import Trained, expected_shapes, read_trained, write_trained
+from foretoken.trained.files import Trained, expect_trained, expected_shapes, read_trained, write_trained
 
 _LAYER, _DECODER = "observer.layer.", "model.layers.0."  # names of the observer's layer, and of one of a model
 
@@ -125,6 +125,7 @@ class PaddedDrafter:
 def padded(folder: Path, plan: RehearsalPlan, out: Path) -> PaddedDrafter:
     """The drafter in a folder, to be written for a rehearsal. Raises CheckpointError for a damaged one, and InputError
     for one that cannot be padded."""
+    expect_trained(folder)
     made = PaddedDrafter(read_trained(folder), plan, out)
     made.expect_room()
     return made

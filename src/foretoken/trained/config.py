@@ -54,7 +54,7 @@ class MixtureConfig:
             if getattr(self, name) != ours:
                 raise CheckpointError(
                     f"{where} was trained for a model whose {name} is {getattr(self, name)}, and this one's is {ours}; "
-                    "train a drafter for this model: foretoken train moa"
+                    "train a drafter for this model: foretoken train moa --target MODEL"
                 )
 
     def decoder(self, target: DecoderConfig) -> DecoderConfig:

@@ -93,6 +93,12 @@ def is_trained(folder: Path) -> bool:
         return False
 
 
+def expect_trained(folder: Path) -> None:
+    """Raise InputError for a folder that holds no trained drafter."""
+    if not is_trained(folder):
+        raise InputError(f"{folder} holds no trained drafter; name a folder that `foretoken train` has written")
+
+
 def read_trained_config(folder: Path) -> tuple[MixtureConfig, dict[str, Any]]:
     """The configuration in a folder, and all else that its file holds."""
     raw = read_json(folder / CONFIG)
