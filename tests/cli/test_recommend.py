@@ -95,7 +95,7 @@ def test_a_drafter_that_lies_beside_its_model_is_tried_and_remembered(cli: Cli, 
     shutil.rmtree(f"{model}-moa")
     gone = cli("generate", "-m", model, "-n", 4, "def add(")
     assert gone.code == 0
-    assert f"the recommended draft cannot be used (there is no folder '{model}-moa'" in gone.err
+    assert "the recommended draft cannot be used (there is no folder '/" in gone.err  # and a long path is cut
     assert f"`foretoken recommend {model}` finds another" in gone.err
     assert trained_for(model) is None
     (tmp_path / "model-moa").mkdir()
