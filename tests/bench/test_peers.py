@@ -239,6 +239,7 @@ def test_a_token_that_the_model_does_not_know_is_refused_before_a_peer_starts(
 
 
 @pytest.mark.usefixtures("steady")
+@pytest.mark.prove
 def test_transformers_says_what_we_say(asking: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()

@@ -77,6 +77,7 @@ def test_a_copy_from_the_models_own_text_or_from_a_text_of_ours(cli: Cli, tmp_pa
     assert left_in(tmp_path) == ["ours", "own", "text.txt"]
 
 
+@pytest.mark.prove
 def test_the_model_that_writes_the_text_is_gone_when_the_copy_is_made(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

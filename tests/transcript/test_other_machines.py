@@ -17,6 +17,7 @@ from tests.transcript.records import COUNT, MODEL, refusal, run
 
 
 @needs_native
+@pytest.mark.prove
 def test_the_native_bits_are_the_same_at_another_level_and_with_pytorchs_other_vectors(
     whole: Path, tmp_path: Path
 ) -> None:
