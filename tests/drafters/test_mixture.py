@@ -108,7 +108,7 @@ def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monke
     assert seen > 500
 
 
-def test_no_text_is_observed_twice(drafter: Path) -> None:
+def test_no_text_is_observed_twice(drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Completions of one prompt share what was observed of it, and a conversation keeps it from turn to turn."""
     model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
     its = model.drafter
@@ -123,7 +123,7 @@ def test_no_text_is_observed_twice(drafter: Path) -> None:
             asked += stop - start
             return observer(cache, start, stop)
 
-    its.observer = Counting()  # type: ignore[assignment]
+    monkeypatch.setattr(its, "observer", Counting())
     prompt = tuple(range(300, 500))
     many = model.completions(prompt, n=3, temperature=0.8, seed=1, max_new_tokens=12, ignore_eos=True)
     assert 200 <= asked <= 200 + sum(len(each.tokens) for each in many)
@@ -137,13 +137,13 @@ def test_no_text_is_observed_twice(drafter: Path) -> None:
     assert 100 < asked <= length
 
 
-def test_what_an_observer_costs_is_told(drafter: Path) -> None:
+def test_what_an_observer_costs_is_told(drafter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
     its = model.drafter
     assert isinstance(its, MixtureDrafter)
     done = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
     ours = done.stats.cost[its.name]
-    its.observer.cost = lambda tokens: Cost()  # type: ignore[method-assign]
+    monkeypatch.setattr(its.observer, "cost", lambda tokens: Cost())
     without = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True).stats.cost[its.name]
     observed = its.observer.config.observed * len(its.observer.config.layers) * 2
     assert ours.flops > without.flops

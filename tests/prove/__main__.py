@@ -36,7 +36,7 @@ def run(
     origin = provenance()  # of what is running, whatever is committed until it ends
     rows, absent = makers(models)
     levels = native.testable()
-    dice = random.Random(seed)
+    chance = random.Random(seed)
     events: Counter[str] = Counter()
     subjects: Counter[str] = Counter()
     order = [(name, make) for name, often, make in rows for _ in range(often)]
@@ -50,13 +50,13 @@ def run(
             make = once.pop(name)
         else:
             if turn % len(order) == 0:
-                dice.shuffle(order)
+                chance.shuffle(order)
             name, make = order[turn % len(order)]
             turn += 1
-        subject = make(dice)
+        subject = make(chance)
         subjects[f"{subject.name}, {subject.kind}"] += 1
         try:
-            prove(subject, levels, small if name.startswith("tiny") or name == "stdlib-1m" else LARGE, dice, events)
+            prove(subject, levels, small if name.startswith("tiny") or name == "stdlib-1m" else LARGE, chance, events)
         except Difference as found:
             difference = str(found)
         except KeyboardInterrupt:  # what was compared until then is compared

@@ -94,10 +94,10 @@ class Size:
     threads: tuple[int, ...] = (1, 2)
 
 
-def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, events: Counter[str]) -> None:
+def prove(subject: Subject, levels: list[str], size: Size, chance: random.Random, events: Counter[str]) -> None:
     """Compare, count, and raise `Difference` at the first one."""
-    prompts = [_prompt(subject, size, dice) for _ in range(size.prompts)]
-    sampling = dice.choice(list(SAMPLING))
+    prompts = [_prompt(subject, size, chance) for _ in range(size.prompts)]
+    sampling = chance.choice(list(SAMPLING))
     requests = [
         Request(i, prompt, size.tokens, keep_logits=True, sampling=SAMPLING[sampling], completion=i)
         for i, prompt in enumerate(prompts)
@@ -113,18 +113,18 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
     ]
     _compare(f"{subject.name} {subject.kind}: twice", plain, requests[:1], plains, events, "plain")
     if subject.format is not None:
-        values = Run(subject.of_values(f"native {dice.choice(levels)}"), NothingDrafter(), requests, samplers=sampler)
+        values = Run(subject.of_values(f"native {chance.choice(levels)}"), NothingDrafter(), requests, samplers=sampler)
         _compare(f"{subject.name} {subject.kind}: its values as bf16", values, requests, plains, events, "values")
     for level in levels:
         if level == native.EMULATED and subject.dtype != "bf16" and subject.format is None:
             continue  # tiles are for bf16
         # plain C++ takes most of the time: with one of the numbers of threads
-        for threads in [dice.choice(size.threads)] if level in SLOW else size.threads:
+        for threads in [chance.choice(size.threads)] if level in SLOW else size.threads:
             run = Run(
                 subject.decoder(f"native {level}", threads),
                 NothingDrafter(),
                 requests,
-                prefill_chunk=_chunk(dice),
+                prefill_chunk=_chunk(chance),
                 samplers=sampler,
             )
             what = f"{subject.name} {subject.kind}, plainly at {level} with {threads} threads"
@@ -132,10 +132,10 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
     copies: dict[float, Decoder] = {}
     for name, make in DRAFTERS.items():
         fast = [level for level in levels if level not in SLOW]
-        arithmetic = f"native {dice.choice([dice.choice(SLOW), *fast, *fast, *fast])}"
-        chosen = dice.sample(requests, dice.randint(1, len(requests)))
-        copied = dice.random() < 0.5  # as `--weights copied` has them
-        target, caches = subject.decoder(arithmetic, dice.choice(size.threads), copied=copied), Caches()
+        arithmetic = f"native {chance.choice([chance.choice(SLOW), *fast, *fast, *fast])}"
+        chosen = chance.sample(requests, chance.randint(1, len(requests)))
+        copied = chance.random() < 0.5  # as `--weights copied` has them
+        target, caches = subject.decoder(arithmetic, chance.choice(size.threads), copied=copied), Caches()
         events["drafters on copied weights"] += target.weights.layouts != {"rows"}
 
         def copy(noise: float, best: str = f"native {levels[-1]}") -> Decoder:  # how a draft is computed is all one
@@ -147,9 +147,9 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
             return subject.low_bit_copy(format, inputs, target)
 
         truth = {request.sequence: request.prompt + plains[request.sequence].tokens for request in chosen}
-        shape, count = dice.choice(["chain", "tree"]), dice.choice([1, 2, 5, 8, 17])
-        where = dice.choice(["near", "near", "near", "far", "in a thread"])
-        ahead = dice.choice([0, 1, 2]) if where != "near" else 0
+        shape, count = chance.choice(["chain", "tree"]), chance.choice([1, 2, 5, 8, 17])
+        where = chance.choice(["near", "near", "near", "far", "in a thread"])
+        ahead = chance.choice([0, 1, 2]) if where != "near" else 0
         wrapped: list[Verifier] = []
 
         def wrap(verifier: Verifier, where: str = where, wrapped: list[Verifier] = wrapped) -> Verifier:
@@ -158,11 +158,11 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
 
         run = Run(
             target,
-            make(Stage(target, caches, truth, shape, copy, low, dice)),
+            make(Stage(target, caches, truth, shape, copy, low, chance)),
             chosen,
-            budgets=budgets_of(dice, count),
+            budgets=budgets_of(chance, count),
             caches=caches,
-            prefill_chunk=_chunk(dice),
+            prefill_chunk=_chunk(chance),
             wrap=wrap,
             ahead=ahead,
             samplers=sampler,
@@ -194,15 +194,15 @@ def prove(subject: Subject, levels: list[str], size: Size, dice: random.Random, 
                 events[f"accepted tokens, {name}"] += accepted
 
 
-def _prompt(subject: Subject, size: Size, dice: random.Random) -> tuple[int, ...]:
-    usual = dice.random() < 0.9  # the others reach over more than one block of attention
-    length = min(dice.choice([3, 17, 40, 60, 90]) if usual else dice.randint(200, 320), size.longest_prompt)
-    piece = [dice.randrange(subject.config.valid_vocab_size) for _ in range(max(2, length // 3))]
+def _prompt(subject: Subject, size: Size, chance: random.Random) -> tuple[int, ...]:
+    usual = chance.random() < 0.9  # the others reach over more than one block of attention
+    length = min(chance.choice([3, 17, 40, 60, 90]) if usual else chance.randint(200, 320), size.longest_prompt)
+    piece = [chance.randrange(subject.config.valid_vocab_size) for _ in range(max(2, length // 3))]
     return tuple((piece * 4)[:length])
 
 
-def _chunk(dice: random.Random) -> int:
-    return dice.choice([1, 7, 64, 256]) if dice.random() < 0.3 else 256
+def _chunk(chance: random.Random) -> int:
+    return chance.choice([1, 7, 64, 256]) if chance.random() < 0.3 else 256
 
 
 def _compare(what: str, run: Run, requests: list[Request], plains: list, events: Counter[str], kind: str) -> None:

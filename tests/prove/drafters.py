@@ -52,7 +52,7 @@ class Stage:
     shape: str
     copy: Callable[[float], Decoder]
     low: Callable[[Format, str], Decoder]  # a copy in a low-bit format, with such inputs
-    dice: random.Random
+    chance: random.Random
 
 
 def _model(
@@ -68,7 +68,7 @@ def _model(
         sampler,
         name="model",
         vocab_size=model.config.valid_vocab_size,
-        confidence=stage.dice.choice([0.0, 0.0, 0.4]),
+        confidence=stage.chance.choice([0.0, 0.0, 0.4]),
         below=inner if callable(inner) else without_views(inner),
         views=views,
     )
@@ -81,35 +81,35 @@ def _tree(stage: Stage, views: Views | None = None, model: Decoder | None = None
         sampler,
         name="tree",
         vocab_size=model.config.valid_vocab_size,
-        shape=stage.dice.choice(SHAPES),
-        sharpness=stage.dice.choice([0.2, 1.0]),
+        shape=stage.chance.choice(SHAPES),
+        sharpness=stage.chance.choice([0.2, 1.0]),
         views=views,
     )
 
 
-def budgets_of(dice: random.Random, count: int) -> list[Budget]:
+def budgets_of(chance: random.Random, count: int) -> list[Budget]:
     """Of the first level and of those below it, if there are any."""
-    below = [dice.choice([Budget(1, 1), Budget(3, 3), Budget(4, 2, 2)]) for _ in range(3)]
-    return [Budget(count, dice.choice([3, 4, 17, 17]), dice.choice([1, 2, 4])), *below]
+    below = [chance.choice([Budget(1, 1), Budget(3, 3), Budget(4, 2, 2)]) for _ in range(3)]
+    return [Budget(count, chance.choice([3, 4, 17, 17]), chance.choice([1, 2, 4])), *below]
 
 
 def _low_bit(stage: Stage, name: str) -> Decoder:
     groups = FORMATS[name].groups
-    return stage.low(format_of(name, stage.dice.choice(groups)), stage.dice.choice(["int8", "int8", "bf16"]))
+    return stage.low(format_of(name, stage.chance.choice(groups)), stage.chance.choice(["int8", "int8", "bf16"]))
 
 
 def _copy(stage: Stage, name: str) -> Drafter:
     """The target's copy in a format: a chain or a tree, on views of the target's cache or in a cache of its own."""
-    model, views = _low_bit(stage, name), stage.dice.choice([stage.caches, None])
-    if stage.dice.random() < 0.3:
+    model, views = _low_bit(stage, name), stage.chance.choice([stage.caches, None])
+    if stage.chance.random() < 0.3:
         return _tree(stage, views, model)
-    return _model(stage, 0, stage.dice.choice([None, LookupDrafter(min_match=1)]), views, model)
+    return _model(stage, 0, stage.chance.choice([None, LookupDrafter(min_match=1)]), views, model)
 
 
 def _stacked(stage: Stage) -> Drafter:
     """A ladder of two or three copies, each on views of what the one above it checks with."""
-    models = [_low_bit(stage, name) for name in stage.dice.sample(list(FORMATS), stage.dice.choice([2, 3]))]
-    last: Drafter | None = stage.dice.choice([None, LookupDrafter(min_match=1)])
+    models = [_low_bit(stage, name) for name in stage.chance.sample(list(FORMATS), stage.chance.choice([2, 3]))]
+    last: Drafter | None = stage.chance.choice([None, LookupDrafter(min_match=1)])
 
     def made(models: Sequence[Decoder], views: Views) -> Drafter:
         model, *rest = models
@@ -120,32 +120,32 @@ def _stacked(stage: Stage) -> Drafter:
 
 def _fractal(stage: Stage) -> Drafter:
     """The target's copy in a format, embedded before some of its layers."""
-    model = _low_bit(stage, stage.dice.choice(list(FORMATS)))
+    model = _low_bit(stage, stage.chance.choice(list(FORMATS)))
     count = model.config.num_layers
-    kind = PublishedFractalDrafter if stage.dice.random() < 0.5 else FractalDrafter
+    kind = PublishedFractalDrafter if stage.chance.random() < 0.5 else FractalDrafter
     return kind(
         model,
         sampler,
         name="fractal",
         vocab_size=model.config.valid_vocab_size,
         target=stage.target,
-        layers=tuple(sorted(stage.dice.sample(range(count), stage.dice.randint(1, count)))),
-        window=stage.dice.choice([1, 2, 4, 12]),
-        slots=stage.dice.choice(list(SLOTS)),
+        layers=tuple(sorted(stage.chance.sample(range(count), stage.chance.randint(1, count)))),
+        window=stage.chance.choice([1, 2, 4, 12]),
+        slots=stage.chance.choice(list(SLOTS)),
         views=stage.caches,
     )
 
 
 def _mixture(stage: Stage) -> Drafter:
     """A Mixture of Attentions with random weights."""
-    seed, scale = stage.dice.randrange(10**6), stage.dice.choice([0.02, 0.2])
+    seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
     model, observer = decoder_and_observer(stage.target, seed, scale)
-    inner = without_views(stage.dice.choice([None, LookupDrafter(min_match=1)]))
+    inner = without_views(stage.chance.choice([None, LookupDrafter(min_match=1)]))
     common = {"name": "mixture", "vocab_size": model.config.valid_vocab_size, "observer": observer, "below": inner}
-    common["beside"] = stage.dice.choice([stage.caches, None])
-    if stage.dice.random() < 0.5:
+    common["beside"] = stage.chance.choice([stage.caches, None])
+    if stage.chance.random() < 0.5:
         return MixtureDrafter(model=model, samplers=sampler, **common)
-    shape = "best-first" if inner is not None else stage.dice.choice(SHAPES)
+    shape = "best-first" if inner is not None else stage.chance.choice(SHAPES)
     return MixtureTreeDrafter(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
 
 
@@ -183,7 +183,7 @@ SAMPLING = {
 
 DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "none": lambda s: NothingDrafter(),
-    "lookup": lambda s: LookupDrafter(s.dice.choice([1, 2]), s.dice.choice([None, Known(list(s.truth.values()))])),
+    "lookup": lambda s: LookupDrafter(s.chance.choice([1, 2]), s.chance.choice([None, Known(list(s.truth.values()))])),
     "model": lambda s: _model(s, 0.1),
     "model, lookup": lambda s: _model(s, 0.1, LookupDrafter(min_match=1)),
     "model, model": lambda s: _model(s, 0.1, _model(s, 0.3)),
@@ -196,7 +196,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "mixture": _mixture,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
-    "random-trees": lambda s: RandomTrees(s.truth, s.dice.randrange(10**6)),
+    "random-trees": lambda s: RandomTrees(s.truth, s.chance.randrange(10**6)),
     "silent": lambda s: Silent(s.shape),
     "liar": lambda s: Liar(s.truth, s.shape),
     "over-budget": lambda s: OverBudget(s.truth, s.shape),

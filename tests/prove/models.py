@@ -98,47 +98,47 @@ class Subject:
 
     def poor_copy(self, noise: float, arithmetic: str) -> Decoder:
         """The same model with noise in its matrices: a draft that is often right."""
-        dice = torch.Generator().manual_seed(7)
+        chance = torch.Generator().manual_seed(7)
         spoiled = {}
         for name, tensor in self.tensors.items():
             wide = tensor.float()
             if wide.ndim == 2:
-                wide = wide + noise * wide.std() * torch.randn(wide.shape, generator=dice)
+                wide = wide + noise * wide.std() * torch.randn(wide.shape, generator=chance)
             spoiled[name] = wide.to(tensor.dtype)
         return Decoder(self.config, assemble(spoiled, self.config), arithmetic=arithmetic, threads=1)
 
 
-def tiny(dice: random.Random, formats: tuple[str, ...] = ()) -> Subject:
+def tiny(chance: random.Random, formats: tuple[str, ...] = ()) -> Subject:
     """A random tiny model, in one of the formats if there are some, whose next token depends mostly on the last one, so
     that drafts are sometimes right."""
-    family = dice.choice(list(FAMILIES))
+    family = chance.choice(list(FAMILIES))
     config = tiny_config(
         **{
-            "vocab_size": dice.choice([131, 257, 509]),
-            "hidden_size": dice.choice([24, 32, 56, 64]),
-            "head_dim": dice.choice([6, 8, 16, 24, 40, 64]),
-            "intermediate_size": dice.choice([40, 41, 64, 100]),
-            "num_hidden_layers": dice.choice([2, 3, 4]),
+            "vocab_size": chance.choice([131, 257, 509]),
+            "hidden_size": chance.choice([24, 32, 56, 64]),
+            "head_dim": chance.choice([6, 8, 16, 24, 40, 64]),
+            "intermediate_size": chance.choice([40, 41, 64, 100]),
+            "num_hidden_layers": chance.choice([2, 3, 4]),
             "max_position_embeddings": 2048,
             **FAMILIES[family],
         }
     )
-    dtype = dice.choice(["bf16", *DTYPES])  # bf16 twice: it has most ways to run
-    tensors = random_tensors(config, dice.randrange(10**9))
+    dtype = chance.choice(["bf16", *DTYPES])  # bf16 twice: it has most ways to run
+    tensors = random_tensors(config, chance.randrange(10**9))
     for name, tensor in tensors.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             tensor.mul_(0.15)
-    format = format_of(dice.choice(formats)) if formats else None
+    format = format_of(chance.choice(formats)) if formats else None
     typed = {name: t.to(DTYPES[dtype]) for name, t in tensors.items()}
     return Subject(f"tiny {family}", dtype, config, typed, format)
 
 
-def stored(name: str, dice: random.Random) -> Subject:
+def stored(name: str, chance: random.Random) -> Subject:
     """An embedded model, or one in a folder."""
     folder = resolve(name, None)
     config = parse_config(read_json(folder / "config.json"))
-    dtype = dice.choice(["bf16", "fp32"])
-    format = dice.choice([None, None, *map(format_of, ("mxfp4", "int4"))])
+    dtype = chance.choice(["bf16", "fp32"])
+    format = chance.choice([None, None, *map(format_of, ("mxfp4", "int4"))])
     weights = load_weights(folder, config, dtype=DTYPES[dtype])
     return Subject(Path(name).name, dtype, config, {n: weights.tensors[n] for n in expected_shapes(config)}, format)
 

@@ -116,7 +116,7 @@ def moa(
         f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {took}; "
         f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))},lookup"
     )
-    if target not in EMBEDDED and trained_beside(target) == out.absolute():
+    if _beside(target) == out.absolute():
         say(f"foretoken recommend {shlex.quote(target)} measures whether it is the fastest draft here")
 
 
@@ -141,7 +141,7 @@ def _telling_how_to_go_on(part: Path) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def trained_beside(target: str) -> Path | None:
+def _beside(target: str) -> Path | None:
     """The place beside a model's folder; None if the model is no folder of the user's."""
     from foretoken.trained.files import place_beside
 
@@ -150,7 +150,7 @@ def trained_beside(target: str) -> Path | None:
 
 
 def _place_beside(target: str) -> Path:
-    place = trained_beside(target)
+    place = _beside(target)
     if place is None:
         raise SettingError(
             f"{target} is no folder of yours, beside which its drafter could lie; give OUT, a new folder"
@@ -159,7 +159,7 @@ def _place_beside(target: str) -> Path:
 
 
 def _as_draft(out: Path) -> str:
-    """A folder as --draft takes it, whatever drafts have its name."""
+    """A folder as --draft takes it: a name without a slash could be that of another draft."""
     return str(out) if "/" in str(out) else f"./{out}"
 
 

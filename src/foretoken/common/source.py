@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,12 @@ EMBEDDED_DRAFTERS = {"moa": EMBEDDED["stdlib-7m"].with_name("moa")}  # trained f
 DEFAULT_MODEL = "stdlib-7m"
 _WANTED = ["*.json", "*.safetensors", "tokenizer.model", "chat_template.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights
+
+
+def named_beside(folder: Path, what: str) -> Path:
+    """The folder beside a model's for something that was made of it: `llama-moa` beside `llama`."""
+    folder = Path(os.path.abspath(folder))
+    return folder.parent / f"{folder.name}-{what}"
 
 
 def resolve(

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from foretoken.common.source import named_beside
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import DecoderConfig, parse_config, read_json
 from foretoken.decoder.loading import copied_codes
@@ -38,8 +39,7 @@ class About:
 
 def place_beside(folder: Path, format: Format) -> Path:
     """The folder of a model's copy in a format: `llama-int4-g64` beside `llama`."""
-    folder = Path(os.path.abspath(folder))
-    return folder.parent / f"{folder.name}-{format.label}"
+    return named_beside(folder, format.label)
 
 
 def describe(place: Path) -> About | None:

@@ -141,6 +141,12 @@ class ModelDrafter(DecoderDrafter):
         if self.inner is not None:
             self.inner.end(sequence)
 
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation, here and below."""
+        super().forget(conversation)
+        if self.inner is not None:
+            self.inner.forget(conversation)
+
     # -- without a level below ----------------------------------------------------------------------------------------
 
     def _grow_alone(self, chains: Sequence[_Chain]) -> None:

@@ -166,9 +166,6 @@ class DecoderDrafter:
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation, if anything is."""
         self._kept.forget(conversation)
-        inner = getattr(self, "inner", None)
-        if inner is not None:
-            inner.forget(conversation)
 
     def read_along(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Read as much of the prompts as the target has read."""

@@ -160,6 +160,12 @@ class TreeDrafter(DecoderDrafter):
         if self.inner is not None:
             self.inner.end(sequence)
 
+    def forget(self, conversation: int) -> None:
+        """Free what is kept of a conversation, here and below."""
+        super().forget(conversation)
+        if self.inner is not None:
+            self.inner.forget(conversation)
+
     def _planted(self, opened: Open, writer: int) -> GrowingTree:
         turn = opened.turn
         growth = Growth(self.shape, turn.width, opened.count, turn.rows, least=turn.least, dues=turn.dues)

@@ -72,10 +72,10 @@ class PaddedDrafter:
     def write(self) -> None:
         """Write the drafter. The rehearsal must be there."""
         config = self._config(fingerprint(self.plan.out, read_config(self.plan.out)))
-        noise = Noise(self.plan.about.seed)
+        fits, noise = self._fits(config), Noise(self.plan.about.seed)
         tensors = {}
         for name, shape in expected_shapes(config).items():
-            placed = self._placed(name, config)
+            placed = _placed(name, *fits)
             source = None if placed.source is None else self.small.tensors[placed.source]
             like = torch.zeros(1, dtype=torch.bfloat16) if source is None else source
             tensors[name] = filled(name, placed, source, like, noise, 0, shape[0])
@@ -107,20 +107,6 @@ class PaddedDrafter:
         )
         return decoder, observer
 
-    def _placed(self, name: str, config: MixtureConfig) -> Placed:
-        """The contents of a tensor of the drafter, by its name in the file."""
-        decoder, observer = self._fits(config)
-        if name.startswith("observer.projection."):
-            is_bias = name.endswith("bias")
-            return Placed(name, decoder.placed("model.norm.weight").rows, None if is_bias else observer.channels)
-        if name.startswith(_LAYER):
-            found = observer.placed(name.replace(_LAYER, _DECODER, 1))
-            source = None if found.source is None else found.source.replace(_DECODER, _LAYER, 1)
-        else:
-            found = decoder.placed(f"model.{name}")
-            source = None if found.source is None else found.source.removeprefix("model.")
-        return replace(found, source=source)
-
 
 def padded(folder: Path, plan: RehearsalPlan, out: Path) -> PaddedDrafter:
     """The drafter in a folder, to be written for a rehearsal. Raises CheckpointError for a damaged one, and InputError
@@ -129,6 +115,20 @@ def padded(folder: Path, plan: RehearsalPlan, out: Path) -> PaddedDrafter:
     made = PaddedDrafter(read_trained(folder), plan, out)
     made.expect_room()
     return made
+
+
+def _placed(name: str, decoder: Fit, observer: _ObserverFit) -> Placed:
+    """The contents of a tensor of the drafter, by its name in the file."""
+    if name.startswith("observer.projection."):
+        is_bias = name.endswith("bias")
+        return Placed(name, decoder.placed("model.norm.weight").rows, None if is_bias else observer.channels)
+    if name.startswith(_LAYER):
+        found = observer.placed(name.replace(_LAYER, _DECODER, 1))
+        source = None if found.source is None else found.source.replace(_DECODER, _LAYER, 1)
+    else:
+        found = decoder.placed(f"model.{name}")
+        source = None if found.source is None else found.source.removeprefix("model.")
+    return replace(found, source=source)
 
 
 def _observers(config: MixtureConfig, target: DecoderConfig) -> DecoderConfig:

@@ -17,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from foretoken.common.source import named_beside
 from foretoken.decoder.config import DRAFTER, DecoderConfig, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied
@@ -81,8 +82,7 @@ class Trained:
 
 def place_beside(folder: Path) -> Path:
     """Where a model's trained drafter is looked for: `llama-moa` beside `llama`."""
-    folder = Path(os.path.abspath(folder))
-    return folder.with_name(f"{folder.name}-moa")
+    return named_beside(folder, "moa")
 
 
 def is_trained(folder: Path) -> bool:
