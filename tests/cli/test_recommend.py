@@ -19,9 +19,9 @@ from foretoken.decoder.config import read_config
 from foretoken.drafters.trained import trained_for
 from foretoken.kernels import native
 from foretoken.settings.load import LoadSettings
-from foretoken.trained.config import sized_for
 from foretoken.trained.files import write_trained
 from foretoken.trained.network import Mixture
+from foretoken.trained.sizes import mixture_for
 from tests.cli.conftest import Cli
 
 SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6)
@@ -83,7 +83,7 @@ def test_a_recommendation_is_for_the_settings_that_were_measured() -> None:
 def test_a_drafter_that_lies_beside_its_model_is_tried_and_remembered(cli: Cli, tmp_path: Path) -> None:
     model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
     config = read_config(model)
-    its = sized_for(config, fingerprint(model, config))
+    its = mixture_for(config, fingerprint(model, config))
     write_trained(tmp_path / "model-moa", its, Mixture(its, config.norm_eps).state_dict())
     done = cli("recommend", model, *SMALL[1:])
     assert done.code == 0, done.err

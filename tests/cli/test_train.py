@@ -15,6 +15,7 @@ from foretoken.common.source import EMBEDDED
 from foretoken.drafters.trained import trained_for
 from foretoken.trained.files import read_trained
 from foretoken.training import drafter
+from foretoken.training.kinds import Kind
 from tests.cli.conftest import Cli
 
 TARGET = ("--target", "stdlib-1m")
@@ -25,9 +26,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainings of few steps, measured on little."""
 
     class Small(drafter.Recipe):
-        def __init__(self, tokens: int, **more: object) -> None:
+        def __init__(self, tokens: int, kind: Kind, **more: object) -> None:
             super().__init__(
-                tokens, **{**more, "batch": 2, "length": 64, "checkpoints": 2, "prompts": 2, "new_tokens": 8}
+                tokens, kind, **{**more, "batch": 2, "length": 64, "checkpoints": 2, "prompts": 2, "new_tokens": 8}
             )
 
     monkeypatch.setattr(drafter, "Recipe", Small)
@@ -124,3 +125,24 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path) -> None:
         said = process.stderr.read()
     assert process.returncode == -signal.SIGINT
     assert said == "-- interrupted; the same command begins anew: nothing was kept yet\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "below"),
+    [(["moa", "--tli", "1"], ",lookup"), (["eagle2"], ""), (["eagle3"], ""), (["independent"], ",lookup")],
+    ids=["tli", "eagle2", "eagle3", "independent"],
+)
+def test_other_kinds_are_trained_and_used(cli: Cli, tmp_path: Path, text: Path, kind: list[str], below: str) -> None:
+    out = tmp_path / "it"
+    done = cli("train", *kind, out, *TARGET, "--data", text, "--tokens", 256)
+    assert done.code == 0, done.err
+    assert done.err.rstrip().endswith(f"--draft {out}{below}"), "advice that can be followed"
+    used = cli(
+        "generate", "def add(", "--model", "stdlib-1m", "--draft", f"{out}{below}", "--max-new-tokens", 12, "--audit"
+    )
+    assert used.code == 0, used.err
+    assert "audit: identical" in used.err
+    if not below:
+        refused = cli("generate", "def add(", "--model", "stdlib-1m", "--draft", f"{out},lookup")
+        assert refused.code == 2
+        assert "so 'lookup' cannot speed it up; leave that out" in refused.err

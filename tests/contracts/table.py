@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
@@ -12,6 +13,7 @@ from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.shapes import OUTPUT
 from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
+from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.earlier import EarlierTexts
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
@@ -31,7 +33,7 @@ from foretoken.trees.grow import SHAPES
 from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
-from tests.mixtures import decoder_and_observer
+from tests.mixtures import decoder_and_observer, following_decoder
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
@@ -110,14 +112,30 @@ def _tree(
     )
 
 
-def _mixture(stage: Stage, shape: str | None = None, inner: Drafter | None = None, *, beside: bool = True) -> Drafter:
+def _mixture(
+    stage: Stage,
+    shape: str | None = None,
+    inner: Drafter | None = None,
+    *,
+    beside: bool = True,
+    inferred: int = 0,
+) -> Drafter:
     """A Mixture of Attentions with random weights, which do little: it repeats what a token alone suggests."""
-    model, observer = decoder_and_observer(stage.world.target)
+    model, observer = decoder_and_observer(stage.world.target, inferred=inferred)
     common = {"name": "mixture", "vocab_size": VOCABULARY, "below": without_views(inner), "observer": observer}
     common["beside"] = stage.caches if beside else None
     if shape is None:
         return MixtureDrafter(model=model, samplers=Sampler, **common)
     return MixtureTreeDrafter(model=model, samplers=Sampler, shape=shape, sharpness=1.0, **common)
+
+
+def _eagle(stage: Stage, method: str, shape: str | None = None) -> Drafter:
+    """One of EAGLE's with random weights, which do little."""
+    model = following_decoder(stage.world.target, method)
+    common: dict[str, Any] = {"name": method, "vocab_size": VOCABULARY, "model": model, "samplers": Sampler}
+    if shape is None:
+        return EagleDrafter(**common)
+    return EagleTreeDrafter(shape=shape, sharpness=1.0, **common)
 
 
 def _spoiled(text: Sequence[int]) -> list[int]:
@@ -302,6 +320,14 @@ TABLE: dict[str, Entry] = {
         lambda s: _mixture(s, "beam", beside=False), own=_TREE
     ),
     "mixture, tree": Entry(lambda s: _mixture(s, "beam"), own=_TREE),
+    "mixture that ends with the model's last layer": Entry(lambda s: _mixture(s, inferred=1)),
+    "mixture that ends with the model's last layers, whose features come with the verdicts": Entry(
+        lambda s: _mixture(s, inferred=2, beside=False)
+    ),
+    "eagle2": Entry(lambda s: _eagle(s, "eagle2")),
+    "eagle2, tree": Entry(lambda s: _eagle(s, "eagle2", "beam"), own=_TREE),
+    "eagle3": Entry(lambda s: _eagle(s, "eagle3")),
+    "eagle3, tree": Entry(lambda s: _eagle(s, "eagle3", "best-first"), own=_TREE),
     "mixture, tree, lookup": Entry(lambda s: _mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
     "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
     "lookup, left out by the tree above": Entry(

@@ -21,10 +21,10 @@ from foretoken.drafters.mixture import MixtureDrafter
 from foretoken.errors import CheckpointError, DraftSpecError, InputError
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Features
-from foretoken.trained.config import sized_for
 from foretoken.trained.files import is_trained, read_trained, write_trained
 from foretoken.trained.network import Mixture
 from foretoken.trained.observer import FEATURE
+from foretoken.trained.sizes import mixture_for
 
 TARGET = "stdlib-1m"
 PROMPT = "def add(one, other):\n    return one +"
@@ -36,7 +36,7 @@ def drafter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder, place = tmp_path_factory.mktemp("drafters") / "mixture", EMBEDDED[TARGET]
     config = read_config(place)
     torch.manual_seed(0)
-    its = sized_for(config, fingerprint(place, config))
+    its = mixture_for(config, fingerprint(place, config))
     write_trained(folder, its, Mixture(its, config.norm_eps).state_dict(), accepted=[0.5, 0.25])
     return folder
 
@@ -116,7 +116,7 @@ def test_no_text_is_observed_twice(drafter: Path, monkeypatch: pytest.MonkeyPatc
     observer, asked = its.observer, 0
 
     class Counting:
-        name, cost = observer.name, observer.cost
+        name, cost, config = observer.name, observer.cost, observer.config
 
         def __call__(self, cache: Cache, start: int, stop: int) -> Any:
             nonlocal asked
@@ -159,10 +159,10 @@ def test_features_lost_with_a_verdict_leave_a_gap(drafter: Path) -> None:
     vectors = torch.arange(12.0)[:, None]
     its._waiting[0] = [Features(0, {FEATURE: vectors[:4]}), Features(6, {FEATURE: vectors[6:12]})]
     its.beside = None
-    found = [(start, piece[:, 0].tolist()) for start, piece in its._came(0, 2, 9)]
+    found = [(start, piece[FEATURE][:, 0].tolist()) for start, piece in its._came(0, 2, 9)]
     assert found == [(2, [2.0, 3.0]), (6, [6.0, 7.0, 8.0])]
     ((start, piece),) = its._came(0, 9, 20)
-    assert (start, piece[:, 0].tolist()) == (9, [9.0, 10.0, 11.0])
+    assert (start, piece[FEATURE][:, 0].tolist()) == (9, [9.0, 10.0, 11.0])
 
 
 def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"version": 9}, "version 9; expected mixture, 2"),
+        ({"version": 9}, "version 9; expected one of mixture, eagle2, eagle3, independent, version 3"),
         ({"kv_heads": 0}, "kv_heads is 0, expected a positive whole number"),
         ({"layers": [0, 5]}, "layers is .0, 5., expected a list of some of the model's layers, in order"),
         ({"fingerprint": None}, "fingerprint is None, expected a text"),
@@ -225,7 +225,7 @@ def test_damaged_weights_are_named(drafter: Path, tmp_path: Path) -> None:
 
 def test_a_folder_of_others_is_not_written_over(tmp_path: Path) -> None:
     config = read_config(EMBEDDED[TARGET])
-    its = sized_for(config, "it")
+    its = mixture_for(config, "it")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("text")
     with pytest.raises(InputError, match="holds no trained drafter"):

@@ -13,6 +13,7 @@ from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
+from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
@@ -37,7 +38,7 @@ from tests.fakes import (
     without_views,
 )
 from tests.fakes_inside import Halves, KeysValues, LastLayer
-from tests.mixtures import decoder_and_observer
+from tests.mixtures import decoder_and_observer, following_decoder
 
 Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
 
@@ -139,7 +140,8 @@ def _fractal(stage: Stage) -> Drafter:
 def _mixture(stage: Stage) -> Drafter:
     """A Mixture of Attentions with random weights."""
     seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
-    model, observer = decoder_and_observer(stage.target, seed, scale)
+    inferred = stage.chance.choice([0, 0, 1])
+    model, observer = decoder_and_observer(stage.target, seed, scale, inferred=inferred)
     inner = without_views(stage.chance.choice([None, LookupDrafter(min_match=1)]))
     common = {"name": "mixture", "vocab_size": model.config.valid_vocab_size, "observer": observer, "below": inner}
     common["beside"] = stage.chance.choice([stage.caches, None])
@@ -147,6 +149,17 @@ def _mixture(stage: Stage) -> Drafter:
         return MixtureDrafter(model=model, samplers=sampler, **common)
     shape = "best-first" if inner is not None else stage.chance.choice(SHAPES)
     return MixtureTreeDrafter(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
+
+
+def _eagle(stage: Stage) -> Drafter:
+    """One of EAGLE's with random weights."""
+    seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
+    method = stage.chance.choice(["eagle2", "eagle3"])
+    model = following_decoder(stage.target, method, seed, scale)
+    common = {"name": method, "vocab_size": model.config.valid_vocab_size, "model": model, "samplers": sampler}
+    if stage.chance.random() < 0.5:
+        return EagleDrafter(**common)
+    return EagleTreeDrafter(shape=stage.chance.choice(SHAPES), sharpness=1.0, **common)
 
 
 class Thirds:
@@ -194,6 +207,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "stacked copies": _stacked,
     "embedded copy": _fractal,
     "mixture": _mixture,
+    "eagle": _eagle,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
     "random-trees": lambda s: RandomTrees(s.truth, s.chance.randrange(10**6)),

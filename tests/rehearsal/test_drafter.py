@@ -18,9 +18,9 @@ from foretoken.rehearsal import write
 from foretoken.rehearsal.drafter import padded
 from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
-from foretoken.trained.config import observed_layers, sized_for
 from foretoken.trained.files import parameters_of, read_trained, write_trained
 from foretoken.trained.network import Mixture
+from foretoken.trained.sizes import mixture_for, observed_layers
 
 SMALL = EMBEDDED["stdlib-7m"]
 MOA = SMALL.with_name("moa")
@@ -60,7 +60,7 @@ def test_it_drafts_what_the_small_one_drafts(rehearsal: Path, options: str) -> N
 
 def test_it_is_as_large_as_one_for_a_model_of_this_size(rehearsal: Path) -> None:
     config = read_config(rehearsal)
-    its, usual = read_trained(rehearsal.with_name("big-moa")), sized_for(config, fingerprint(rehearsal, config))
+    its, usual = read_trained(rehearsal.with_name("big-moa")), mixture_for(config, fingerprint(rehearsal, config))
     assert parameters_of(its.config) == parameters_of(usual) > 3 * parameters_of(read_trained(MOA).config)
     same = {"observer_heads": usual.observer_heads, "observer_kv_heads": usual.observer_kv_heads}
     assert replace(its.config, **same, layers=usual.layers) == usual
@@ -71,7 +71,7 @@ def test_measuring_takes_it_and_no_other(rehearsal: Path, tmp_path: Path) -> Non
     moa = rehearsal.with_name("big-moa")
     expect_honest(str(moa), LoadSettings(), rehearsal)
     config = read_config(rehearsal)
-    its = sized_for(config, fingerprint(rehearsal, config))
+    its = mixture_for(config, fingerprint(rehearsal, config))
     write_trained(tmp_path / "own", its, Mixture(its, config.norm_eps).state_dict())
     with pytest.raises(DraftSpecError, match="was trained for the rehearsal"):
         expect_honest(str(tmp_path / "own"), LoadSettings(), rehearsal)

@@ -7,11 +7,15 @@ import torch
 
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows, chain
-from foretoken.trained.config import MixtureConfig, sized_for
+from foretoken.trained.config import config_of
 from foretoken.trained.files import expected_shapes, parameters_of
-from foretoken.trained.network import Mixture, masks_of
+from foretoken.trained.following import Before
+from foretoken.trained.network import Mixture, Stack, mask_of_step, masks_of
 from foretoken.trained.observer import observations
-from tests.mixtures import decoder_and_observer, random_mixture
+from foretoken.trained.sizes import mixture_for
+from foretoken.training.kinds import Kind
+from foretoken.training.teacher import layers_of
+from tests.mixtures import decoder_and_observer, following_decoder, random_mixture, random_stack
 from tests.tiny import ARITHMETICS, needs_native, tiny_config, tiny_decoder
 
 TEXT = [5, 17, 3, 88, 41, 9, 60, 2, 33, 71]
@@ -122,10 +126,139 @@ def test_sizes_follow_the_budget_of_one_layer_and_a_projection() -> None:
     config = tiny_config(
         hidden_size=512, intermediate_size=1536, num_attention_heads=8, num_key_value_heads=4, head_dim=64
     )
-    its = sized_for(config, "27 million")
+    its = mixture_for(config, "27 million")
     assert (its.intermediate_size, its.kv_heads, its.observer_heads) == (320, 2, 8)  # as the specification counts
     eagle = 2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1536 + 2 * 512 * 512
     assert abs(parameters_of(its) - eagle) < 0.03 * eagle
-    assert MixtureConfig.from_json(its.to_json(), "it") == its
+    assert config_of(its.to_json(), "it") == its
     made = Mixture(its, 1e-6).state_dict()
     assert expected_shapes(its) == {name: tuple(tensor.shape) for name, tensor in made.items()}
+
+
+def test_the_mask_of_a_step_is_that_of_a_row_of_a_draft() -> None:
+    # the third token of a draft: of the states that followed the target's, those up to the draft's first row; then its
+    # second row, and itself
+    drawn = """
+        ....... ....... o......
+        ....... o...... .o.....
+        o...... .o..... ..o....
+        oo..... ..o.... ...o...
+        ooo.... ...o... ....o..
+    """
+    mask = mask_of_step(7, 3, torch.device("cpu"))
+    for row, line in enumerate(drawn.strip().splitlines()):
+        assert mask[0, 0, row].tolist() == [mark != "." for mark in line.replace(" ", "")], row
+    assert torch.equal(mask_of_step(7, 1, torch.device("cpu"))[0, 0], torch.ones(7, 7).tril().bool())
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("inferred", [1, 2])
+def test_with_the_targets_own_state_its_last_layers_give_its_own_logits(arithmetic: str, inferred: int) -> None:
+    target = tiny_decoder(arithmetic=arithmetic)
+    decoder, observer = decoder_and_observer(target, scale=0.2, inferred=inferred)
+    known, begins = 6, target.config.num_layers - inferred
+    theirs = target.new_cache()
+    rows = chain(theirs, TEXT[:known])
+    target.forward(rows)
+    theirs.commit(range(known), rows.writer)
+    after = chain(theirs, TEXT[known:])
+    before = target.layers(target.embed(after), after, 0, begins)
+    truth = target.head(target.layers(before, after, begins))
+
+    own = decoder.new_cache()
+    rows = chain(own, TEXT[:known])
+    decoder.forward(rows)
+    own.commit(range(known), rows.writer)
+    features = observer(theirs, 0, known)
+    for layer in range(begins, target.config.num_layers):
+        own.overwrite(2 + layer - begins, 0, features[f"keys.{layer}"], features[f"values.{layer}"])
+    after = Rows([(own, TEXT[known:], range(-1, len(TEXT) - known - 1))])
+    found = decoder.head(decoder.layers(before, after, 2))
+    assert torch.equal(found, truth)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_the_decoder_that_ends_with_the_targets_layers_gives_the_networks_states(arithmetic: str) -> None:
+    target = tiny_decoder(arithmetic=arithmetic)
+    network, trained = random_mixture(target, scale=0.2, inferred=1)
+    decoder, observer = decoder_and_observer(target, scale=0.2, inferred=1)
+    known, (last,) = 6, trained.config.ends  # type: ignore[attr-defined]
+    theirs = target.new_cache()
+    rows = chain(theirs, TEXT)
+    target.forward(rows)
+    observed = observations(theirs, 0, len(TEXT), range(3))
+    theirs.commit(range(len(TEXT)), rows.writer)
+
+    own = decoder.new_cache()
+    rows = chain(own, TEXT[:known])
+    decoder.forward(rows)
+    own.commit(range(known), rows.writer)
+    features = observer(theirs, 0, known)
+    own.overwrite(1, 0, *decoder.keys_and_values(1, features["observed"], range(known)))
+    own.overwrite(2, 0, features[f"keys.{last}"], features[f"values.{last}"])
+    found = decoder.forward(Rows([(own, TEXT[known:], range(-1, len(TEXT) - known - 1))]))
+
+    tables = RopeTable(target.config.rope, target.config.head_dim, torch.device("cpu"))(list(range(len(TEXT))))
+    bounds = torch.tensor([[at - 1 if at < known else known - 1 for at in range(len(TEXT))]])
+    states = network(target.embed(TEXT)[None], observed[None], tables, bounds)
+    (layer,) = layers_of(target.config, tiny_decoder().weights, (last,), torch.device("cpu"))
+    cached = tuple(each.transpose(0, 1)[None].float() for each in theirs.read(last))
+    expected = layer.float()(states, tables, masks_of(bounds)[1], [cached])[0][0, known:]
+    assert torch.allclose(found, expected, atol=0.03 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("method", ["eagle2", "eagle3"])
+def test_a_decoder_that_follows_states_gives_the_networks_states(arithmetic: str, method: str) -> None:
+    target = tiny_decoder(arithmetic=arithmetic)
+    network, trained = random_stack(target, method, scale=0.2)
+    decoder = following_decoder(target, method, scale=0.2)
+    cache = target.new_cache()
+    rows, taps = chain(cache, TEXT), {}
+    hidden = target.embed(rows)
+    for layer in range(target.config.num_layers):
+        taps[layer] = hidden
+        hidden = target.layers(hidden, rows, layer, layer + 1)
+    features = {f"hidden.{layer}": each for layer, each in taps.items()} | {"normed": target.norm(hidden)}
+    known = 6  # rows that the target has computed; the token behind them is the root, and four are a draft
+
+    own, before = decoder.new_cache(), Before()
+    before.known = list(decoder.reduced(features).numpy()[:known])
+    decoder.follow(own, before)
+    rows = chain(own, TEXT[: known + 1])
+    found = [decoder.forward(rows)[-1]]
+    own.commit(range(known + 1), rows.writer)
+    for token in TEXT[known + 1 :]:  # each follows what the one before has put out
+        rows = chain(own, [token])
+        found.append(decoder.forward(rows)[0])
+
+    tables = RopeTable(target.config.rope, target.config.head_dim, torch.device("cpu"))(list(range(len(TEXT))))
+    embedded, steps = target.embed(TEXT)[None], []
+    seen = features["normed"] if method == "eagle2" else torch.cat([taps[at] for at in trained.config.sees], -1)  # type: ignore[attr-defined]
+    states = network.reduced(seen[None])
+    for step in range(1, len(TEXT) - known + 1):
+        entered = network.combined(embedded, torch.cat((torch.zeros(1, 1, 32), states[:, :-1]), 1))
+        out, made = network(entered, tables, mask_of_step(len(TEXT), step, torch.device("cpu")), steps)
+        steps.append(made)
+        expected = out[0, known + step - 1]
+        assert torch.allclose(found[step - 1], expected, atol=0.02 * float(expected.abs().max()) + 0.01), step
+        states = out if method == "eagle3" else target.norm(out[0])[None]
+
+
+def test_all_kinds_have_about_as_many_parameters_and_the_tensors_that_their_sizes_say() -> None:
+    config = tiny_config(
+        num_hidden_layers=8,
+        hidden_size=512,
+        intermediate_size=1536,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+    )
+    eagle = 2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 1536 + 2 * 512 * 512
+    for kind in (Kind(), Kind(inferred=3), Kind("eagle2"), Kind("eagle2", depth=3), Kind("eagle3")):
+        its = kind.config(config, "27 million")
+        assert abs(parameters_of(its) - eagle) < 0.04 * eagle, kind
+        assert config_of(its.to_json(), "it") == its
+        made = (Mixture if kind.name == "moa" else Stack)(its, 1e-6).state_dict()  # type: ignore[arg-type]
+        assert expected_shapes(its) == {name: tuple(tensor.shape) for name, tensor in made.items()}, kind
+    assert parameters_of(Kind("eagle2", wide=2.0).config(config, "it")) > 1.5 * eagle

@@ -10,10 +10,12 @@ import torch
 
 import foretoken
 from foretoken.api.model import Model
-from foretoken.errors import InputError
+from foretoken.errors import InputError, SettingError
 from foretoken.trained.files import read_trained
 from foretoken.training import drafter
-from foretoken.training.drafter import Progress, Recipe, Training
+from foretoken.training.drafter import DRAFTED, Progress, Recipe, Training
+from foretoken.training.kinds import Kind
+from foretoken.training.replay import right
 
 FEW = Recipe(6 * 2 * 48, batch=2, length=48, warmup=2, checkpoints=3, prompts=2, new_tokens=12)
 
@@ -84,9 +86,22 @@ def test_other_settings_or_other_text_do_not_go_on(model: Model, stream: torch.T
     assert not trained(model, stream, tmp_path / "new").resume()
 
 
-@pytest.mark.parametrize("preset", ["best", "paper"])
-def test_it_learns_what_the_model_repeats(model: Model, stream: torch.Tensor, tmp_path: Path, preset: str) -> None:
-    recipe = replace(FEW, tokens=40 * 2 * 48, rate=5e-3, checkpoints=2, preset=preset)
+@pytest.mark.parametrize(
+    ("kind", "preset"),
+    [
+        (Kind(), "best"),
+        (Kind(), "paper"),
+        (Kind(inferred=1), "paper"),
+        (Kind("eagle2"), "paper"),
+        (Kind("eagle3"), "best"),
+        (Kind("independent"), "best"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.name} {value.inferred}",
+)
+def test_it_learns_what_the_model_repeats(
+    model: Model, stream: torch.Tensor, tmp_path: Path, kind: Kind, preset: str
+) -> None:
+    recipe = replace(FEW, tokens=40 * 2 * 48, kind=kind, rate=5e-3, checkpoints=2, preset=preset)
     training = trained(model, stream, tmp_path / "it", recipe)
     losses: list[float] = []
     training.run(lambda progress: losses.append(progress.loss))
@@ -100,6 +115,50 @@ def test_it_learns_what_the_model_repeats(model: Model, stream: torch.Tensor, tm
     assert its.accepted in kept
     assert its.training is not None
     assert its.training["acceptance"] == round(best.acceptance, 4)
+
+
+@pytest.mark.parametrize(
+    "kind", [Kind(), Kind(inferred=1), Kind("eagle2"), Kind("eagle3"), Kind("independent")], ids=str
+)
+def test_a_replay_accepts_what_the_engine_accepts(
+    model: Model, stream: torch.Tensor, tmp_path: Path, kind: Kind
+) -> None:
+    recipe = replace(FEW, tokens=40 * 2 * 48, kind=kind, rate=5e-3, checkpoints=1, new_tokens=40)
+    training = trained(model, stream, tmp_path / "it", recipe)
+    training.run()
+    texts, first = training._texts(), training._first
+    said = right(training.student, training._teacher, texts, first, DRAFTED)
+    drafting = foretoken.load(
+        "stdlib-1m", draft=f"{tmp_path / 'it'}:tokens={DRAFTED}:format=bf16", threads=1, pace="fixed"
+    )
+    same = total = accepted = 0
+    for text, counts in zip(texts.tolist(), said, strict=True):
+        done = drafting.generate(
+            tuple(text[:first]), max_new_tokens=len(text) - first, ignore_eos=True, keep_rounds=True
+        )
+        assert done.rounds is not None
+        root = 0
+        for found in (count for each in done.rounds if not each.read for count in each.accepted.values()):
+            if root >= len(counts):
+                break
+            total, same, accepted = total + 1, same + (found == counts[root]), accepted + found
+            root += found + 1
+    assert accepted > 0, "otherwise it says nothing"
+    assert same >= 0.95 * total  # the two round elsewhere
+
+
+@pytest.mark.parametrize("observer", ["mean", "states"])
+def test_a_variant_for_comparison_is_measured_and_not_written(
+    model: Model, stream: torch.Tensor, tmp_path: Path, observer: str
+) -> None:
+    training = trained(model, stream, tmp_path / "it", replace(FEW, kind=Kind(inferred=1, observer=observer)))
+    assert training.run().best is not None
+    assert not (tmp_path / "it").exists()
+
+
+def test_more_layers_than_the_model_has_are_refused(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="--tli is 2, and the model has 2 layers; give fewer"):
+        trained(model, stream, tmp_path / "it", replace(FEW, kind=Kind(inferred=2)))
 
 
 def test_too_little_text_is_refused(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from foretoken.training import losses
-from foretoken.training.losses import BEST, PAPER, Weighing, compare
+from foretoken.training.losses import BEST, PAPER, Rows, Weighing, compare
 
 WIDTH, TOKENS, ROWS = 8, 31, 7
 
@@ -26,7 +26,7 @@ def test_the_loss_and_its_gradient_are_those_of_its_definition(how: Weighing, mo
     chance = torch.Generator().manual_seed(2)
     states = torch.randn(ROWS, WIDTH, generator=chance).requires_grad_()
     normed, distances = torch.randn(ROWS, WIDTH, generator=chance), torch.tensor([1, 2, 3, 4, 1, 2, 9])
-    found = compare(Target, states, normed, distances, how)  # type: ignore[arg-type]
+    found = compare(Target, Rows(states, normed, distances), how)  # type: ignore[arg-type]
     (gradient,) = torch.autograd.grad(found.loss, states)
 
     own = functional.rms_norm(states, (WIDTH,), Target.norm, Target.eps)

@@ -9,6 +9,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
 
+import torch
+
 from foretoken.api.checkpoint import decoder_of, read_checkpoint, weights_of
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
@@ -25,7 +27,9 @@ from foretoken.errors import SettingError
 from foretoken.formats import Format
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
-from foretoken.trained.files import read_trained, read_trained_config
+from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.files import InRows, read_trained, read_trained_config
+from foretoken.trained.following import FollowingDecoder
 
 log = logging.getLogger(__name__)
 
@@ -154,19 +158,23 @@ def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings
         own = sum(tensor.nbytes for tensor in read.tensors.values())
         log.info("%s: %s, read from %s in %.1f s", level.called, size(own), level.folder, perf_counter() - began)
     else:
-        config, rows = read.weights(target, _head_in_rows(folder, target, settings))
-        coded = cast(rows, config, level.format, threads=settings.threads)
+        config, rows = read.weights(target, _in_rows(folder, target, read.config, settings))
+        low_bit = [at for at, layer in enumerate(rows.layers) if not isinstance(layer.query.weight, torch.Tensor)]
+        coded = cast(rows, config, level.format, own=low_bit, threads=settings.threads)
         weights = copy_of(rows, config, coded, inputs=_inputs(level))
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
-    return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target))
+    if not isinstance(read.config, StackConfig) or not read.config.follows:
+        return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target))
+    return LoadedLevel(FollowingDecoder(config, weights, read.config, read.more, threads=settings.threads))
 
 
-def _head_in_rows(folder: Path, target: Decoder, settings: LoadSettings) -> Linear:
-    """The target's output layer as its file has it."""
-    if target.config.tied:
-        return Linear(target.weights.embedding, None)
-    head = target.weights.head
-    return head if head.layout == "rows" else weights_of(folder, target.config, _mapped(settings)).head
+def _in_rows(folder: Path, target: Decoder, drafter: TrainedConfig, settings: LoadSettings) -> InRows:
+    """Of the target's weights those that a drafter shares, as their file has them."""
+    theirs, ends = target.weights, isinstance(drafter, MixtureConfig) and drafter.ends
+    tied = target.config.tied
+    if (not tied and theirs.head.layout != "rows") or (ends and theirs.layouts != {"rows"}):
+        theirs = weights_of(folder, target.config, _mapped(settings))
+    return InRows(Linear(target.weights.embedding, None) if tied else theirs.head, theirs.layers)
 
 
 def _low_bit(

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,53 +20,85 @@ from foretoken.common.pictures import expect_drawable
 from foretoken.common.progress import many, size
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import InputError, SettingError
-from foretoken.settings.load import expect_threads
+from foretoken.settings.load import LoadSettings, expect_threads
 
 if TYPE_CHECKING:
     from foretoken.training.drafter import Progress, Recipe
+    from foretoken.training.kinds import Kind
 
 train = typer.Typer(help="Train a small network that drafts for one model.", no_args_is_help=True)
 _PRESETS = ("best", "paper")
 
+Out = Annotated[
+    Path | None,
+    typer.Argument(
+        help="The drafter's folder. --draft takes it.", show_default="TARGET-moa, where `foretoken recommend` looks"
+    ),
+]
+OutOfStack = Annotated[Path, typer.Argument(help="The drafter's folder. --draft takes it.")]
+Target = Annotated[
+    str, typer.Option("--target", help="The model to draft for: a folder, a hub id or an embedded model.")
+]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="What to train on: files of text, or folders of such files; can be given several times. Text like "
+        "what the model will write is best. Every twentieth file is held out, to measure the drafter. stdlib: "
+        "the source files of Python's standard library on which the embedded models were trained.",
+        show_default="stdlib",
+    ),
+]
+Tokens = Annotated[
+    int | None,
+    typer.Option(
+        help="How many tokens to train on. They are read in windows, which are drawn at random."
+        " If you ask for more than the text has, it is read again.",
+        min=1,
+        show_default="as many as the text has",
+    ),
+]
+Preset = Annotated[str, typer.Option(help="best: our losses and optimiser. paper: those of Zimmer et al. 2025.")]
+Seed = Annotated[int, typer.Option(help="Seeds the first weights, and which windows of the text are drawn.")]
+Device = Annotated[str, typer.Option(help="Where the drafter is trained: cpu, or cuda for a GPU that PyTorch sees.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw loss and acceptance by tokens into a file (.png, .svg).")]
+Depth = Annotated[int, typer.Option(help="How many layers it has.", min=1, max=64)]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What all kinds of drafters are trained with."""
+
+    out: Path
+    target: str
+    data: list[str] | None
+    tokens: int | None
+    preset: str
+    seed: int
+    threads: int | None
+    device: str
+    plot: Path | None
+
 
 @train.command()
 def moa(
-    out: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The drafter's folder. --draft takes it.", show_default="TARGET-moa, where `foretoken recommend` looks"
-        ),
-    ] = None,
-    target: Annotated[
-        str, typer.Option("--target", help="The model to draft for: a folder, a hub id or an embedded model.")
-    ] = "stdlib-7m",
-    data: Annotated[
-        list[str] | None,
+    out: Out = None,
+    target: Target = "stdlib-7m",
+    data: Data = None,
+    tokens: Tokens = None,
+    tli: Annotated[
+        int,
         typer.Option(
-            help="What to train on: files of text, or folders of such files; can be given several times. Text like "
-            "what the model will write is best. Every twentieth file is held out, to measure the drafter. stdlib: "
-            "the source files of Python's standard library on which the embedded models were trained.",
-            show_default="stdlib",
+            help="How many of the model's last layers the drafter ends with (target layer inference). More tokens are "
+            "accepted, and each draft token costs as much more as these layers do.",
+            min=0,
+            max=64,
         ),
-    ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option(
-            help="How many tokens to train on. They are read in windows, which are drawn at random."
-            " If you ask for more than the text has, it is read again.",
-            min=1,
-            show_default="as many as the text has",
-        ),
-    ] = None,
-    preset: Annotated[
-        str,
-        typer.Option(help="best: our losses and optimiser. paper: those of Zimmer et al. 2025."),
-    ] = "best",
-    seed: Annotated[int, typer.Option(help="Seeds the first weights, and which windows of the text are drawn.")] = 0,
+    ] = 0,
+    preset: Preset = "best",
+    seed: Seed = 0,
     threads: options.Threads = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw loss and acceptance by tokens into a file (.png, .svg).")
-    ] = None,
+    device: Device = "cpu",
+    plot: Plot = None,
 ) -> None:
     """Train a Mixture of Attentions: a network of two layers that drafts for one model, and sees the keys and values
     that the model has computed.
@@ -73,29 +106,106 @@ def moa(
     An interrupted training goes on when the same command is given again: OUT.part holds its last state. OUT holds
     the best drafter so far: the one with the most tokens per check on held-out text. docs/drafters.md says more.
     """
-    if preset not in _PRESETS:
-        raise SettingError(f"preset is {preset!r}, expected {' or '.join(_PRESETS)}")
-    expect_threads(threads)
-    if plot is not None:
-        expect_drawable(plot)
+    from foretoken.training.kinds import Kind
+
     out = _place_beside(target) if out is None else out
+    _train(Kind("moa", inferred=tli), _Asked(out, target, data, tokens, preset, seed, threads, device, plot))
+
+
+@train.command()
+def eagle2(
+    out: OutOfStack,
+    target: Target = "stdlib-7m",
+    data: Data = None,
+    tokens: Tokens = None,
+    depth: Depth = 1,
+    preset: Preset = "best",
+    seed: Seed = 0,
+    threads: options.Threads = None,
+    device: Device = "cpu",
+    plot: Plot = None,
+) -> None:
+    """Train EAGLE-2's drafter: one layer, which sees what the model's last layer puts out. For comparison: no draft can
+    speed it up, so `,lookup` cannot follow it.
+
+    With more layers, they share the parameters of one. It is interrupted and goes on as `train moa` does.
+    """
+    from foretoken.training.kinds import Kind
+
+    _train(Kind("eagle2", depth=depth), _Asked(out, target, data, tokens, preset, seed, threads, device, plot))
+
+
+@train.command()
+def eagle3(
+    out: OutOfStack,
+    target: Target = "stdlib-7m",
+    data: Data = None,
+    tokens: Tokens = None,
+    preset: Preset = "best",
+    seed: Seed = 0,
+    threads: options.Threads = None,
+    device: Device = "cpu",
+    plot: Plot = None,
+) -> None:
+    """Train EAGLE-3's drafter: one layer, which sees the inputs of three of the model's layers, and is trained to go on
+    from its own states. A step takes several times as long as one of `train moa`. No draft can speed it up.
+
+    It is interrupted and goes on as `train moa` does.
+    """
+    from foretoken.training.kinds import Kind
+
+    _train(Kind("eagle3"), _Asked(out, target, data, tokens, preset, seed, threads, device, plot))
+
+
+@train.command()
+def independent(
+    out: OutOfStack,
+    target: Target = "stdlib-7m",
+    data: Data = None,
+    tokens: Tokens = None,
+    depth: Depth = 1,
+    preset: Preset = "best",
+    seed: Seed = 0,
+    threads: options.Threads = None,
+    device: Device = "cpu",
+    plot: Plot = None,
+) -> None:
+    """Train a drafter that sees tokens alone: layers as large as the model's, with its embedding and output layer.
+
+    It is interrupted and goes on as `train moa` does.
+    """
+    from foretoken.training.kinds import Kind
+
+    _train(Kind("independent", depth=depth), _Asked(out, target, data, tokens, preset, seed, threads, device, plot))
+
+
+def _train(kind: Kind, asked: _Asked) -> None:
+    out, target = asked.out, asked.target
+    if asked.preset not in _PRESETS:
+        raise SettingError(f"preset is {asked.preset!r}, expected {' or '.join(_PRESETS)}")
+    LoadSettings(device=asked.device)
+    expect_threads(asked.threads)
+    if asked.plot is not None:
+        expect_drawable(asked.plot)
     _expect_free(out)
 
     import torch
 
+    from foretoken.api.checkpoint import expect_device
     from foretoken.trained.files import parameters_of
     from foretoken.training import data as texts
     from foretoken.training.drafter import Recipe, Training
     from foretoken.training.plots import draw
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    model = load(target, draft="none", threads=threads)
+    expect_device(asked.device)
+    if asked.threads is not None:
+        torch.set_num_threads(asked.threads)
+    model = load(target, draft="none", threads=asked.threads)
     if model.tokenizer is None:
         raise InputError(f"{target} has no tokenizer, so no text can be read for it; add its files")
-    streams = texts.read(data or [texts.STDLIB], model.tokenizer)
-    recipe = Recipe(tokens or len(streams.learned), preset=preset, seed=seed)
-    training = Training(model, *streams, out, recipe)
+    streams = texts.read(asked.data or [texts.STDLIB], model.tokenizer)
+    recipe = Recipe(asked.tokens or len(streams.learned), kind, preset=asked.preset, seed=asked.seed)
+    training = Training(model, *streams, out, recipe, asked.device)
     say(
         f"{parameters_of(training.config) / 1e6:.2f} million parameters; {many(len(streams.learned), 'token')} of text "
         f"and {len(streams.heldout)} held out; {many(recipe.steps, 'step')}"
@@ -108,15 +218,16 @@ def moa(
         training.finish()
     best = progress.best
     assert best is not None
-    if plot is not None:
-        draw(plot, progress.points, f"{target}, {preset}, seed {seed}")
+    if asked.plot is not None:
+        draw(asked.plot, progress.points, f"{target}, {asked.preset}, seed {asked.seed}")
     took = many(round(progress.seconds / 60), "minute")
+    below = "" if training.config.follows else ",lookup"
     say(
         f"{out}: {best.acceptance:.2f} tokens a check on held-out text (plain decoding: 1), "
         f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {took}; "
-        f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))},lookup"
+        f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))}{below}"
     )
-    if _beside(target) == out.absolute():
+    if _beside(target) == out.absolute() and not training.config.follows:
         say(f"foretoken recommend {shlex.quote(target)} measures whether it is the fastest draft here")
 
 

@@ -70,6 +70,12 @@ class DecoderConfig:
     windows: Windows  # by layer: how many keys a row sees, itself included; None for all
     dtype: str | None = None  # as the checkpoint names it
     low_bit: Format | None = None  # the format of the linear layers, if it is a low-bit format
+    # by layer, where feed-forward layers differ, as in trained drafters; `intermediate_size` is the largest then
+    intermediate_sizes: tuple[int, ...] | None = None
+
+    def intermediate_of(self, layer: int) -> int:
+        """The width of a layer's feed-forward layer."""
+        return self.intermediate_size if self.intermediate_sizes is None else self.intermediate_sizes[layer]
 
 
 def read_json(path: Path) -> dict[str, Any]:

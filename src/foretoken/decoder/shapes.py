@@ -24,9 +24,8 @@ def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> di
         shapes[f"{attention}.k_proj"] = (keys, c.hidden_size)
         shapes[f"{attention}.v_proj"] = (keys, c.hidden_size)
         shapes[f"{attention}.o_proj"] = (c.hidden_size, queries)
-        shapes[f"{mlp}.gate_proj"] = (c.intermediate_size, c.hidden_size)
-        shapes[f"{mlp}.up_proj"] = (c.intermediate_size, c.hidden_size)
-        shapes[f"{mlp}.down_proj"] = (c.hidden_size, c.intermediate_size)
+        shapes[f"{mlp}.gate_proj"] = shapes[f"{mlp}.up_proj"] = (c.intermediate_of(i), c.hidden_size)
+        shapes[f"{mlp}.down_proj"] = (c.hidden_size, c.intermediate_of(i))
     if OUTPUT not in without:
         shapes[HEAD] = (c.vocab_size, c.hidden_size)
     return shapes

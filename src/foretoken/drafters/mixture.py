@@ -3,7 +3,8 @@
 The drafter has two layers. The first attends to the tokens of the text. The second attends to one vector for each token
 that the target has read, and to the drafter's own states of the tokens behind. The observer makes these vectors of the
 keys and values of some layers (`foretoken.trained`). The drafter writes the vectors' keys and values into its own
-cache, over those of its own states. Everything else is that of any decoder that drafts: chains, trees, ranking with the
+cache, over those of its own states. If it ends with the target's last layers (target layer inference), their keys and
+values are copied there, too. Everything else is that of any decoder that drafts: chains, trees, ranking with the
 target's noise, and lookup below it.
 
 The observer runs beside the target. In one process it is asked when a draft is made, and looks at a view of the
@@ -16,7 +17,7 @@ Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", se
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 
 import torch
@@ -29,10 +30,12 @@ from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Features, Needs, Turn, Verdict
-from foretoken.trained.observer import FEATURE, ObservingLayers
+from foretoken.trained.config import LAYERS
+from foretoken.trained.observer import FEATURE, LAST, ObservingLayers
 
 _FEW = 4  # tokens of the text that may lie behind what the observer has seen when a draft begins
 _SEES = 1  # the layer that attends to the observer's vectors
+_Piece = tuple[int, Mapping[str, torch.Tensor]]  # features of some positions, with the first of them
 
 
 @dataclass(eq=False, kw_only=True)
@@ -91,36 +94,40 @@ class Observing(DecoderDrafter):
         target has read and the cache goes. The work is no pass."""
         began, reading = time.perf_counter(), self._readings[sequence]
         found, cost = self._vectors(sequence, reading.seen, cache.length)
-        for start, vectors in found:
+        for start, tensors in found:
+            vectors = tensors[FEATURE]
             positions = range(start, start + len(vectors))
             cache.overwrite(_SEES, start, *self.model.keys_and_values(_SEES, vectors, positions))
+            for own, theirs in enumerate(self.observer.config.ends, LAYERS):
+                cache.overwrite(own, start, *(tensors[f"{name}.{theirs}"] for name in LAST))
             reading.seen = positions.stop
-        count = sum(len(vectors) for _, vectors in found)
+        count = sum(len(tensors[FEATURE]) for _, tensors in found)
         return [Work(self.name, count, began, time.perf_counter() - began, cost={self.name: cost})] if found else []
 
-    def _vectors(self, sequence: int, start: int, stop: int) -> tuple[list[tuple[int, torch.Tensor]], Cost]:
-        """The observer's vectors of positions from `start` to `stop` at most, each piece with its first position, and
-        what they cost here."""
+    def _vectors(self, sequence: int, start: int, stop: int) -> tuple[list[_Piece], Cost]:
+        """What the observer has of positions from `start` to `stop` at most, each piece with its first position, and
+        what it costs here."""
         if self.beside is None:
             return self._came(sequence, start, stop), Cost()
         theirs = self.beside.view(sequence, length=stop)
         if theirs.length <= start:
             return [], Cost()
-        vectors = self.observer(theirs, start, theirs.length)[FEATURE]
-        return [(start, vectors)], self.observer.cost(theirs.length - start)
+        return [(start, self.observer(theirs, start, theirs.length))], self.observer.cost(theirs.length - start)
 
-    def _came(self, sequence: int, start: int, stop: int) -> list[tuple[int, torch.Tensor]]:
+    def _came(self, sequence: int, start: int, stop: int) -> list[_Piece]:
         """The pieces that came with verdicts. What lies behind `stop` goes on waiting. Positions whose verdict was
         lost, with its features, keep the drafter's own keys and values."""
-        found, waiting = [], []
+        found: list[_Piece] = []
+        waiting: list[Features] = []
         for features in self._waiting.pop(sequence, ()):
-            vectors, first = features.tensors[FEATURE], features.start
-            begin, end = max(start, first), min(stop, first + len(vectors))
+            tensors, first = features.tensors, features.start
+            count = len(tensors[FEATURE])
+            begin, end = max(start, first), min(stop, first + count)
             if begin < end:
-                found.append((begin, vectors[begin - first : end - first]))
-            if first + len(vectors) > stop:
+                found.append((begin, {name: each[begin - first : end - first] for name, each in tensors.items()}))
+            if first + count > stop:
                 rest = max(stop - first, 0)
-                waiting.append(Features(first + rest, {FEATURE: vectors[rest:]}))
+                waiting.append(Features(first + rest, {name: each[rest:] for name, each in tensors.items()}))
         if waiting:
             self._waiting[sequence] = waiting
         return found

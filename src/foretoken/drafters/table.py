@@ -85,8 +85,8 @@ TREE = DrafterEntry(
 )
 
 # a folder that `foretoken train` has written; its config.json says so
-TRAINED = DrafterEntry("foretoken.drafters.mixture_recipe", CHAIN.summary, CHAIN.options, CHAIN.num_speculative_tokens)
-TRAINED_TREE = DrafterEntry("foretoken.drafters.mixture_tree_recipe", TREE.summary, TREE.options)
+TRAINED = DrafterEntry("foretoken.drafters.trained_recipe", CHAIN.summary, CHAIN.options, CHAIN.num_speculative_tokens)
+TRAINED_TREE = DrafterEntry("foretoken.drafters.trained_tree_recipe", TREE.summary, TREE.options)
 
 COPY_OPTIONS: dict[str, OptionKind] = {
     "group": int,

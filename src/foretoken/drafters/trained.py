@@ -34,7 +34,7 @@ def trained_for(folder: Path) -> str | None:
         except CheckpointError as error:
             log.warning("%s; it is left out", error)
             continue
-        if its.fingerprint == fingerprint(folder, config):
+        if its.fingerprint == fingerprint(folder, config) and not its.follows:  # nothing speeds those up
             return name
     return None
 

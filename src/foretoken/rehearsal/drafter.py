@@ -22,8 +22,9 @@ from foretoken.rehearsal.honest import KEY
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 from foretoken.rehearsal.write import RehearsalPlan
-from foretoken.trained.config import MixtureConfig, sized_for
+from foretoken.trained.config import MixtureConfig
 from foretoken.trained.files import Trained, expect_trained, expected_shapes, read_trained, write_trained
+from foretoken.trained.sizes import mixture_for
 
 _LAYER, _DECODER = "observer.layer.", "model.layers.0."  # names of the observer's layer, and of one of a model
 
@@ -47,9 +48,14 @@ class PaddedDrafter:
     plan: RehearsalPlan
     out: Path
 
+    @property
+    def _its(self) -> MixtureConfig:
+        assert isinstance(self.small.config, MixtureConfig)
+        return self.small.config
+
     def expect_room(self) -> None:
         """Raise InputError if the drafter is not the small model's, or if the rehearsal's has no room for it."""
-        its, fit = self.small.config, self.plan.fit
+        its, fit = self._its, self.plan.fit
         if its.fingerprint != fingerprint(self.plan.folder, fit.small):
             raise InputError("the drafter was trained for another model than the one that is rehearsed")
         if key_copies(fit.small, fit.shape) > 1:
@@ -57,7 +63,7 @@ class PaddedDrafter:
                 "the shape has more key/value heads for each query head than the small model, so each would be there "
                 "several times, and a drafter sees it once; choose another shape"
             )
-        usual = sized_for(self.plan.config, "")
+        usual = mixture_for(self.plan.config, "", inferred=len(its.ends))
         if len(its.layers) != len(usual.layers):
             raise InputError(
                 f"the drafter observes {len(its.layers)} layers, and one for this shape {len(usual.layers)}: it "
@@ -92,16 +98,18 @@ class PaddedDrafter:
     def _config(self, target: str) -> MixtureConfig:
         """The padded drafter's: of the usual sizes, but with observer heads as large as the small one's, and with the
         layers that hold those which the small drafter observes. target: the rehearsal's fingerprint."""
-        its, usual = self.small.config, sized_for(self.plan.config, target)
+        its = self._its
+        usual = mixture_for(self.plan.config, target, inferred=len(its.ends))
         heads = usual.observed // (its.observed // its.observer_heads)
         shared = its.observer_heads // its.observer_kv_heads
-        layers = tuple(self.plan.fit.layers[layer] for layer in its.layers)
-        return replace(usual, observer_heads=heads, observer_kv_heads=max(1, heads // shared), layers=layers)
+        layers, ends = (tuple(self.plan.fit.layers[layer] for layer in those) for those in (its.layers, its.ends))
+        return replace(usual, observer_heads=heads, observer_kv_heads=max(1, heads // shared), layers=layers, ends=ends)
 
     def _fits(self, config: MixtureConfig) -> tuple[Fit, _ObserverFit]:
         """Where the numbers of the decoder's layers go, and those of the observer's layer."""
-        its, fit = self.small.config, self.plan.fit
-        decoder = Fit(its.decoder(fit.small), _shape_of(config.decoder(self.plan.config)), False, 0, "first")
+        its, fit = self._its, self.plan.fit
+        own, large = (replace(one, ends=()) for one in (its, config))
+        decoder = Fit(own.decoder(fit.small), _shape_of(large.decoder(self.plan.config)), False, 0, "first")
         observer = _ObserverFit(
             _observers(its, fit.small), _shape_of(_observers(config, self.plan.config)), False, 0, channels=fit.observed
         )
@@ -112,7 +120,12 @@ def padded(folder: Path, plan: RehearsalPlan, out: Path) -> PaddedDrafter:
     """The drafter in a folder, to be written for a rehearsal. Raises CheckpointError for a damaged one, and InputError
     for one that cannot be padded."""
     expect_trained(folder)
-    made = PaddedDrafter(read_trained(folder), plan, out)
+    small = read_trained(folder)
+    if not isinstance(small.config, MixtureConfig):
+        raise InputError(
+            f"{folder} holds a drafter of kind {small.config.method}; only a Mixture of Attentions is padded"
+        )
+    made = PaddedDrafter(small, plan, out)
     made.expect_room()
     return made
 

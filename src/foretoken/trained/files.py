@@ -8,10 +8,10 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -23,13 +23,20 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.shapes import EMBEDDING, HEAD
-from foretoken.decoder.weights import Weights, assemble, repacked
+from foretoken.decoder.weights import LayerWeights, Weights, assemble, repacked
 from foretoken.errors import CheckpointError, InputError, ModelError
-from foretoken.trained.config import LAYERS, MixtureConfig
+from foretoken.trained.config import EAGLE3, LAYERS, MixtureConfig, StackConfig, TrainedConfig, config_of
 from foretoken.trained.network import Observer
 from foretoken.trained.observer import ObservingLayers
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+class InRows(NamedTuple):
+    """Of the target's weights, those that a drafter shares, in rows."""
+
+    head: Linear
+    layers: Sequence[LayerWeights]
 
 
 @dataclass(frozen=True)
@@ -37,13 +44,15 @@ class Trained:
     """A trained drafter as it lies in a folder. accepted: by place in a draft, the share of tokens that was accepted on
     held-out text, of those before which all were; empty if nobody measured it."""
 
-    config: MixtureConfig
+    config: TrainedConfig
     tensors: Mapping[str, torch.Tensor]
     accepted: tuple[float, ...] = ()
     training: Mapping[str, Any] | None = None
 
-    def observer(self, target: Decoder) -> ObservingLayers:
-        """The part that runs beside the target."""
+    def observer(self, target: Decoder) -> ObservingLayers | None:
+        """The part that runs beside the target; None if there is none."""
+        if not isinstance(self.config, MixtureConfig):
+            return None
         made = Observer(self.config, target.config.norm_eps)
         made.load_state_dict({name: tensor.float() for name, tensor in self._of_observer().items()})
         return ObservingLayers(made.to(target.device), self.config, f"layers-{self.digest}", target)
@@ -60,11 +69,17 @@ class Trained:
         prefix = "observer."
         return {name.removeprefix(prefix): each for name, each in self.tensors.items() if name.startswith(prefix)}
 
-    def weights(self, target: Decoder, head: Linear | None = None) -> tuple[DecoderConfig, Weights]:
-        """The drafter's decoder, which shares the target's embedding, final norm and output layer. head: the output
-        layer in rows; if it is given, all weights of the result lie in rows, as a cast reads them."""
+    @property
+    def more(self) -> dict[str, torch.Tensor]:
+        """The tensors of a stack beside its layers."""
+        return {name: each for name, each in self.tensors.items() if not name.startswith("layers.")}
+
+    def weights(self, target: Decoder, rows: InRows | None = None) -> tuple[DecoderConfig, Weights]:
+        """The drafter's decoder, which shares the target's embedding, final norm and output layer, and the last layers
+        if it ends with these. rows: the target's in rows; if they are given, all weights of the result lie in rows, as
+        a cast reads them."""
         config = self.config.decoder(target.config)
-        theirs = target.weights
+        theirs, its = target.weights, self.config
         like = theirs.embedding
         own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
         if like.device.type == "cpu":
@@ -73,11 +88,19 @@ class Trained:
             own = {name: tensor.to(dtype=like.dtype, device=like.device) for name, tensor in own.items()}
         shared = {f"{EMBEDDING}.weight": like, "model.norm.weight": theirs.norm}
         place = {} if config.tied else {f"{HEAD}.weight": like}  # of the target's own head
-        made = assemble({**shared, **own, **place}, config)
+        last = its.ends if isinstance(its, MixtureConfig) else ()
+        made = assemble({**shared, **own, **place}, replace(config, num_layers=config.num_layers - len(last)))
         engine, _, isa = target.arithmetic.partition(" ")
-        if engine == "native" and head is None:
+        if engine == "native" and rows is None:
             made = repacked(made, isa, target.threads)
-        return config, replace(made, head=head or theirs.head, tensors={**shared, **own}, mapped=theirs.mapped)
+        layers = theirs.layers if rows is None else rows.layers
+        return config, replace(
+            made,
+            layers=(*made.layers, *(layers[layer] for layer in last)),
+            head=theirs.head if rows is None else rows.head,
+            tensors={**shared, **own},
+            mapped=theirs.mapped,
+        )
 
 
 def place_beside(folder: Path) -> Path:
@@ -99,10 +122,10 @@ def expect_trained(folder: Path) -> None:
         raise InputError(f"{folder} holds no trained drafter; name a folder that `foretoken train` has written")
 
 
-def read_trained_config(folder: Path) -> tuple[MixtureConfig, dict[str, Any]]:
+def read_trained_config(folder: Path) -> tuple[TrainedConfig, dict[str, Any]]:
     """The configuration in a folder, and all else that its file holds."""
     raw = read_json(folder / CONFIG)
-    return MixtureConfig.from_json(raw, str(folder)), raw
+    return config_of(raw, str(folder)), raw
 
 
 def read_trained(folder: Path) -> Trained:
@@ -133,16 +156,38 @@ def accepted_of(raw: Mapping[str, Any]) -> tuple[float, ...]:
     return tuple(shares) if good and shares else ()
 
 
-def expected_shapes(config: MixtureConfig) -> dict[str, tuple[int, ...]]:
+def expected_shapes(config: TrainedConfig) -> dict[str, tuple[int, ...]]:
     """The names and shapes of a drafter's tensors. Counted, because PyTorch would take a second to say them."""
-    c = config
-    queries, keys, inner = c.num_heads * c.head_dim, c.kv_heads * c.head_dim, c.intermediate_size
-    width, seen = c.hidden_size, c.observed // c.observer_heads * c.observer_kv_heads
-    found: dict[str, tuple[int, ...]] = {}
-    for at in range(LAYERS):
-        found |= _layer_shapes(f"layers.{at}", width, queries, keys, inner)
+    if isinstance(config, MixtureConfig):
+        return _of_mixture(config)
+    assert isinstance(config, StackConfig)
+    width, seen = config.hidden_size, len(config.sees)
+    found = _layers_of(config.depth, config)
+    if seen:
+        found["combination.weight"] = (width, 2 * width)
+    if config.method == EAGLE3:
+        found["reduction.weight"] = (width, seen * width)
+        found |= dict.fromkeys(("embedded_norm.weight", "seen_norm.weight"), (width,))
+    return found
+
+
+def _of_mixture(c: MixtureConfig) -> dict[str, tuple[int, ...]]:
+    seen = c.observed // c.observer_heads * c.observer_kv_heads
+    found = _layers_of(LAYERS, c)
     found |= _layer_shapes("observer.layer", c.observed, c.observed, seen, c.observer_intermediate_size)
-    return {**found, "observer.projection.weight": (width, c.observed), "observer.projection.bias": (width,)}
+    return {
+        **found,
+        "observer.projection.weight": (c.hidden_size, c.observed),
+        "observer.projection.bias": (c.hidden_size,),
+    }
+
+
+def _layers_of(count: int, c: MixtureConfig | StackConfig) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for at in range(count):
+        queries, keys = c.num_heads * c.head_dim, c.kv_heads * c.head_dim
+        found |= _layer_shapes(f"layers.{at}", c.hidden_size, queries, keys, c.intermediate_size)
+    return found
 
 
 def _layer_shapes(name: str, width: int, queries: int, keys: int, inner: int) -> dict[str, tuple[int, ...]]:
@@ -159,7 +204,7 @@ def _layer_shapes(name: str, width: int, queries: int, keys: int, inner: int) ->
     return {f"{name}.{part}.weight": shape for part, shape in {**matrices, **norms}.items()}
 
 
-def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:
+def write_trained(folder: Path, config: TrainedConfig, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:
     """Write a drafter, in bf16, to a temporary folder beside `folder`, which it then replaces. about: what else
     config.json is to hold. Raises InputError if `folder` is there and holds something else."""
     if folder.exists() and not is_trained(folder):
@@ -180,6 +225,6 @@ def write_trained(folder: Path, config: MixtureConfig, tensors: Mapping[str, tor
         os.replace(new, folder)
 
 
-def parameters_of(config: MixtureConfig) -> int:
+def parameters_of(config: TrainedConfig) -> int:
     """How many parameters a drafter has."""
     return sum(math.prod(shape) for shape in expected_shapes(config).values())

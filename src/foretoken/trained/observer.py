@@ -22,6 +22,7 @@ from foretoken.trained.config import MixtureConfig
 from foretoken.trained.network import Observer
 
 FEATURE = "observed"
+LAST = ("keys", "values")  # of the target's last layers, by layer
 _AT_ONCE = 256  # tokens: of a long prompt, all at once would take much memory
 
 _Floats = npt.NDArray[np.float32]
@@ -46,12 +47,17 @@ class ObservingLayers:
         self._tables = tuple(table.cpu().numpy()[:, None] for table in observer.tables)
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """The observer's vectors of some committed positions: float32 [stop - start, hidden]."""
+        """The observer's vectors of some committed positions: float32 [stop - start, hidden]. If the drafter ends with
+        the target's last layers, also their keys and values, [stop - start, kv_heads, head_dim] each."""
         found = []
         for at in range(start, stop, _AT_ONCE):
             observed = observations(cache, at, min(stop, at + _AT_ONCE), self.config.layers)
             found.append(self._observe(observed) if self._isa is not None else self._observer(observed).detach())
-        return {FEATURE: joined(found) if found else torch.empty((0, self.config.hidden_size))}
+        features = {FEATURE: joined(found) if found else torch.empty((0, self.config.hidden_size))}
+        for layer in self.config.ends:
+            for name, tensor in zip(LAST, cache.read(layer), strict=True):
+                features[f"{name}.{layer}"] = joined([tensor[start:stop]])
+        return features
 
     def cost(self, tokens: int) -> Cost:
         """What it costs to observe so many tokens at once."""

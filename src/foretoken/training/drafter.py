@@ -1,7 +1,7 @@
-"""Train a Mixture of Attentions for a model. The model is asked, and never changed.
+"""Train a drafter for a model. The model is asked, and never changed.
 
-Of all checkpoints, the one is kept with which held-out text gains the most tokens a check: drafts are made and checked
-by the engine itself. The loss says less: it may fall while drafts get worse.
+Of all checkpoints, the one is kept with which held-out text gains the most tokens a check (`replay`). The loss says
+less: it may fall while drafts get worse.
 
 A training that was broken off goes on from the state that was last kept. The windows of each step are a
 function of the seed and the step, so on one machine, with one number of threads, it ends with the weights that it would
@@ -15,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,24 +23,23 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 
-from foretoken.api.build import with_draft
 from foretoken.api.model import Model
 from foretoken.common.files import write_bytes
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import locked
 from foretoken.decoder.config import read_config
 from foretoken.errors import InputError, NumericsError
-from foretoken.trained.config import MixtureConfig, sized_for
 from foretoken.trained.files import write_trained
-from foretoken.trained.network import Mixture
-from foretoken.training.losses import BEST, PAPER, Weighing, compare
-from foretoken.training.teacher import Teacher
+from foretoken.training.kinds import Kind, teacher_for
+from foretoken.training.losses import BEST, PAPER, Weighing
+from foretoken.training.replay import replay
 from foretoken.training.windows import Batch, draw
 
 log = logging.getLogger(__name__)
 PRESETS = {"best": BEST, "paper": PAPER}
-STATE, _NEW_STATE, _POINTS, _CANDIDATE = "state.pt", "state.pt.new", "points.json", "candidate"  # in OUT.part
+STATE, _NEW_STATE, _POINTS = "state.pt", "state.pt.new", "points.json"  # in OUT.part
 DRAFTED = 6  # tokens of a chain with which checkpoints are compared
 _LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
 _SAVING = 120.0  # seconds after which the state is kept, between checkpoints too
@@ -55,6 +53,7 @@ class Recipe:
     text, at each checkpoint."""
 
     tokens: int
+    kind: Kind = field(default_factory=Kind)
     preset: str = "best"
     batch: int = 4
     length: int = 384
@@ -81,7 +80,7 @@ class Recipe:
         """The peak rate: for the paper's preset that of the reference code; the others were found by trying."""
         if self.rate is not None:
             return self.rate
-        return 6e-4 if self.preset == "paper" else 6e-3 if self.muon else 1.5e-3
+        return 6e-4 if self.preset == "paper" else 2e-3 if self.muon else 1e-3
 
     def factor(self, step: int) -> float:
         """Of the peak rate at a step: up over the warm-up, then down in a straight line, to a twentieth."""
@@ -118,9 +117,17 @@ class Progress:
 class Training:
     """One training of one drafter. model: the target, with any draft. stream, heldout: token ids, of which the drafter
     learns, and of which none is learned. out: the drafter's folder; beside it, `OUT.part` holds what is needed to go
-    on."""
+    on. device: where the drafter is trained."""
 
-    def __init__(self, model: Model, stream: torch.Tensor, heldout: torch.Tensor, out: Path, recipe: Recipe) -> None:
+    def __init__(
+        self,
+        model: Model,
+        stream: torch.Tensor,
+        heldout: torch.Tensor,
+        out: Path,
+        recipe: Recipe,
+        device: str = "cpu",
+    ) -> None:
         if len(stream) <= recipe.length or len(heldout) < recipe.length:
             raise InputError(
                 f"there are {len(stream)} tokens to train on and {len(heldout)} held out; expected more than "
@@ -128,19 +135,20 @@ class Training:
             )
         self.recipe, self.out, self.part = recipe, out, out.with_name(f"{out.name}.part")
         self._model, self._stream, self._heldout = model, stream, heldout
-        target = model.target
-        self.config: MixtureConfig = sized_for(target.config, fingerprint(model.folder, read_config(model.folder)))
+        target, self._device = model.target, torch.device(device)
+        self.config = recipe.kind.config(target.config, fingerprint(model.folder, read_config(model.folder)))
         self._text = [_hash(stream), _hash(heldout)]
-        self._teacher = Teacher(target, self.config.layers)
         torch.manual_seed(recipe.seed)
-        self.network = Mixture(self.config, target.config.norm_eps)
+        wanted = recipe.kind.wants(self.config)
+        self._teacher = teacher_for(target, model.folder, wanted, self._device)
+        self.student = recipe.kind.student(self.config, self._teacher)
+        self.network = self.student.network
         self._optimizers = _optimizers(self.network, recipe)
-        self._tables = self._teacher.tables(recipe.length)
         self._how: Weighing = PRESETS[recipe.preset]
         self.progress = Progress()
-        self._forward: Callable[..., torch.Tensor] = self.network
-        if recipe.steps >= _LONG:
-            self._forward = _compiled(self.network)
+        self._held: torch.Tensor | None = None
+        if recipe.steps >= _LONG and self._device.type == "cpu":
+            self.student.compile(_compiled)
 
     @property
     def _identity(self) -> dict[str, Any]:
@@ -149,6 +157,7 @@ class Training:
             "recipe": {**asdict(self.recipe), "muon": self.recipe.muon},
             "config": self.config.to_json(),
             "text": self._text,
+            "device": self._device.type,
         }
 
     @contextmanager
@@ -165,12 +174,12 @@ class Training:
         settings, or on other text."""
         file = self.part / STATE
         if not file.exists():
-            ours = {STATE, _NEW_STATE, _POINTS, _CANDIDATE}
+            ours = {STATE, _NEW_STATE, _POINTS}
             if self.part.exists() and any(entry.name not in ours for entry in self.part.iterdir()):
                 raise InputError(f"{self.part} is there, and holds other files; name another folder for the drafter")
             return False
         try:
-            state = torch.load(file, weights_only=True)
+            state = torch.load(file, weights_only=True, map_location=self._device)
         except Exception:  # a damaged file fails in PyTorch, in zip or in pickle
             raise InputError(f"{file} cannot be read; remove {self.part}, and the training begins anew") from None
         if state["identity"] != self._identity:
@@ -209,12 +218,9 @@ class Training:
 
     def _step(self, step: int) -> None:
         recipe = self.recipe
-        batch: Batch = draw(self._stream, recipe.length, recipe.batch, seed=recipe.seed, step=step)
-        lesson = self._teacher.teach(batch.tokens)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            states = self._forward(lesson.embedded, lesson.observed, self._tables, batch.bounds)
-        judged = batch.judged
-        found = compare(self._teacher, states[judged], lesson.normed[judged], batch.distances[judged], self._how)
+        batch: Batch = draw(self._stream, recipe.length, recipe.batch, seed=recipe.seed, step=step).on(self._device)
+        torch.manual_seed(1_000_003 * recipe.seed + step)  # of the noise that a drafter may be trained with
+        found = self.student.learn(self._teacher.teach(batch.tokens), batch, self._how)
         if not torch.isfinite(found.loss):
             raise NumericsError(
                 f"the loss is no longer finite at step {step}; train with --preset best, or on other text"
@@ -234,37 +240,43 @@ class Training:
     def _checkpoint(self) -> None:
         """Measure the drafter as it is, and keep it if it is the best so far."""
         progress, recipe = self.progress, self.recipe
-        candidate = self.part / _CANDIDATE
-        write_trained(candidate, self.config, self.network.state_dict())
-        acceptance, accepted = measured(self._model, candidate, self._prompts(), recipe.new_tokens)
+        found = replay(self.student, self._teacher, self._texts(), self._first, DRAFTED)
         best = progress.best
         tokens = progress.step * recipe.batch * recipe.length
-        point = Point(tokens, progress.loss, progress.agreeing, acceptance, accepted)
-        progress.points.append(point)
-        if best is None or acceptance >= best.acceptance or not self.out.exists():
-            about = {**asdict(recipe), "tokens": tokens, "of": recipe.tokens, "acceptance": round(acceptance, 4)}
+        progress.points.append(Point(tokens, progress.loss, progress.agreeing, found.acceptance, found.accepted))
+        if recipe.kind.written and (best is None or found.acceptance >= best.acceptance or not self.out.exists()):
+            about = {**asdict(recipe), "tokens": tokens, "of": recipe.tokens, "acceptance": round(found.acceptance, 4)}
             write_trained(
                 self.out,
                 self.config,
                 self.network.state_dict(),
                 target=self._model.checkpoint.name,
-                accepted=[round(share, 4) for share in accepted],
+                accepted=[round(share, 4) for share in found.accepted],
                 training=about,
             )
 
     def finish(self) -> None:
         """Remove what was kept to go on."""
-        shutil.rmtree(self.part / _CANDIDATE, ignore_errors=True)
         for name in (STATE, _NEW_STATE, _POINTS):
             (self.part / name).unlink(missing_ok=True)
         with suppress(OSError):  # something else is in it
             self.part.rmdir()
 
-    def _prompts(self) -> list[tuple[int, ...]]:
-        """Pieces of held-out text, evenly spaced."""
-        count, length = self.recipe.prompts, min(128, self.recipe.length)
-        starts = [int((len(self._heldout) - length) * (at + 0.5) / count) for at in range(count)]
-        return [tuple(self._heldout[start : start + length].tolist()) for start in starts]
+    @property
+    def _first(self) -> int:
+        """Tokens of a held-out prompt."""
+        return min(128, self.recipe.length)
+
+    def _texts(self) -> torch.Tensor:
+        """Pieces of held-out text, evenly spaced, and what the model says behind them."""
+        if self._held is None:
+            count, length = self.recipe.prompts, self._first
+            starts = [int((len(self._heldout) - length) * (at + 0.5) / count) for at in range(count)]
+            prompts = [tuple(self._heldout[start : start + length].tolist()) for start in starts]
+            new = self.recipe.new_tokens + DRAFTED
+            said = [self._model.generate(each, max_new_tokens=new, ignore_eos=True).tokens for each in prompts]
+            self._held = torch.tensor([[*prompt, *more] for prompt, more in zip(prompts, said, strict=True)])
+        return self._held
 
     def _save(self) -> None:
         state = {
@@ -281,34 +293,15 @@ class Training:
         write_bytes(self.part / _POINTS, (json.dumps(points, indent=1) + "\n").encode())
 
 
-def measured(
-    model: Model, drafter: Path, prompts: Sequence[tuple[int, ...]], new_tokens: int
-) -> tuple[float, tuple[float, ...]]:
-    """Tokens a check of greedy text with a drafter's chains, the bonus counted; and by place in a chain the share of
-    tokens that was accepted, of those before which all were."""
-    drafting = with_draft(model, str(drafter), num_speculative_tokens=DRAFTED)
-    checks = tokens = 0
-    drafts, accepted = 0, [0] * DRAFTED
-    for prompt in prompts:
-        stats = drafting.generate(prompt, max_new_tokens=new_tokens, ignore_eos=True).stats
-        checks, tokens = checks + stats.passes, tokens + stats.passes + stats.accepted_tokens
-        drafts += stats.drafts
-        for place, count in enumerate(stats.accepted_per_position):
-            accepted[place] += count
-    reached = [drafts, *accepted[:-1]]
-    shares = tuple(count / before for count, before in zip(accepted, reached, strict=True) if before)
-    return tokens / max(1, checks), shares
-
-
 def _hash(tokens: torch.Tensor) -> str:
     return hashlib.sha256(tokens.contiguous().numpy().data).hexdigest()
 
 
-def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:
+def _compiled(network: nn.Module) -> Callable[..., Any]:
     """The network, compiled when it is first called; as it is where that fails, as without a C++ compiler."""
-    compiled: Callable[..., torch.Tensor] | None = torch.compile(network)
+    compiled: Callable[..., Any] | None = torch.compile(network)
 
-    def forward(*arguments: Any) -> torch.Tensor:
+    def forward(*arguments: Any) -> Any:
         nonlocal compiled
         if compiled is not None:
             try:
@@ -316,13 +309,12 @@ def _compiled(network: Mixture) -> Callable[..., torch.Tensor]:
             except Exception as error:  # the compiler's errors have no class in common
                 log.info("training is not compiled, and takes half as long again: %s", type(error).__name__)
                 compiled = None
-        result: torch.Tensor = network(*arguments)
-        return result
+        return network(*arguments)
 
     return forward
 
 
-def _optimizers(network: Mixture, recipe: Recipe) -> list[torch.optim.Optimizer]:
+def _optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for matrices, if this PyTorch has it, and AdamW for all else. The paper has AdamW for all."""
     matrices = [p for p in network.parameters() if p.ndim == 2 and recipe.muon]
     others = [p for p in network.parameters() if p.ndim != 2 or not recipe.muon]

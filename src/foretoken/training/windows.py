@@ -25,7 +25,11 @@ class Batch:
     @property
     def distances(self) -> torch.Tensor:
         """How far rows lie behind their bounds."""
-        return torch.arange(self.bounds.shape[1]) - self.bounds
+        return torch.arange(self.bounds.shape[1], device=self.bounds.device) - self.bounds
+
+    def on(self, device: torch.device) -> Batch:
+        """The same windows in a device's memory."""
+        return Batch(self.tokens.to(device), self.bounds.to(device), self.judged.to(device))
 
 
 def _start(tokens: int, length: int, seed: int, number: int) -> int:

@@ -186,6 +186,7 @@ void Plan::attention_part(int64_t index, const Rows& rows, float* hidden) {
 // silu(gate) * up, block by block.
 void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
+  const int64_t wide = w.gate.outputs;
   norm_and_pack(hidden, w.post_norm, w.gate, n);
   const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes());
   const char* x = aligned(packed_);
@@ -196,9 +197,9 @@ void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, floa
       arithmetic_.tile(w.gate, block, x, n, gate);
       arithmetic_.tile(w.up, block, x, n, up);
       kernels_->silu_mul(gate, up, n * kTile, gate);
-      const int64_t first = block * kTile, count = std::min(kTile, shape_.intermediate - first);
+      const int64_t first = block * kTile, count = std::min(kTile, wide - first);
       for (int64_t row = 0; row < n; ++row) {
-        std::memcpy(inner + row * shape_.intermediate + first, gate + row * kTile, static_cast<std::size_t>(count) * 4);
+        std::memcpy(inner + row * wide + first, gate + row * kTile, static_cast<std::size_t>(count) * 4);
       }
     }
   });
@@ -207,12 +208,13 @@ void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, floa
 void Plan::gate_part(int64_t index, int64_t n, const float* hidden, float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   norm_and_pack(hidden, w.post_norm, w.gate, n);
-  arithmetic_.multiply({{&w.gate, inner, shape_.intermediate, false}}, aligned(packed_), n, tiles_);
+  arithmetic_.multiply({{&w.gate, inner, w.gate.outputs, false}}, aligned(packed_), n, tiles_);
 }
 
 // The same numbers as of gate_and_up_parts: each product of silu(gate) and up is one of two numbers.
 void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
+  const int64_t wide = w.gate.outputs;
   norm_and_pack(hidden, w.post_norm, w.up, n);
   const Cut shares = arithmetic_.cut(w.up.blocks(), w.up.block_bytes());
   const char* x = aligned(packed_);
@@ -221,11 +223,11 @@ void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) 
     float* up = tiles_[static_cast<std::size_t>(thread)].data();
     for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
       arithmetic_.tile(w.up, block, x, n, up);
-      const int64_t first = block * kTile, count = std::min(kTile, shape_.intermediate - first);
+      const int64_t first = block * kTile, count = std::min(kTile, wide - first);
       const std::size_t bytes = static_cast<std::size_t>(count) * 4;
-      for (int64_t row = 0; row < n; ++row) std::memcpy(gate + row * kTile, inner + row * shape_.intermediate + first, bytes);
+      for (int64_t row = 0; row < n; ++row) std::memcpy(gate + row * kTile, inner + row * wide + first, bytes);
       kernels_->silu_mul(gate, up, n * kTile, gate);
-      for (int64_t row = 0; row < n; ++row) std::memcpy(inner + row * shape_.intermediate + first, gate + row * kTile, bytes);
+      for (int64_t row = 0; row < n; ++row) std::memcpy(inner + row * wide + first, gate + row * kTile, bytes);
     }
   });
 }

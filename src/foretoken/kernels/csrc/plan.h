@@ -19,7 +19,8 @@ struct Layer {
 };
 
 struct Shape {
-  std::int64_t hidden, intermediate, heads, kv_heads, head_dim, vocabulary;  // vocabulary: ids that may be chosen
+  // intermediate: of the widest layer; vocabulary: ids that may be chosen
+  std::int64_t hidden, intermediate, heads, kv_heads, head_dim, vocabulary;
   float eps;
   Format embedding, cache;
 };

@@ -1,0 +1,95 @@
+"""EAGLE: a small trained decoder that follows the target's hidden states.
+
+Each row is made of a token and of a state of the row before it (`foretoken.trained.following`). The target's states
+come with the verdicts. In a draft, the drafter's own take their place. So the rows of a draft are dropped after each
+verdict, and those tokens that were accepted are run again, now behind the target's states. A draft is made only where
+the states of all tokens but the last are known: the first pass over a prompt has none.
+
+Source: Li et al. 2024, "EAGLE-2: faster inference of language models with dynamic draft trees", and 2025, "EAGLE-3:
+scaling up inference acceleration of large language models via training-time test".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field, replace
+
+from foretoken.decoder.views import Views
+from foretoken.drafters.chain import ModelDrafter
+from foretoken.drafters.reading import DecoderDrafter, Open
+from foretoken.drafters.tree import TreeDrafter
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Needs, Request, Turn, Verdict
+from foretoken.trained.following import Before, FollowingDecoder
+
+
+@dataclass(eq=False, kw_only=True)
+class Following(DecoderDrafter):
+    """What a chain and a tree of EAGLE's have in common. It stands before `ModelDrafter` or `TreeDrafter`, whose
+    methods it calls though its own base lacks them."""
+
+    below: InitVar[Callable[[Views], Drafter] | None] = None
+    _before: dict[int, Before] = field(init=False, default_factory=dict)  # by sequence
+
+    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
+        super().__post_init__(None)  # type: ignore[misc]
+        stack = self._decoder.stack
+        self.needs = Needs(normed=True) if stack.sees_normed else Needs(hidden=stack.sees)
+
+    @property
+    def _decoder(self) -> FollowingDecoder:
+        assert isinstance(self.model, FollowingDecoder)
+        return self.model
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Take new sequences on. Each reads its prompt anew: what another has read followed states that are gone."""
+        super().begin([replace(request, conversation=None, prompt_of=None) for request in requests])
+        self._before.update((request.sequence, Before()) for request in requests)
+
+    def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
+        """Keep the target's states, and of the rows those that followed such states."""
+        for verdict in verdicts:
+            before = self._before.get(verdict.sequence)
+            if before is not None and verdict.features is not None and verdict.features.start <= len(before.known):
+                new = len(before.known) - verdict.features.start
+                before.known += list(self._decoder.reduced(verdict.features.tensors).cpu().numpy()[new:])
+        work: list[Work] = list(super().observe(verdicts) or ())  # type: ignore[misc]
+        for verdict in verdicts:
+            if not verdict.prompt_left:
+                self._readings[verdict.sequence].keep(verdict.position)
+        return work
+
+    def opened(self, turn: Turn, count: int) -> Open | None:
+        """A sequence ready for a draft. None if a state is not known that a row of its text must follow."""
+        before, text = self._before[turn.sequence], self._readings[turn.sequence].text
+        if len(before.known) < len(text) - 1:
+            return None
+        self._decoder.follow(self._readings[turn.sequence].open(), before)
+        return super().opened(turn, count)
+
+    def rewind(self, sequence: int, position: int) -> None:
+        """Forget the tokens from a position on."""
+        super().rewind(sequence, position)  # type: ignore[misc]
+        del self._before[sequence].known[position:]
+
+    def end(self, sequence: int) -> None:
+        """Forget a sequence."""
+        super().end(sequence)
+        self._before.pop(sequence, None)
+
+    def _read(self, sequence: int, stop: int) -> list[Work]:
+        """Read as much as the known states allow."""
+        before = self._before[sequence]
+        self._decoder.follow(self._readings[sequence].open(), before)
+        return super()._read(sequence, min(stop, len(before.known) + 1))
+
+
+@dataclass(eq=False, kw_only=True)
+class EagleDrafter(Following, ModelDrafter):
+    """A chain."""
+
+
+@dataclass(eq=False, kw_only=True)
+class EagleTreeDrafter(Following, TreeDrafter):
+    """A tree."""
