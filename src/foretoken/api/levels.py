@@ -24,7 +24,7 @@ from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
 from foretoken.drafters.recipe import Level, LoadedLevel
 from foretoken.errors import SettingError
-from foretoken.formats import Format
+from foretoken.formats import FORMATS, Format
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
@@ -155,6 +155,7 @@ def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings
     read = read_trained(level.folder)
     if level.format is None or ("format" not in level.options and not target.arithmetic.startswith("native")):
         config, weights = read.weights(target)
+        cast_to = None
         own = sum(tensor.nbytes for tensor in read.tensors.values())
         log.info("%s: %s, read from %s in %.1f s", level.called, size(own), level.folder, perf_counter() - began)
     else:
@@ -162,9 +163,10 @@ def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings
         low_bit = [at for at, layer in enumerate(rows.layers) if not isinstance(layer.query.weight, torch.Tensor)]
         coded = cast(rows, config, level.format, own=low_bit, threads=settings.threads)
         weights = copy_of(rows, config, coded, inputs=_inputs(level))
+        cast_to = FORMATS["int8"]  # what it sees is worth more than what a coarser format would save
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
     if not isinstance(read.config, StackConfig) or not read.config.follows:
-        return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target))
+        return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target, cast_to))
     return LoadedLevel(FollowingDecoder(config, weights, read.config, read.more, threads=settings.threads))
 
 

@@ -25,6 +25,7 @@ from foretoken.decoder.linear import Linear
 from foretoken.decoder.shapes import EMBEDDING, HEAD
 from foretoken.decoder.weights import LayerWeights, Weights, assemble, repacked
 from foretoken.errors import CheckpointError, InputError, ModelError
+from foretoken.formats.table import Format
 from foretoken.trained.config import EAGLE3, LAYERS, MixtureConfig, StackConfig, TrainedConfig, config_of
 from foretoken.trained.network import Observer
 from foretoken.trained.observer import ObservingLayers
@@ -49,13 +50,14 @@ class Trained:
     accepted: tuple[float, ...] = ()
     training: Mapping[str, Any] | None = None
 
-    def observer(self, target: Decoder) -> ObservingLayers | None:
-        """The part that runs beside the target; None if there is none."""
+    def observer(self, target: Decoder, format: Format | None = None) -> ObservingLayers | None:
+        """The part that runs beside the target; None if there is none. format: of its matrices."""
         if not isinstance(self.config, MixtureConfig):
             return None
         made = Observer(self.config, target.config.norm_eps)
         made.load_state_dict({name: tensor.float() for name, tensor in self._of_observer().items()})
-        return ObservingLayers(made.to(target.device), self.config, f"layers-{self.digest}", target)
+        name = f"layers-{self.digest}" if format is None else f"layers-{self.digest}-{format.label}"
+        return ObservingLayers(made.to(target.device), self.config, name, target, format)
 
     @property
     def digest(self) -> str:

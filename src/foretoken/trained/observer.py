@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -16,6 +17,9 @@ import torch
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
+from foretoken.formats.quantiser import quantise
+from foretoken.formats.table import Format
+from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
 from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import MixtureConfig
@@ -30,9 +34,12 @@ _Floats = npt.NDArray[np.float32]
 
 class ObservingLayers:
     """An extractor (`decoder.views.Extractor`). observer: with the weights that were trained, float32. name: one that
-    no other observer has. target: the model beside which it runs."""
+    no other observer has. target: the model beside which it runs. format: to cast its matrices to; None, or without the
+    native module: bf16."""
 
-    def __init__(self, observer: Observer, config: MixtureConfig, name: str, target: Decoder) -> None:
+    def __init__(
+        self, observer: Observer, config: MixtureConfig, name: str, target: Decoder, format: Format | None = None
+    ) -> None:
         self.name = name
         self._observer = observer.eval().requires_grad_(requires_grad=False)
         self.config = config
@@ -40,10 +47,17 @@ class ObservingLayers:
         self._item_bytes = target.weights.embedding.element_size()  # of keys and values
         on_cpu = observer.projection.weight.device.type == "cpu"
         self._isa = native.isa() if on_cpu and native.module() is not None else None
-        self._weights = {
-            name: weight.to(torch.bfloat16).contiguous() if weight.ndim == 2 else weight.float().contiguous()
-            for name, weight in observer.state_dict().items()
-        }
+        format = None if self._isa is None else format
+        self._inputs = "bf16" if format is None else "int8"
+        self._matrices: dict[str, torch.Tensor | QuantisedWeight] = {}
+        self._vectors: dict[str, torch.Tensor] = {}
+        for its, weight in observer.state_dict().items():
+            if weight.ndim == 1:
+                self._vectors[its] = weight.float().contiguous()
+            elif format is None:
+                self._matrices[its] = weight.to(torch.bfloat16).contiguous()
+            else:
+                self._matrices[its] = quantise(weight, format, name=its, threads=self._threads)
         self._tables = tuple(table.cpu().numpy()[:, None] for table in observer.tables)
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
@@ -62,12 +76,12 @@ class ObservingLayers:
     def cost(self, tokens: int) -> Cost:
         """What it costs to observe so many tokens at once."""
         c = self.config
-        matrices = {name: weight for name, weight in self._weights.items() if weight.ndim == 2}
-        of_layers = sum(weight.numel() for name, weight in matrices.items() if name.startswith("layer."))
-        products = len(c.layers) * of_layers + matrices["projection.weight"].numel()
+        numbers = {name: math.prod(weight.shape) for name, weight in self._matrices.items()}
+        of_layers = sum(count for name, count in numbers.items() if name.startswith("layer."))
+        products = len(c.layers) * of_layers + numbers["projection.weight"]
         attention = 2 * len(c.layers) ** 2 * c.observed
         batches = -(-tokens // _AT_ONCE)
-        read = sum(weight.nbytes for weight in self._weights.values())
+        read = sum(weight.nbytes for weight in (*self._matrices.values(), *self._vectors.values()))
         keys = tokens * len(c.layers) * c.observed * self._item_bytes
         return Cost(2 * tokens * (products + attention), batches * read, keys)
 
@@ -109,11 +123,11 @@ class ObservingLayers:
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         eps = self._observer.layer.input_layernorm.eps
-        return native.rms_norm(x, self._weights[f"layer.{name}.weight"], eps, self._isa or "")
+        return native.rms_norm(x, self._vectors[f"layer.{name}.weight"], eps, self._isa or "")
 
     def _multiply(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight, bias = self._weights[f"{name}.weight"], self._weights.get(f"{name}.bias")
-        return native.linear(x, weight, bias, self._isa or "", self._threads)
+        weight, bias = self._matrices[f"{name}.weight"], self._vectors.get(f"{name}.bias")
+        return native.linear(x, weight, bias, self._isa or "", self._threads, inputs=self._inputs)
 
 
 def _turned(heads: _Floats, cos: _Floats, sin: _Floats) -> _Floats:
