@@ -85,21 +85,25 @@ def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monke
     model = foretoken.load(TARGET, draft=f"{drafter}:tokens=4", pace="fixed")
     its = model.drafter
     assert isinstance(its, MixtureDrafter)
-    write, seen = MixtureDrafter._write, 0
+    follow, seen = MixtureDrafter._follow_target, 0
 
-    def looked_at(self: MixtureDrafter, sequence: int, cache: Cache) -> list[Work]:
+    def looked_at(self: MixtureDrafter, sequence: int, stop: int) -> list[Work]:
         nonlocal seen
-        work = write(self, sequence, cache)
+        work = follow(self, sequence, stop)
         assert self.beside is not None
-        theirs = self.beside.view(sequence, length=cache.length)
+        reading, theirs = self._readings[sequence], self.beside.view(sequence, length=stop)
+        cache = reading.open()
+        assert cache.length >= theirs.length, "nothing that the target has read is left to run"
+        tokens = self.model.embed(reading.text[: theirs.length])
         vectors = self.observer(theirs, 0, theirs.length)["observed"]
-        keys, _ = self.model.keys_and_values(1, vectors, range(theirs.length))
-        found = cache.read(1)[0][: theirs.length]
-        assert torch.allclose(found.float(), keys.float(), atol=0.05)
+        for layer, states in ((0, tokens), (1, vectors)):
+            keys, _ = self.model.keys_and_values(layer, states, range(theirs.length))
+            found = cache.read(layer)[0][: theirs.length]
+            assert torch.allclose(found.float(), keys.float(), atol=0.05)
         seen += theirs.length
         return work
 
-    monkeypatch.setattr(MixtureDrafter, "_write", looked_at)
+    monkeypatch.setattr(MixtureDrafter, "_follow_target", looked_at)
     model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
     model.completions(PROMPT, n=2, temperature=0.8, seed=1, max_new_tokens=12, ignore_eos=True)
     chat = model.chat(plain=True)

@@ -9,18 +9,23 @@ import pytest
 import torch
 
 import foretoken
+from foretoken.api.build import with_draft
 from foretoken.bench.target import expect_honest
 from foretoken.common.source import EMBEDDED
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
+from foretoken.decoder.rows import chain
 from foretoken.errors import DraftSpecError, InputError
 from foretoken.rehearsal import write
 from foretoken.rehearsal.drafter import padded
 from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import parameters_of, read_trained, write_trained
+from foretoken.trained.following import Before, FollowingDecoder
 from foretoken.trained.network import Mixture
 from foretoken.trained.sizes import mixture_for, observed_layers
+from foretoken.training.kinds import Kind
+from tests.mixtures import random_mixture, random_stack
 
 SMALL = EMBEDDED["stdlib-7m"]
 MOA = SMALL.with_name("moa")
@@ -56,6 +61,46 @@ def test_it_drafts_what_the_small_one_drafts(rehearsal: Path, options: str) -> N
         assert one.stats.accepted_tokens > 30
         # sums of more numbers are rounded in another order, so now and then another token is drafted
         assert abs(one.stats.accepted_tokens - other.stats.accepted_tokens) <= 0.1 * one.stats.accepted_tokens
+
+
+@pytest.mark.parametrize("kind", [Kind("eagle2"), Kind("eagle3"), Kind("independent")], ids=lambda kind: kind.name)
+def test_other_kinds_put_out_what_the_small_one_puts_out(rehearsal: Path, tmp_path: Path, kind: Kind) -> None:
+    plain = [foretoken.load(str(each), draft="none", threads=1) for each in (SMALL, rehearsal)]
+    small = plain[0].target
+    _, trained = random_stack(small, kind.name, scale=0.05)
+    config = replace(trained.config, fingerprint=fingerprint(SMALL, small.config))
+    write_trained(tmp_path / "small", config, trained.tensors)
+    wide = {"head-dim": 128, "heads": 6, "kv-heads": 2} if plain[1].target.config.head_dim == 128 else {}
+    plan = write.plan(SMALL, tmp_path / "big", write.Asked(shape_of(shape(**wide)), "stdlib-7m"))
+    drafter = padded(tmp_path / "small", plan, tmp_path / "large")
+    replace(drafter, plan=replace(plan, out=rehearsal)).write()
+    logits = []
+    for model, folder in zip(plain, ("small", "large"), strict=True):
+        text = model.tokens_of(PROMPT)
+        loaded = with_draft(model, f"{tmp_path / folder}:format=bf16").drafter.model  # type: ignore[union-attr]
+        rows, cache = chain(model.target.new_cache(), text), loaded.new_cache()
+        check = model.target.check(rows, [range(len(text))], taps=range(model.target.config.num_layers))
+        if isinstance(loaded, FollowingDecoder):
+            seen = {f"hidden.{layer}": each for layer, each in check.taps.items()}
+            before = Before(list(loaded.reduced({**seen, "normed": model.target.norm(check.hidden)}).numpy()))
+            loaded.follow(cache, before)
+        logits.append(loaded.head(loaded.forward(chain(cache, text))))
+    assert parameters_of(read_trained(tmp_path / "large").config) > 3 * parameters_of(config)
+    few = logits[0].shape[1]
+    assert torch.allclose(logits[1][:, :few], logits[0], atol=0.05 * float(logits[0].abs().max()))
+    assert not torch.allclose(logits[0][1:], logits[0][:-1], atol=0.2 * float(logits[0].abs().max()))
+
+
+def test_it_ends_with_the_layers_that_hold_the_small_models_last(tmp_path: Path) -> None:
+    small = foretoken.load("stdlib-7m", draft="none", threads=1).target
+    _, trained = random_mixture(small, inferred=2)
+    config = replace(trained.config, fingerprint=fingerprint(SMALL, small.config))
+    write_trained(tmp_path / "small", config, trained.tensors)
+    plan = write.plan(SMALL, tmp_path / "big", write.Asked(shape_of(shape(layers=6)), "stdlib-7m"))
+    its = padded(tmp_path / "small", plan, tmp_path / "large").config("it")
+    assert plan.fit.layers == (0, 1, 3, 4)
+    assert its.ends == (3, 4)  # type: ignore[attr-defined]
+    assert its.layers == (0, 1, 3, 4)  # type: ignore[attr-defined]
 
 
 def test_it_is_as_large_as_one_for_a_model_of_this_size(rehearsal: Path) -> None:

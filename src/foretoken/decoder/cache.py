@@ -109,10 +109,8 @@ class Cache:
         at = self._layer(layer)
         start = self.length - self.base
         span = slice(start + slots.start, start + slots.stop)
-        memory = self._memory
-        memory.keys[at, span] = keys.to(memory.keys.dtype)
-        memory.values[at, span] = values.to(memory.values.dtype)
-        memory.tags[at, span] = writer
+        self._memory.overwrite(at, span, keys, values)
+        self._memory.tags[at, span] = writer
 
     def tag(self, layers: range, slots: range, writer: int) -> None:
         """Tag some slots in some layers with their writer, after native code has written them by address."""

@@ -3,9 +3,9 @@
 The drafter has two layers. The first attends to the tokens of the text. The second attends to one vector for each token
 that the target has read, and to the drafter's own states of the tokens behind. The observer makes these vectors of the
 keys and values of some layers (`foretoken.trained`). The drafter writes the vectors' keys and values into its own
-cache, over those of its own states. If it ends with the target's last layers (target layer inference), their keys and
-values are copied there, too. Everything else is that of any decoder that drafts: chains, trees, ranking with the
-target's noise, and lookup below it.
+cache. If it ends with the target's last layers (target layer inference), their keys and values are copied there, too.
+So it runs no token that the target has read: neither a prompt's, nor those of its drafts that were accepted. Everything
+else is that of any decoder that drafts: chains, trees, ranking with the target's noise, and lookup below it.
 
 The observer runs beside the target. In one process it is asked when a draft is made, and looks at a view of the
 target's cache: where the pace drafts nothing, nothing is observed. Elsewhere it is an extractor, whose vectors arrive
@@ -23,6 +23,7 @@ from dataclasses import InitVar, dataclass, field
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.rows import chain
 from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.reading import DecoderDrafter, Open
@@ -33,7 +34,6 @@ from foretoken.protocol.types import Features, Needs, Turn, Verdict
 from foretoken.trained.config import LAYERS
 from foretoken.trained.observer import FEATURE, LAST, ObservingLayers
 
-_FEW = 4  # tokens of the text that may lie behind what the observer has seen when a draft begins
 _SEES = 1  # the layer that attends to the observer's vectors
 _Piece = tuple[int, Mapping[str, torch.Tensor]]  # features of some positions, with the first of them
 
@@ -67,16 +67,11 @@ class Observing(DecoderDrafter):
         return work
 
     def opened(self, turn: Turn, count: int) -> Open | None:
-        """A sequence ready for a draft. What the observer sees of committed rows takes the place of the drafter's own
-        states."""
+        """A sequence ready for a draft. Of what the target has computed, nothing is left to run."""
+        work = self._follow_target(turn.sequence, len(self._readings[turn.sequence].text) - 1)
         opened = super().opened(turn, count)
-        if opened is not None and len(opened.text) > _FEW:  # as of a prompt: first read, then seen, and then drafted
-            work = self._read(turn.sequence, len(self._readings[turn.sequence].text) - 1)
-            opened = super().opened(turn, count)
-            assert opened is not None
-            opened.work = [*work, *opened.work]
         if opened is not None:
-            opened.work += self._write(turn.sequence, opened.cache)
+            opened.work = [*work, *opened.work]
         return opened
 
     def end(self, sequence: int) -> None:
@@ -85,24 +80,58 @@ class Observing(DecoderDrafter):
         self._waiting.pop(sequence, None)
 
     def _read(self, sequence: int, stop: int) -> list[Work]:
-        """A prompt is observed chunk by chunk, as it is read."""
-        work = super()._read(sequence, stop)
-        return [*work, *self._write(sequence, self._readings[sequence].open())] if work else []
+        """A prompt is followed chunk by chunk, as the target reads it. Only tokens that it has not read are run."""
+        return [*self._follow_target(sequence, stop), *super()._read(sequence, stop)]
 
-    def _write(self, sequence: int, cache: Cache) -> list[Work]:
-        """Overwrite the keys and values of committed positions with those of the observer's vectors, as far as the
-        target has read and the cache goes. The work is no pass."""
-        began, reading = time.perf_counter(), self._readings[sequence]
-        found, cost = self._vectors(sequence, reading.seen, cache.length)
+    def _follow_target(self, sequence: int, stop: int) -> list[Work]:
+        """Write the keys and values of the text's first `stop` tokens, as far as the target has read, without a pass:
+        layer 0 has those of the tokens' embeddings, layer 1 those of the observer's vectors, and the target's layers
+        have its own. They take the place of what the drafter computed there. The work is no pass."""
+        reading, twin = self._readings[sequence], self._twins[sequence]
+        if not reading.room():
+            return []
+        reading.borrow(stop, None if twin is None else self._readings.get(twin))
+        began, work = time.perf_counter(), []
+        found, cost = self._vectors(sequence, reading.seen, stop)
         for start, tensors in found:
-            vectors = tensors[FEATURE]
-            positions = range(start, start + len(vectors))
-            cache.overwrite(_SEES, start, *self.model.keys_and_values(_SEES, vectors, positions))
-            for own, theirs in enumerate(self.observer.config.ends, LAYERS):
-                cache.overwrite(own, start, *(tensors[f"{name}.{theirs}"] for name in LAST))
-            reading.seen = positions.stop
-        count = sum(len(tensors[FEATURE]) for _, tensors in found)
-        return [Work(self.name, count, began, time.perf_counter() - began, cost={self.name: cost})] if found else []
+            if start > reading.open().length:  # features were lost on the way: the drafter's own states stay there
+                work += super()._read(sequence, start)
+            self._write(reading.open(), reading.text, start, tensors)
+            reading.seen = start + len(tensors[FEATURE])
+        if found:
+            count = sum(len(tensors[FEATURE]) for _, tensors in found)
+            seconds = time.perf_counter() - began - sum(each.seconds for each in work)
+            work.append(Work(self.name, count, began, seconds, cost={self.name: cost}))
+        return work
+
+    def _write(self, cache: Cache, text: Sequence[int], start: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write the keys and values of some positions, from `start` on: over those that the cache has, and behind
+        them. tensors: features of these positions."""
+        stop = start + len(tensors[FEATURE])
+        there = range(start, min(stop, cache.length))
+        if there:
+            for layer, pair in self._pairs(there, tensors, start):
+                cache.overwrite(layer, start, *pair)
+        new = range(max(start, cache.length), stop)
+        if new:
+            tokens = text[new.start : stop]
+            rows = chain(cache, tokens)
+            (segment,) = rows.segments
+            of_tokens = self.model.keys_and_values(0, self.model.embed(list(tokens)), new)
+            for layer, pair in ((0, of_tokens), *self._pairs(new, tensors, start)):
+                cache.write(layer, segment.slots, *pair, rows.writer)
+            cache.commit(segment.slots, rows.writer)
+
+    def _pairs(
+        self, positions: range, tensors: Mapping[str, torch.Tensor], start: int
+    ) -> list[tuple[int, tuple[torch.Tensor, torch.Tensor]]]:
+        """The keys and values of some positions by layer, but for layer 0. start: the first position of `tensors`."""
+        part = slice(positions.start - start, positions.stop - start)
+        pairs = [(_SEES, self.model.keys_and_values(_SEES, tensors[FEATURE][part], positions))]
+        for own, theirs in enumerate(self.observer.config.ends, LAYERS):
+            keys, values = (tensors[f"{name}.{theirs}"][part] for name in LAST)
+            pairs.append((own, (keys, values)))
+        return pairs
 
     def _vectors(self, sequence: int, start: int, stop: int) -> tuple[list[_Piece], Cost]:
         """What the observer has of positions from `start` to `stop` at most, each piece with its first position, and

@@ -55,15 +55,19 @@ class Reading:
         stop = min(stop, len(self.text) - 1)
         if self._own is None or self._own.length >= stop or not self.room():
             return made
-        if twin is not None and twin._own is not None and not self._own.length:
-            common = min(twin._own.length, agreeing(twin.text[:stop], self.text[:stop]))
-            self._own, self.seen = twin._own.copy(common), min(twin.seen, common)
+        self.borrow(stop, twin)
         while self._own.length < stop:
             rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
             self._model.forward(rows)
             self._own.commit(range(len(rows)), rows.writer)
             made.append(rows)
         return made
+
+    def borrow(self, stop: int, twin: Reading | None) -> None:
+        """Copy what a `twin` has read of the text's first `stop` tokens, if nothing was read of it here."""
+        if twin is not None and twin._own is not None and self._own is not None and not self._own.length:
+            common = min(twin._own.length, agreeing(twin.text[:stop], self.text[:stop]))
+            self._own, self.seen = twin._own.copy(common), min(twin.seen, common)
 
     def take_over(self, kept: Kept[int]) -> None:
         """Begin with the cache that a conversation has left."""
