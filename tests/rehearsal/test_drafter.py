@@ -17,7 +17,7 @@ from foretoken.decoder.config import read_config
 from foretoken.decoder.rows import chain
 from foretoken.errors import DraftSpecError, InputError
 from foretoken.rehearsal import write
-from foretoken.rehearsal.drafter import padded
+from foretoken.rehearsal.drafter import _PaddedMixture, padded
 from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import parameters_of, read_trained, write_trained
@@ -97,7 +97,7 @@ def test_it_ends_with_the_layers_that_hold_the_small_models_last(tmp_path: Path)
     config = replace(trained.config, fingerprint=fingerprint(SMALL, small.config))
     write_trained(tmp_path / "small", config, trained.tensors)
     plan = write.plan(SMALL, tmp_path / "big", write.Asked(shape_of(shape(layers=6)), "stdlib-7m"))
-    its = padded(tmp_path / "small", plan, tmp_path / "large").config("it")
+    its = _PaddedMixture(read_trained(tmp_path / "small"), plan, tmp_path / "large").config("it")
     assert plan.fit.layers == (0, 1, 3, 4)
     assert its.ends == (3, 4)  # type: ignore[attr-defined]
     assert its.layers == (0, 1, 3, 4)  # type: ignore[attr-defined]

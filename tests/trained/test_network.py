@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from foretoken.decoder.cache import Cache
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows, chain
 from foretoken.formats import FORMATS
+from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import config_of
 from foretoken.trained.files import expected_shapes, parameters_of
 from foretoken.trained.following import Before
@@ -246,6 +248,59 @@ def test_a_decoder_that_follows_states_gives_the_networks_states(arithmetic: str
         expected = out[0, known + step - 1]
         assert torch.allclose(found[step - 1], expected, atol=0.02 * float(expected.abs().max()) + 0.01), step
         states = out if method == "eagle3" else target.norm(out[0])[None]
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("method", ["eagle2", "eagle3"])
+def test_a_trees_rows_follow_their_own_parents(arithmetic: str, method: str) -> None:
+    """Two texts in one pass, each with a tree of two branches: every row is that of a chain along its own path."""
+    target = tiny_decoder(arithmetic=arithmetic)
+    decoder = following_decoder(target, method, scale=0.3)
+    known = torch.randn(2, len(TEXT), 32, generator=torch.Generator().manual_seed(5)).numpy()
+    branches = {(): 11, (0,): 12, (1,): 13, (0, 0): 14, (0, 1): 15, (1, 0): 16}  # tokens by their path
+
+    def begun(text: int) -> Cache:
+        cache, before = decoder.new_cache(), Before(list(known[text][:-1]))
+        decoder.follow(cache, before)
+        rows = chain(cache, TEXT[:-1])
+        decoder.forward(rows)
+        cache.commit(range(len(TEXT) - 1), rows.writer)
+        return cache
+
+    def along(text: int, path: tuple[int, ...]) -> torch.Tensor:
+        cache = begun(text)
+        for length in range(len(path) + 1):
+            hidden = decoder.forward(chain(cache, [branches[path[:length]]]))
+        return hidden[0]
+
+    caches = [begun(text) for text in range(2)]
+    levels: list[list[tuple[int, ...]]] = [[()], [(0,), (1,)], [(0, 0), (0, 1), (1, 0)]]
+    places: dict[tuple[int, ...], int] = {}
+    for level in levels:
+        slots = {path: len(places) + at for at, path in enumerate(level)}
+        parents = [places[path[:-1]] if path else -1 for path in level]
+        rows = Rows([(cache, [branches[path] for path in level], parents) for cache in caches])
+        hidden = decoder.forward(rows)
+        places |= slots
+        for text, segment in enumerate(rows.segments):
+            for at, path in enumerate(level):
+                found = hidden[segment.span.start + at]
+                assert torch.allclose(found, along(text, path), atol=1e-3), (text, path)
+    assert not torch.allclose(along(0, (0, 1)), along(1, (0, 1)), atol=1e-2)
+
+
+def test_what_a_chain_in_one_call_costs_is_what_its_steps_cost() -> None:
+    target = tiny_decoder()
+    decoder = following_decoder(target, "eagle2")
+    drafted = decoder.draft_chain(decoder.new_cache(), 5, 3)
+    other, steps = decoder.new_cache(), Cost()
+    for token in (5, *drafted.tokens[:-1]):
+        rows = chain(other, [token])
+        decoder.run(rows)
+        steps += rows.cost
+    assert len(drafted.tokens) == 3
+    assert drafted.cost == steps
+    assert steps.flops > 0
 
 
 def test_all_kinds_have_about_as_many_parameters_and_the_tensors_that_their_sizes_say() -> None:

@@ -35,6 +35,7 @@ def trained(model: Model, stream: torch.Tensor, out: Path, recipe: Recipe = FEW)
     return Training(model, stream, stream[-200:], out, recipe)
 
 
+@pytest.mark.parametrize("kind", [Kind(), Kind(inferred=1), Kind("eagle2")], ids=["moa", "tli", "eagle2"])
 @pytest.mark.parametrize(("patience", "stopped", "step"), [(1000.0, 3, 2), (0.0, 4, 3)], ids=["checkpoint", "saved"])
 def test_a_training_that_was_broken_off_ends_with_the_same_weights(
     model: Model,
@@ -44,19 +45,21 @@ def test_a_training_that_was_broken_off_ends_with_the_same_weights(
     patience: float,
     stopped: int,
     step: int,
+    kind: Kind,
 ) -> None:
     monkeypatch.setattr(drafter, "_SAVING", patience)
-    whole = trained(model, stream, tmp_path / "whole")
+    recipe = replace(FEW, kind=kind)
+    whole = trained(model, stream, tmp_path / "whole", recipe)
     whole.run()
 
     def stop(progress: Progress) -> None:
         if progress.step == stopped:
             raise KeyboardInterrupt
 
-    broken = trained(model, stream, tmp_path / "broken")
+    broken = trained(model, stream, tmp_path / "broken", recipe)
     with pytest.raises(KeyboardInterrupt):
         broken.run(stop)
-    again = trained(model, stream, tmp_path / "broken")
+    again = trained(model, stream, tmp_path / "broken", recipe)
     assert again.resume()
     assert again.progress.step == step
     again.run()
@@ -154,6 +157,17 @@ def test_a_variant_for_comparison_is_measured_and_not_written(
     training = trained(model, stream, tmp_path / "it", replace(FEW, kind=Kind(inferred=1, observer=observer)))
     assert training.run().best is not None
     assert not (tmp_path / "it").exists()
+
+
+@pytest.mark.parametrize("wrong", [{"depth": 2}, {"name": "eagle3", "depth": 2}, {"name": "independent", "wide": 2.0}])
+def test_sizes_that_a_kind_does_not_have_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingError, match="do not have; leave it out"):
+        Kind(**wrong)  # type: ignore[arg-type]
+
+
+def test_more_layers_than_parameters_allow_are_refused(model: Model) -> None:
+    with pytest.raises(SettingError, match="64 layers leave no parameters for feed-forward layers"):
+        Kind("eagle2", depth=64).config(model.target.config, "it")
 
 
 def test_more_layers_than_the_model_has_are_refused(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:

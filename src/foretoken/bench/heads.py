@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from foretoken.api.build import load
+from foretoken.api.checkpoint import expect_device
 from foretoken.api.model import Model
 from foretoken.bench.script import carry_out
 from foretoken.common.files import write_json
@@ -27,6 +28,7 @@ from foretoken.common.pictures import expect_drawable, new_figure, save, style
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.errors import InputError, SettingError, nearest
+from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import parameters_of
 from foretoken.training import data
 from foretoken.training.drafter import DRAFTED, PRESETS, Recipe, Training
@@ -69,6 +71,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             raise SettingError(f"there is no row {row!r}{nearest(row, ROWS)}")
     if args.plot is not None:
         expect_drawable(args.plot)
+    expect_device(LoadSettings(device=args.device).device)
     model = load(args.model, draft="none")
     if model.tokenizer is None:
         raise InputError(f"{args.model} has no tokenizer, so no text can be read for it")
@@ -94,19 +97,23 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def trained(model: Model, streams: data.Streams, out: Path, recipe: Recipe, device: str) -> dict[str, Any]:
     """A row of the record: trained now, or before. out: the drafter's folder; beside it lies the row."""
-    place, asked = out.with_name(f"{out.name}.json"), json.loads(json.dumps(asdict(recipe)))
+    place = out.with_name(f"{out.name}.json")
+    training = Training(model, *streams, out, recipe, device)
+    identity = json.loads(json.dumps(training.identity))
     if place.exists():
         row: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-        if row.get("recipe") != asked:
-            raise InputError(f"{place} was trained with another recipe; name another folder with --work")
+        if row.get("identity") != identity:
+            raise InputError(
+                f"{place} is of another model, of other text or with other settings; name another folder with --work"
+            )
         return row
-    training = Training(model, *streams, out, recipe, device)
     with training.alone():
         training.resume()
         progress = training.run(lambda each: _tell(each.step, recipe.steps))
         row = {
             "row": out.name.rpartition("-")[0].rpartition("-")[0],
-            "recipe": asked,
+            "recipe": asdict(recipe),
+            "identity": identity,
             "rate": recipe.peak,
             "parameters": sum(each.numel() for each in training.network.parameters()),
             "of_which_written": parameters_of(training.config) if recipe.kind.written else 0,

@@ -68,8 +68,6 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
     """The drafts to measure, and those that are left out, each with the reason."""
     folder = resolve(model, loading.revision, accept=read_config)
     config, left = read_config(folder), memory_left()
-    if config.low_bit is not None:
-        return [LOOKUP], dict.fromkeys(OF_COPIES, f"the model itself is in {config.low_bit.label}")
     of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
     drafts, left_out, copies = [LOOKUP], {}, {}
     trained = trained_for(folder)
@@ -79,6 +77,8 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
             drafts += [f"{trained}{options}" for options in OF_TRAINED]
         except DraftSpecError as error:
             left_out[trained] = str(error)
+    if config.low_bit is not None:
+        return drafts, {**left_out, **dict.fromkeys(OF_COPIES, f"the model itself is in {config.low_bit.label}")}
     for draft in OF_COPIES:
         name, *_ = _names(draft)
         copies[name] = _copy_bytes(draft, folder, config)

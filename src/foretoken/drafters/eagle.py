@@ -11,6 +11,7 @@ scaling up inference acceleration of large language models via training-time tes
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
@@ -49,16 +50,23 @@ class Following(DecoderDrafter):
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the target's states, and of the rows those that followed such states."""
-        for verdict in verdicts:
-            before = self._before.get(verdict.sequence)
-            if before is not None and verdict.features is not None and verdict.features.start <= len(before.known):
-                new = len(before.known) - verdict.features.start
-                before.known += list(self._decoder.reduced(verdict.features.tensors).cpu().numpy()[new:])
+        reduced = [work for verdict in verdicts for work in self._keep(verdict)]
         work: list[Work] = list(super().observe(verdicts) or ())  # type: ignore[misc]
         for verdict in verdicts:
             if not verdict.prompt_left:
                 self._readings[verdict.sequence].keep(verdict.position)
-        return work
+        return [*reduced, *work]
+
+    def _keep(self, verdict: Verdict) -> list[Work]:
+        """Keep the states that came with a verdict. States behind a gap, where others were lost, are of no use."""
+        before, features = self._before.get(verdict.sequence), verdict.features
+        if before is None or features is None or features.start > len(before.known):
+            return []
+        began, known = time.perf_counter(), len(before.known)
+        states = self._decoder.reduced(features.tensors)[known - features.start :]
+        before.known += list(states.cpu().numpy())
+        cost = self._decoder.cost_of_reducing(len(states))
+        return [Work(self.name, len(states), began, time.perf_counter() - began, cost={self.name: cost})]
 
     def opened(self, turn: Turn, count: int) -> Open | None:
         """A sequence ready for a draft. None if a state is not known that a row of its text must follow."""

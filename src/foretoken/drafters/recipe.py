@@ -70,7 +70,7 @@ class Level:
         is not planned for."""
         if self.is_trained and (not settings.cache or settings.offloads):
             why = (
-                "needs the model's keys and values, which are not kept without a cache"
+                "needs what the model has computed, which is not kept without a cache"
                 if not settings.cache
                 else "cannot be used with --memory or --stream-layers yet"
             )

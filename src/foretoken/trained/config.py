@@ -18,7 +18,7 @@ from foretoken.errors import CheckpointError, quoted
 MIXTURE, EAGLE2, EAGLE3, INDEPENDENT = "mixture", "eagle2", "eagle3", "independent"
 VERSION = 3
 LAYERS = 2  # of a mixture: self-attention over tokens, then attention to what the target has computed
-_MOST = 1 << 24  # of any size
+_MOST, _MOST_LAYERS = 1 << 24, 1 << 10  # of any size; of layers
 _LISTS = ("layers", "ends", "sees")
 
 
@@ -205,7 +205,8 @@ class StackConfig(TrainedConfig):
     def is_sound(self) -> bool:
         """Whether heads divide each other, and the kind sees what it should."""
         wanted = {EAGLE2: (self.target_layers,), INDEPENDENT: ()}
-        return not self.num_heads % self.kv_heads and wanted.get(self.method, self.sees) == self.sees
+        seen = wanted.get(self.method, self.sees) == self.sees and (self.method == INDEPENDENT or bool(self.sees))
+        return not self.num_heads % self.kv_heads and seen and self.depth <= _MOST_LAYERS
 
 
 def _small(target: DecoderConfig, layers: int, kv_heads: int, intermediate_size: int) -> DecoderConfig:

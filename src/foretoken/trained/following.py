@@ -9,6 +9,7 @@ Source: Li et al. 2024, "EAGLE-2", and 2025, "EAGLE-3".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -24,6 +25,9 @@ from foretoken.decoder.decoder import Decoder, Drafted
 from foretoken.decoder.outputs import Outputs, Scored, step_by_step
 from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.weights import Weights
+from foretoken.formats.quantiser import quantise
+from foretoken.formats.table import Format
+from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
 from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import EAGLE3, StackConfig
@@ -49,7 +53,8 @@ class Before:
 
 
 class FollowingDecoder(Decoder):
-    """stack: the sizes of the drafter. more: its tensors beside the decoder's layers. The others are `Decoder`'s."""
+    """stack: the sizes of the drafter. more: its tensors beside the decoder's layers. format: to cast its projections
+    to; None, or without the native module: bf16. The others are `Decoder`'s."""
 
     def __init__(
         self,
@@ -57,6 +62,7 @@ class FollowingDecoder(Decoder):
         weights: Weights,
         stack: StackConfig,
         more: Mapping[str, torch.Tensor],
+        format: Format | None = None,
         *,
         threads: int | None = None,
         promise: str = "exact",
@@ -65,10 +71,18 @@ class FollowingDecoder(Decoder):
         super().__init__(config, weights, threads=threads, promise=promise, arithmetic=arithmetic)
         self.stack = stack
         self._isa = self.arithmetic.partition(" ")[2] if self.arithmetic.startswith("native") else None
+        format = None if self._isa is None else format
         dtype = torch.bfloat16 if self._isa is not None else weights.embedding.dtype
-        self._more = {
-            name: tensor.to(self.device, dtype if tensor.ndim == 2 else torch.float32).contiguous()
-            for name, tensor in more.items()
+        self._inputs = "bf16" if format is None else "int8"
+        self._norms = {
+            n: each.to(self.device, torch.float32).contiguous() for n, each in more.items() if each.ndim == 1
+        }
+        matrices = {name: each for name, each in more.items() if each.ndim == 2}
+        self._projections: dict[str, torch.Tensor | QuantisedWeight] = {
+            name: each.to(self.device, dtype).contiguous()
+            if format is None
+            else quantise(each.float(), format, name=name, threads=self.threads)
+            for name, each in matrices.items()
         }
         self._before: WeakKeyDictionary[Cache, Before] = WeakKeyDictionary()
 
@@ -84,6 +98,11 @@ class FollowingDecoder(Decoder):
             return features["normed"]
         seen = torch.from_numpy(np.concatenate([features[f"hidden.{at}"].cpu().numpy() for at in self.stack.sees], 1))
         return self._multiplied(seen.to(self.device), "reduction.weight")
+
+    def cost_of_reducing(self, rows: int) -> Cost:
+        """What `reduced` costs."""
+        weight = self._projections.get("reduction.weight")
+        return Cost() if weight is None else Cost(2 * rows * math.prod(weight.shape), weight.nbytes)
 
     @torch.no_grad()
     def forward(self, rows: Rows) -> torch.Tensor:
@@ -116,8 +135,16 @@ class FollowingDecoder(Decoder):
         """As `Decoder.draft_chain`, a pass for each token."""
         if count < 1:
             return Drafted([], Cost())
-        rows = chain(cache, [token] * count, writer=writer)
-        return Drafted(step_by_step(self._ran, token, rows), rows.cost)
+        rows, cost = chain(cache, [token] * count, writer=writer), Cost()
+
+        def step(row: Rows) -> tuple[torch.Tensor, Scored]:
+            nonlocal cost
+            ran = self._ran(row)
+            cost += row.cost
+            return ran
+
+        tokens = step_by_step(step, token, rows)
+        return Drafted(tokens, cost)
 
     def _ran(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
         hidden = self.forward(rows)
@@ -139,7 +166,7 @@ class FollowingDecoder(Decoder):
                 if state is not None:
                     states[row] = state
         width = self.config.hidden_size
-        rows.cost += Cost(2 * len(rows) * 2 * width * width, self._more["combination.weight"].nbytes)
+        rows.cost += Cost(2 * len(rows) * 2 * width * width, self._projections["combination.weight"].nbytes)
         pair = [embedded, torch.from_numpy(states).to(self.device)]
         if self.stack.method == EAGLE3:
             pair = [self._normed(x, name) for x, name in zip(pair, ("embedded_norm", "seen_norm"), strict=True)]
@@ -161,12 +188,14 @@ class FollowingDecoder(Decoder):
                 before.slots[slot] = before.positions[position] = states[row]
 
     def _normed(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight = self._more[f"{name}.weight"]
+        weight = self._norms[f"{name}.weight"]
         if self._isa is not None:
             return native.rms_norm(x.contiguous(), weight, self.config.norm_eps, self._isa)
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps) * weight
 
     def _multiplied(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        weight = self._projections[name]
         if self._isa is not None:
-            return native.linear(x.contiguous(), self._more[name], None, self._isa, self.threads)
-        return torch.nn.functional.linear(x.to(self._more[name].dtype), self._more[name]).float()
+            return native.linear(x.contiguous(), weight, None, self._isa, self.threads, inputs=self._inputs)
+        assert isinstance(weight, torch.Tensor)
+        return torch.nn.functional.linear(x.to(weight.dtype), weight).float()

@@ -1,4 +1,4 @@
-"""How large a drafter for a model is: as many parameters as EAGLE-2's, whatever its kind.
+"""How large a drafter for a model is: as many parameters as EAGLE-2's, but for independent ones.
 
 EAGLE-2's drafter is one layer of the target, and a projection of two hidden states to one.
 Sources: Zimmer et al. 2025, table 6, gives sizes for two models only; Li et al. 2024 (EAGLE-2) and 2025 (EAGLE-3).
@@ -7,6 +7,7 @@ Sources: Zimmer et al. 2025, table 6, gives sizes for two models only; Li et al.
 from __future__ import annotations
 
 from foretoken.decoder.config import DecoderConfig
+from foretoken.errors import SettingError
 from foretoken.trained.config import (
     EAGLE2,
     EAGLE3,
@@ -58,6 +59,8 @@ def eagle2_for(target: DecoderConfig, fingerprint: str, *, depth: int = 1, wide:
         queries = target.num_heads * target.head_dim
         one = _attention(width, queries, target.num_kv_heads * target.head_dim) + 3 * width * size
         size = (one / depth - _attention(width, queries, _half(target) * target.head_dim)) / (3 * width)
+        if size < 16:
+            raise SettingError(f"{depth} layers leave no parameters for feed-forward layers; give a smaller --depth")
     return _stack(EAGLE2, target, fingerprint, depth, _rounded(size), (target.num_layers,))
 
 

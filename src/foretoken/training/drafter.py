@@ -138,9 +138,9 @@ class Training:
         target, self._device = model.target, torch.device(device)
         self.config = recipe.kind.config(target.config, fingerprint(model.folder, read_config(model.folder)))
         self._text = [_hash(stream), _hash(heldout)]
-        torch.manual_seed(recipe.seed)
         wanted = recipe.kind.wants(self.config)
         self._teacher = teacher_for(target, model.folder, wanted, self._device)
+        torch.manual_seed(recipe.seed)
         self.student = recipe.kind.student(self.config, self._teacher)
         self.network = self.student.network
         self._optimizers = _optimizers(self.network, recipe)
@@ -151,7 +151,7 @@ class Training:
             self.student.compile(_compiled)
 
     @property
-    def _identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, Any]:
         """What must be the same for a training to go on."""
         return {
             "recipe": {**asdict(self.recipe), "muon": self.recipe.muon},
@@ -182,7 +182,7 @@ class Training:
             state = torch.load(file, weights_only=True, map_location=self._device)
         except Exception:  # a damaged file fails in PyTorch, in zip or in pickle
             raise InputError(f"{file} cannot be read; remove {self.part}, and the training begins anew") from None
-        if state["identity"] != self._identity:
+        if state["identity"] != self.identity:
             raise InputError(
                 f"{self.part} holds a training with other settings or of other text; give the same ones, or remove it"
             )
@@ -220,7 +220,10 @@ class Training:
         recipe = self.recipe
         batch: Batch = draw(self._stream, recipe.length, recipe.batch, seed=recipe.seed, step=step).on(self._device)
         torch.manual_seed(1_000_003 * recipe.seed + step)  # of the noise that a drafter may be trained with
-        found = self.student.learn(self._teacher.teach(batch.tokens), batch, self._how)
+        try:
+            found = self.student.learn(self._teacher.teach(batch.tokens), batch, self._how)
+        except torch.OutOfMemoryError:
+            raise InputError("the GPU has too little memory for this training; train with --device cpu") from None
         if not torch.isfinite(found.loss):
             raise NumericsError(
                 f"the loss is no longer finite at step {step}; train with --preset best, or on other text"
@@ -280,7 +283,7 @@ class Training:
 
     def _save(self) -> None:
         state = {
-            "identity": self._identity,
+            "identity": self.identity,
             "network": self.network.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
             "progress": asdict(self.progress),

@@ -40,6 +40,14 @@ class Kind:
     def __post_init__(self) -> None:
         one_of("drafter", self.name, KINDS)
         one_of("observer", self.observer, OBSERVERS)
+        is_mixture, is_eagle2 = self.name == "moa", self.name == "eagle2"
+        fixed = (self.inferred, 0, is_mixture), (self.observer, "layers", is_mixture), (self.wide, 1.0, is_eagle2)
+        if any(value != usual and not has for value, usual, has in (*fixed, (self.depth, 1, self._is_deep))):
+            raise SettingError(f"{self} has a size that drafters of kind {self.name} do not have; leave it out")
+
+    @property
+    def _is_deep(self) -> bool:
+        return self.name in ("eagle2", "independent")
 
     @property
     def written(self) -> bool:

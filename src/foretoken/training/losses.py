@@ -31,6 +31,7 @@ BEST = Weighing(entropy=0.5, variation=0.5, state=1.0, fading=4.0)
 
 
 _AT_ONCE = 1 << 20  # logits that are computed at once
+_AT_ONCE_ON_GPU = 1 << 26  # there, small pieces leave most of it idle
 
 
 class Compared(NamedTuple):
@@ -40,10 +41,10 @@ class Compared(NamedTuple):
     agreeing: torch.Tensor
 
 
-class Rows(NamedTuple):
-    """What is compared. states: the drafter's, before the norm, [N, hidden]. normed: the target's, after it. distances:
-    int [N], from 1 up: how far each row is in a draft. imitated: a state of the drafter's and the target's that it is
-    to be like, if these are others than the two, normed."""
+class Judged(NamedTuple):
+    """Rows that are compared. states: the drafter's, before the norm, [N, hidden]. normed: the target's, after it.
+    distances: int [N], from 1 up: how far each row is in a draft. imitated: a state of the drafter's and the target's
+    that it is to be like, if these are others than the two, normed."""
 
     states: torch.Tensor
     normed: torch.Tensor
@@ -51,15 +52,9 @@ class Rows(NamedTuple):
     imitated: tuple[torch.Tensor, torch.Tensor] | None = None
 
 
-def normed_as(teacher: Teacher, states: torch.Tensor) -> torch.Tensor:
-    """The target's final norm of some states: float32."""
-    states = states.float()
-    return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + teacher.eps) * teacher.norm
-
-
-def compare(teacher: Teacher, rows: Rows, how: Weighing) -> Compared:
+def compare(teacher: Teacher, rows: Judged, how: Weighing) -> Compared:
     """The loss of some rows."""
-    own, normed = normed_as(teacher, rows.states), rows.normed
+    own, normed = teacher.normed(rows.states), rows.normed
     counts = torch.exp((1 - rows.distances) / how.fading) if how.fading else torch.ones(len(own), device=own.device)
     counts = counts / counts.sum()
     loss, agreeing = _Distilled.apply(  # type: ignore[no-untyped-call]
@@ -82,7 +77,7 @@ class _Distilled(torch.autograd.Function):
         ctx: Any, own: torch.Tensor, normed: torch.Tensor, head: torch.Tensor, counts: torch.Tensor, how: Weighing
     ) -> tuple[torch.Tensor, torch.Tensor]:
         loss, agreeing, gradient = own.new_zeros(()), own.new_zeros(()), torch.empty_like(own)
-        rows = max(1, _AT_ONCE // len(head)) if own.device.type == "cpu" else len(own)
+        rows = max(1, (_AT_ONCE if own.device.type == "cpu" else _AT_ONCE_ON_GPU) // len(head))
         for span in (slice(start, start + rows) for start in range(0, len(own), rows)):
             theirs = functional.linear(normed[span].to(head.dtype), head).float()
             logits = functional.linear(own[span].to(head.dtype), head).float()
@@ -100,8 +95,9 @@ class _Distilled(torch.autograd.Function):
             back *= weight[:, None]
             gradient[span] = (back.to(head.dtype) @ head).to(own.dtype)
         ctx.save_for_backward(gradient)
-        ctx.mark_non_differentiable(agreeing)
-        return loss, agreeing / max(1, len(own))
+        share = agreeing / max(1, len(own))
+        ctx.mark_non_differentiable(share)
+        return loss, share
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretoken.trained.config import EAGLE2, EAGLE3, MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.config import EAGLE2, EAGLE3, MixtureConfig, StackConfig
 from foretoken.trained.network import KeysValues, Layer, Mixture, Stack, mask_of_step, masks_of
-from foretoken.training.losses import Compared, Rows, Weighing, compare, normed_as
+from foretoken.training.losses import Compared, Judged, Weighing, compare
 from foretoken.training.teacher import Lesson, Teacher, Wanted
 from foretoken.training.windows import Batch
 
@@ -23,13 +23,12 @@ _NOISE = 0.1  # of the states that EAGLE-2 sees in training, to each side (Li et
 
 
 class Student(ABC):
-    """A drafter that is trained. config: None for a variant that cannot be written, only measured."""
+    """A drafter that is trained."""
 
     network: nn.Module
-    wanted: Wanted
 
-    def __init__(self, config: TrainedConfig, teacher: Teacher) -> None:
-        self.config, self._teacher = config, teacher
+    def __init__(self, teacher: Teacher) -> None:
+        self._teacher = teacher
         self._run: Callable[..., Any] = self.network.to(teacher.device)
 
     def compile(self, compiled: Callable[[nn.Module], Callable[..., Any]]) -> None:
@@ -37,7 +36,7 @@ class Student(ABC):
         self._run = compiled(self.network)
 
     @abstractmethod
-    def rows(self, lesson: Lesson, batch: Batch) -> Rows:
+    def rows(self, lesson: Lesson, batch: Batch) -> Judged:
         """The rows of a step that are judged."""
 
     @abstractmethod
@@ -54,7 +53,7 @@ class Student(ABC):
 
     def chosen(self, states: torch.Tensor) -> torch.Tensor:
         """The likeliest token behind each state, before the norm."""
-        logits = normed_as(self._teacher, states).to(self._teacher.head.dtype) @ self._teacher.head.T
+        logits = self._teacher.normed(states).to(self._teacher.head.dtype) @ self._teacher.head.T
         return logits.argmax(-1)
 
 
@@ -72,14 +71,14 @@ class MixtureStudent(Student):
     ) -> None:
         self.network = Mixture(config, teacher.eps, observer)
         self._last, self._sees, self._ends = last, sees, config.ends
-        super().__init__(config, teacher)
+        super().__init__(teacher)
 
     @staticmethod
     def wants(config: MixtureConfig) -> Wanted:
         """What it sees of the target."""
         return Wanted(config.layers, config.ends[:1], config.ends)
 
-    def rows(self, lesson: Lesson, batch: Batch) -> Rows:
+    def rows(self, lesson: Lesson, batch: Batch) -> Judged:
         """Those behind the prompts, with the bounds that were drawn."""
         out, states = self._states(lesson, batch.bounds)
         judged, imitated = batch.judged, None
@@ -87,7 +86,7 @@ class MixtureStudent(Student):
             theirs = lesson.taps[self._ends[0]][judged]
             size = theirs.pow(2).mean().rsqrt()
             imitated = out[judged] * size, theirs * size
-        return Rows(states[judged], lesson.normed[judged], batch.distances[judged], imitated)
+        return Judged(states[judged], lesson.normed[judged], batch.distances[judged], imitated)
 
     def choices(self, lesson: Lesson, first: int, depth: int) -> torch.Tensor:
         """A pass for each place of a draft, in which drafts lie side by side."""
@@ -119,14 +118,14 @@ class StackStudent(Student):
     def __init__(self, config: StackConfig, teacher: Teacher) -> None:
         self.network = Stack(config, teacher.eps)
         self._kind, self._sees = config.method, config.sees
-        super().__init__(config, teacher)
+        super().__init__(teacher)
 
     @staticmethod
     def wants(config: StackConfig) -> Wanted:
         """What it sees of the target."""
         return Wanted(taps=config.sees if config.method == EAGLE3 else ())
 
-    def rows(self, lesson: Lesson, batch: Batch) -> Rows:
+    def rows(self, lesson: Lesson, batch: Batch) -> Judged:
         """Those behind the prompts. EAGLE-3's are judged at each distance, the others at the first."""
         steps = self._steps(lesson, _AHEAD if self._kind == EAGLE3 else 1, noise=_NOISE if self._kind == EAGLE2 else 0)
         found = []
@@ -134,17 +133,19 @@ class StackStudent(Student):
             judged = batch.judged.clone()
             judged[:, : step - 1] = False  # no draft began so early
             distances = torch.full((int(judged.sum()),), step, device=states.device)
-            found.append(Rows(states[judged], lesson.normed[judged], distances))
+            found.append(Judged(states[judged], lesson.normed[judged], distances))
         states, normed, distances = (torch.cat(parts) for parts in list(zip(*found, strict=True))[:3])
-        return Rows(states, normed, distances)
+        return Judged(states, normed, distances)
 
     def choices(self, lesson: Lesson, first: int, depth: int) -> torch.Tensor:
         """A step for each place of a draft."""
         batch, length = lesson.embedded.shape[:2]
         found = torch.full((batch, length, depth), -1, device=lesson.embedded.device)
         with torch.autocast(self._teacher.device.type, dtype=torch.bfloat16):
-            for ahead, states in enumerate(self._steps(lesson, depth)):
-                found[:, : length - ahead, ahead] = self.chosen(states)[:, ahead:]
+            steps = self._steps(lesson, depth)
+            chosen = [self.chosen(states) for states in (steps if self._sees else steps[:1])]
+        for ahead in range(depth):
+            found[:, : length - ahead, ahead] = chosen[min(ahead, len(chosen) - 1)][:, ahead:]
         return found
 
     def _steps(self, lesson: Lesson, depth: int, *, noise: float = 0.0) -> list[torch.Tensor]:
@@ -170,7 +171,7 @@ class StackStudent(Student):
             states, own = self._run(entered, tables, mask_of_step(length, step, device), made)
             made.append(own)
             found.append(states)
-            before = states if self._kind == EAGLE3 else normed_as(self._teacher, states)
+            before = states if self._kind == EAGLE3 else self._teacher.normed(states)
         return found
 
 

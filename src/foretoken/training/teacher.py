@@ -17,11 +17,12 @@ import torch
 from foretoken.api.checkpoint import weights_of
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.low_bit import dequantised
+from foretoken.decoder.linear import Linear
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import LINEARS, Weights
 from foretoken.errors import InputError
+from foretoken.formats.values import dequantise
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.network import KeysValues, Layer, Tables
 from foretoken.trained.observer import observations
@@ -59,7 +60,7 @@ class Teacher(ABC):
         self.config, self.wanted, self.device = config, wanted, device
         self.eps = config.norm_eps
         self.norm = weights.norm.float().to(device)
-        self.head = weights.head.values[: config.valid_vocab_size].to(device, torch.bfloat16)
+        self.head = _values(weights.head)[: config.valid_vocab_size].to(device, torch.bfloat16)
         self._weights = weights
         self._rope = RopeTable(config.rope, config.head_dim, torch.device("cpu"))
         self._tables: dict[int, Tables] = {}
@@ -70,6 +71,11 @@ class Teacher(ABC):
             cos, sin = self._rope(list(range(length)))
             self._tables[length] = cos.to(self.device), sin.to(self.device)
         return self._tables[length]
+
+    def normed(self, states: torch.Tensor) -> torch.Tensor:
+        """The target's final norm of some states: float32."""
+        states = states.float()
+        return states * torch.rsqrt(states.pow(2).mean(-1, keepdim=True) + self.eps) * self.norm
 
     def layers(self, which: Sequence[int]) -> list[Layer]:
         """Layers of the target as modules, for drafters that end with them."""
@@ -124,6 +130,10 @@ class BatchedTeacher(Teacher):
         self._embedding = weights.embedding.to(device)
         self._layers = layers_of(config, weights, range(config.num_layers), device)
 
+    def layers(self, which: Sequence[int]) -> list[Layer]:
+        """Those that the teacher runs itself."""
+        return [self._layers[layer] for layer in which]
+
     @torch.no_grad()
     def teach(self, tokens: torch.Tensor) -> Lesson:
         """All windows at once."""
@@ -146,26 +156,34 @@ class BatchedTeacher(Teacher):
                     cached[number] = pair
         if len(self._layers) in self.wanted.taps:
             taps[len(self._layers)] = hidden
-        normed = hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.eps) * self.norm
         seen = torch.stack(observed, dim=2).float() if observed else torch.empty(0)
-        return Lesson(embedded, normed, seen, taps, cached)
+        return Lesson(embedded, self.normed(hidden), seen, taps, cached)
 
 
-def rows_of(folder: Path, config: DecoderConfig, device: str = "cpu") -> Weights:
-    """The target's weights in rows, from their files. Low-bit weights become bf16."""
-    return dequantised(weights_of(folder, config, replace(LoadSettings(), weights="mapped", device=device)))
+def rows_of(folder: Path, config: DecoderConfig) -> Weights:
+    """The target's weights in rows, read from their files as they are needed."""
+    return weights_of(folder, config, replace(LoadSettings(), weights="mapped"))
+
+
+def _values(linear: Linear) -> torch.Tensor:
+    """A weight; one in a low-bit format as bf16."""
+    return linear.weight if isinstance(linear.weight, torch.Tensor) else dequantise(linear.weight)
 
 
 def layers_of(config: DecoderConfig, weights: Weights, which: Sequence[int], device: torch.device) -> list[Layer]:
     """Layers of the target as modules that are not trained. Raises InputError for layers that see only a window."""
     if any(config.windows[layer] is not None for layer in which):
-        raise InputError("the model's layers see only a window of the text, and a drafter cannot be trained with them")
+        raise InputError(
+            "the model's layers see only a window of the text, and a drafter cannot be trained with such layers; leave "
+            "--tli out, and train on the CPU"
+        )
     made = []
     for number in which:
         c, its = config, weights.layers[number]
-        layer = Layer(
-            c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_of(number), c.norm_eps, like=c
-        )
+        with torch.device("meta"):  # no weights are drawn, which would take minutes for a large model
+            layer = Layer(
+                c.hidden_size, c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_of(number), c.norm_eps, like=c
+            )
         state = {
             "input_layernorm.weight": its.input_norm.float(),
             "post_attention_layernorm.weight": its.post_norm.float(),
@@ -173,7 +191,7 @@ def layers_of(config: DecoderConfig, weights: Weights, which: Sequence[int], dev
         for name, short in _NAMES.items():
             linear = getattr(its, name)
             place = f"{'self_attn' if short in 'qkvo' else 'mlp'}.{short}_proj"
-            state[f"{place}.weight"] = linear.values
+            state[f"{place}.weight"] = _values(linear)
             if linear.bias is not None:
                 state[f"{place}.bias"] = linear.bias
         for short, norm in (("q", its.query_norm), ("k", its.key_norm)):
