@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import foretoken
 from foretoken.decoder.rows import chain
+from foretoken.training.drafter import Recipe, Training
+from foretoken.training.kinds import Kind
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 
@@ -30,3 +34,19 @@ def test_drafting_on_a_gpu_gives_what_plain_decoding_gives_there() -> None:
     assert plain.tokens == drafted.tokens
     assert drafted.stats.accepted_tokens > 0
     assert drafted.promise == "algorithmic"
+
+
+@pytest.mark.parametrize("kind", [Kind(), Kind(inferred=1), Kind("eagle2"), Kind("eagle3")], ids=str)
+def test_a_drafter_is_trained_on_a_gpu_and_used_on_the_cpu(tmp_path: Path, kind: Kind) -> None:
+    model = foretoken.load("stdlib-1m", draft="none")
+    stream = torch.tensor(model.tokens_of(PROMPT * 30))
+    recipe = Recipe(20 * 2 * 48, kind, batch=2, length=48, warmup=2, checkpoints=2, prompts=2, new_tokens=12)
+    training = Training(model, stream, stream[-200:], tmp_path / "it", recipe, "cuda")
+    losses: list[float] = []
+    training.run(lambda progress: losses.append(progress.loss))
+    assert losses[-1] < losses[0]
+    plain = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+    drafted = foretoken.load("stdlib-1m", draft=str(tmp_path / "it")).generate(
+        PROMPT, max_new_tokens=24, ignore_eos=True
+    )
+    assert drafted.tokens == plain.tokens

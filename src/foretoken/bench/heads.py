@@ -145,6 +145,7 @@ def draw(path: Path, rows: Sequence[Mapping[str, Any]], model: str) -> None:
         lowest = max(value, lowest + 0.11)
         axes.annotate(f"{value:.2f} {name}", (most * 1.01, lowest), color=colour, fontsize=8, va="center")
     axes.set(xlabel="million tokens read", ylabel="tokens a check, the bonus counted", xlim=(0, most * 1.3))
+    axes.set_ylim(top=lowest + 0.15)
     axes.set_title(f"Drafters for {model}: greedy chains of {DRAFTED} on held-out text")
     save(figure, path)
 
