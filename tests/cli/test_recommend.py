@@ -20,8 +20,8 @@ from foretoken.drafters.trained import trained_for
 from foretoken.kernels import native
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import write_trained
-from foretoken.trained.network import Mixture
-from foretoken.trained.sizes import mixture_for
+from foretoken.trained.network import Mixture, Stack
+from foretoken.trained.sizes import eagle2_for, mixture_for
 from tests.cli.conftest import Cli
 
 SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6)
@@ -103,6 +103,15 @@ def test_a_drafter_that_lies_beside_its_model_is_tried_and_remembered(cli: Cli, 
     assert trained_for(model) is None
     assert recommend.candidates(str(model), LoadSettings())[0][0] == "lookup"
     assert trained_for(EMBEDDED["stdlib-7m"]) == "moa"
+
+
+def test_a_drafter_that_lookup_cannot_speed_up_is_tried_alone(tmp_path: Path) -> None:
+    model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
+    config = read_config(model)
+    its = eagle2_for(config, fingerprint(model, config))
+    write_trained(tmp_path / "model-moa", its, Stack(its, config.norm_eps).state_dict())
+    drafts, _ = recommend.candidates(str(model), LoadSettings())
+    assert [draft for draft in drafts if "moa" in draft] == [f"{model}-moa"]
 
 
 def test_the_rejection_rule_gets_a_chain() -> None:

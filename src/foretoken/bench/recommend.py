@@ -24,7 +24,7 @@ from foretoken.common.source import resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import find_levels, name_levels
-from foretoken.drafters.trained import trained_for
+from foretoken.drafters.trained import can_be_sped_up, trained_for
 from foretoken.errors import DraftSpecError
 from foretoken.settings.drafts import parse_draft
 from foretoken.settings.load import LoadSettings
@@ -74,7 +74,7 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
     if trained is not None:
         try:
             expect_honest(trained, loading, folder)
-            drafts += [f"{trained}{options}" for options in OF_TRAINED]
+            drafts += [f"{trained}{more}" for more in (OF_TRAINED if can_be_sped_up(trained) else ("",))]
         except DraftSpecError as error:
             left_out[trained] = str(error)
     if config.low_bit is not None:

@@ -49,8 +49,8 @@ def rehearse(
     drafter: Annotated[
         str | None,
         typer.Option(
-            help="A drafter that `foretoken train` made for the small model: a folder, or moa. It is written "
-            "beside the rehearsal, as OUT-moa, as large as a drafter for a model of this shape.",
+            help="A drafter that `foretoken train` made for the small model, of any kind: a folder, or moa. It is "
+            "written beside the rehearsal, as OUT-moa, as large as a drafter for a model of this shape.",
             show_default="none",
         ),
     ] = None,

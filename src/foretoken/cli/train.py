@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from foretoken.training.drafter import Progress, Recipe
     from foretoken.training.kinds import Kind
 
-train = typer.Typer(help="Train a small network that drafts for one model.", no_args_is_help=True)
+train = typer.Typer(
+    help="Train a small network that drafts for one model: moa; the other kinds are there to compare with.",
+    no_args_is_help=True,
+)
 _PRESETS = ("best", "paper")
 
 Out = Annotated[
@@ -125,10 +128,11 @@ def eagle2(
     device: Device = "cpu",
     plot: Plot = None,
 ) -> None:
-    """Train EAGLE-2's drafter: one layer, which sees what the model's last layer puts out. For comparison: no draft can
-    speed it up, so `,lookup` cannot follow it.
+    """Train EAGLE-2's drafter, to compare with: one layer, which sees what the model's last layer puts out. Lookup
+    cannot speed it up.
 
-    With more layers, they share the parameters of one. It is interrupted and goes on as `train moa` does.
+    With more layers, they share the parameters of one. An interrupted training goes on when the same command is given
+    again.
     """
     from foretoken.training.kinds import Kind
 
@@ -147,10 +151,11 @@ def eagle3(
     device: Device = "cpu",
     plot: Plot = None,
 ) -> None:
-    """Train EAGLE-3's drafter: one layer, which sees the inputs of three of the model's layers, and is trained to go on
-    from its own states. A step takes several times as long as one of `train moa`. No draft can speed it up.
+    """Train EAGLE-3's drafter, to compare with: one layer, which sees the inputs of three of the model's layers, and is
+    trained to go on from its own states. A step takes several times as long as one of `train moa`. Lookup cannot speed
+    it up.
 
-    It is interrupted and goes on as `train moa` does.
+    An interrupted training goes on when the same command is given again.
     """
     from foretoken.training.kinds import Kind
 
@@ -170,9 +175,10 @@ def independent(
     device: Device = "cpu",
     plot: Plot = None,
 ) -> None:
-    """Train a drafter that sees tokens alone: layers as large as the model's, with its embedding and output layer.
+    """Train a drafter that sees tokens alone, to compare with: layers as large as the model's, with its embedding and
+    output layer.
 
-    It is interrupted and goes on as `train moa` does.
+    An interrupted training goes on when the same command is given again.
     """
     from foretoken.training.kinds import Kind
 

@@ -34,9 +34,15 @@ def trained_for(folder: Path) -> str | None:
         except CheckpointError as error:
             log.warning("%s; it is left out", error)
             continue
-        if its.fingerprint == fingerprint(folder, config) and not its.follows:  # nothing speeds those up
+        if its.fingerprint == fingerprint(folder, config):
             return name
     return None
+
+
+def can_be_sped_up(name: str) -> bool:
+    """Whether lookup may stand below a trained drafter. name: as `trained_for` gives it."""
+    its, _ = read_trained_config(EMBEDDED_DRAFTERS.get(name, Path(name)))
+    return not its.follows
 
 
 def as_trained(level: Level, place: Path, folder: Path) -> Level:

@@ -46,9 +46,9 @@ class TrainedConfig(ABC):
         """Of its decoder, the target's own layers among them."""
 
     @property
-    def observes(self) -> bool:
-        """Whether a part of it runs beside the target and looks at its keys and values."""
-        return False
+    def command(self) -> str:
+        """What `foretoken train` calls its kind."""
+        return "moa" if self.method == MIXTURE else self.method
 
     @property
     def follows(self) -> bool:
@@ -65,7 +65,7 @@ class TrainedConfig(ABC):
             if getattr(self, name) != ours:
                 raise CheckpointError(
                     f"{where} was trained for a model whose {name} is {getattr(self, name)}, and this one's is {ours}; "
-                    "train a drafter for this model: foretoken train moa --target MODEL"
+                    f"train a drafter for this model: foretoken train {self.command} --target MODEL"
                 )
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,8 @@ class TrainedConfig(ABC):
             elif field.name == "fingerprint":
                 expected, sound = "text", isinstance(value, str)
             else:
-                expected, sound = "positive whole number", type(value) is int and 0 < value < _MOST
+                most = _MOST_LAYERS if field.name == "depth" else _MOST
+                expected, sound = f"whole number from 1 to {most}", type(value) is int and 0 < value <= most
             if not sound:
                 raise CheckpointError(
                     f"{where}: {field.name} is {quoted(value, 40)}, expected a {expected}; train the drafter again, "
@@ -97,7 +98,10 @@ class TrainedConfig(ABC):
             values[field.name] = value
         its = cls(**values)
         if not its.is_sound:
-            raise CheckpointError(f"{where}: its sizes do not divide each other; train the drafter again")
+            raise CheckpointError(
+                f"{where}: its sizes do not fit together, or it sees no layers; train the drafter again, or fetch it "
+                "again"
+            )
         return its
 
     @property
@@ -134,11 +138,6 @@ class MixtureConfig(TrainedConfig):
     def num_layers(self) -> int:
         """Its own two, and those of the target."""
         return LAYERS + len(self.ends)
-
-    @property
-    def observes(self) -> bool:
-        """Always."""
-        return True
 
     def decoder(self, target: DecoderConfig) -> DecoderConfig:
         """Its own layers, then the target's."""
@@ -206,7 +205,7 @@ class StackConfig(TrainedConfig):
         """Whether heads divide each other, and the kind sees what it should."""
         wanted = {EAGLE2: (self.target_layers,), INDEPENDENT: ()}
         seen = wanted.get(self.method, self.sees) == self.sees and (self.method == INDEPENDENT or bool(self.sees))
-        return not self.num_heads % self.kv_heads and seen and self.depth <= _MOST_LAYERS
+        return not self.num_heads % self.kv_heads and seen
 
 
 def _small(target: DecoderConfig, layers: int, kv_heads: int, intermediate_size: int) -> DecoderConfig:

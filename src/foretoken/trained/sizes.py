@@ -60,7 +60,10 @@ def eagle2_for(target: DecoderConfig, fingerprint: str, *, depth: int = 1, wide:
         one = _attention(width, queries, target.num_kv_heads * target.head_dim) + 3 * width * size
         size = (one / depth - _attention(width, queries, _half(target) * target.head_dim)) / (3 * width)
         if size < 16:
-            raise SettingError(f"{depth} layers leave no parameters for feed-forward layers; give a smaller --depth")
+            most = int(one / (_attention(width, queries, _half(target) * target.head_dim) + 48 * width))
+            raise SettingError(
+                f"{depth} layers leave no parameters for feed-forward layers; give a --depth of at most {most}"
+            )
     return _stack(EAGLE2, target, fingerprint, depth, _rounded(size), (target.num_layers,))
 
 

@@ -43,6 +43,7 @@ STATE, _NEW_STATE, _POINTS = "state.pt", "state.pt.new", "points.json"  # in OUT
 DRAFTED = 6  # tokens of a chain with which checkpoints are compared
 _LONG = 300  # steps from which on it pays to compile the network, which takes most of a minute
 _SAVING = 120.0  # seconds after which the state is kept, between checkpoints too
+_LEAST = 8000  # tokens: of so many, enough are held out
 _SMOOTH = 0.98  # of the numbers that are shown, with each step
 
 
@@ -131,7 +132,7 @@ class Training:
         if len(stream) <= recipe.length or len(heldout) < recipe.length:
             raise InputError(
                 f"there are {len(stream)} tokens to train on and {len(heldout)} held out; expected more than "
-                f"{recipe.length} of each: give more files"
+                f"{recipe.length} of each: give more text, {_LEAST} tokens or so in many files or in one"
             )
         self.recipe, self.out, self.part = recipe, out, out.with_name(f"{out.name}.part")
         self._model, self._stream, self._heldout = model, stream, heldout
