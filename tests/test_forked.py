@@ -182,6 +182,7 @@ def said_by(*made: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.prove
 @needs_fork
 @needs_native
 def test_a_forked_child_generates_the_same_bits() -> None:

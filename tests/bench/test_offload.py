@@ -29,6 +29,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     offload.main()
 
 
+@pytest.mark.prove
 def test_a_record_has_speed_memory_and_what_was_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

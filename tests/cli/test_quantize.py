@@ -54,6 +54,7 @@ def test_a_copy_beside_the_model_is_written_and_drafts_for_it(cli: Cli, model: P
     assert re.fullmatch(rf"-- int4-g64: [\d.]+ MB, read from {model}-int4-g64 \(hqq\) in \d+\.\d s", read)
 
 
+@pytest.mark.prove
 def test_a_copy_from_the_models_own_text_or_from_a_text_of_ours(cli: Cli, tmp_path: Path) -> None:
     ran = cli("quantize", "stdlib-1m", "--format", "mxfp4", "--quantizer", "gptq", tmp_path / "own")
     assert ran.code == 0

@@ -129,7 +129,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "below"),
-    [(["moa", "--tli", "1"], ",lookup"), (["eagle2"], ""), (["eagle3"], ""), (["independent"], ",lookup")],
+    [
+        (["moa", "--tli", "1"], ",lookup"),
+        (["eagle2"], ""),
+        pytest.param(["eagle3"], "", marks=pytest.mark.prove),
+        pytest.param(["independent"], ",lookup", marks=pytest.mark.prove),
+    ],
     ids=["tli", "eagle2", "eagle3", "independent"],
 )
 def test_other_kinds_are_trained_and_used(cli: Cli, tmp_path: Path, text: Path, kind: list[str], below: str) -> None:

@@ -35,7 +35,11 @@ def trained(model: Model, stream: torch.Tensor, out: Path, recipe: Recipe = FEW)
     return Training(model, stream, stream[-200:], out, recipe)
 
 
-@pytest.mark.parametrize("kind", [Kind(), Kind(inferred=1), Kind("eagle2")], ids=["moa", "tli", "eagle2"])
+@pytest.mark.parametrize(
+    "kind",
+    [Kind(), pytest.param(Kind(inferred=1), marks=pytest.mark.prove), Kind("eagle2")],
+    ids=["moa", "tli", "eagle2"],
+)
 @pytest.mark.parametrize(("patience", "stopped", "step"), [(1000.0, 3, 2), (0.0, 4, 3)], ids=["checkpoint", "saved"])
 def test_a_training_that_was_broken_off_ends_with_the_same_weights(
     model: Model,
@@ -93,11 +97,11 @@ def test_other_settings_or_other_text_do_not_go_on(model: Model, stream: torch.T
     ("kind", "preset"),
     [
         (Kind(), "best"),
-        (Kind(), "paper"),
+        pytest.param(Kind(), "paper", marks=pytest.mark.prove),
         (Kind(inferred=1), "paper"),
         (Kind("eagle2"), "paper"),
-        (Kind("eagle3"), "best"),
-        (Kind("independent"), "best"),
+        pytest.param(Kind("eagle3"), "best", marks=pytest.mark.prove),
+        pytest.param(Kind("independent"), "best", marks=pytest.mark.prove),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value.name} {value.inferred}",
 )
@@ -121,7 +125,15 @@ def test_it_learns_what_the_model_repeats(
 
 
 @pytest.mark.parametrize(
-    "kind", [Kind(), Kind(inferred=1), Kind("eagle2"), Kind("eagle3"), Kind("independent")], ids=str
+    "kind",
+    [
+        Kind(),
+        pytest.param(Kind(inferred=1), marks=pytest.mark.prove),
+        Kind("eagle2"),
+        pytest.param(Kind("eagle3"), marks=pytest.mark.prove),
+        pytest.param(Kind("independent"), marks=pytest.mark.prove),
+    ],
+    ids=str,
 )
 def test_a_replay_accepts_what_the_engine_accepts(
     model: Model, stream: torch.Tensor, tmp_path: Path, kind: Kind
