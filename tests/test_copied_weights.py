@@ -74,6 +74,7 @@ def test_the_file_is_let_go() -> None:
     assert copy.generate(PROMPT, max_new_tokens=2).tokens
 
 
+@pytest.mark.prove
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no account of resident memory")
 def test_no_second_copy_stays_in_memory(tmp_path: Path) -> None:
     """200 MB in bf16: copied, they are in memory once, as the process's own; mapped and read, once, as the file's."""

@@ -195,6 +195,7 @@ def test_a_wide_model_says_the_same_bits_in_a_forked_child() -> None:
     assert said_by("made_wide_model('lookup')", "made_wide_model('fractal')") == ["the same", "the same"]
 
 
+@pytest.mark.prove
 @needs_fork
 @needs_native
 def test_a_forked_child_loads() -> None:

@@ -85,6 +85,7 @@ def test_audits_need_no_second_load_and_no_second_cache(
     assert most[0] == 1, "the keys and values of the generation are gone when the audit begins"
 
 
+@pytest.mark.prove
 @DRAFTS
 def test_several_texts_are_those_of_the_model_in_memory(draft: str, load: Load) -> None:
     model = load(draft)
@@ -117,6 +118,7 @@ def test_talks_go_on_and_are_audited(draft: str, load: Load) -> None:
     assert done.cached_tokens > 0, "it has not read all again"
 
 
+@pytest.mark.prove
 @DRAFTS
 def test_records_are_proved_with_and_without_a_bound(draft: str, load: Load, tmp_path: Path) -> None:
     model, path = load(draft), tmp_path / "record.json"

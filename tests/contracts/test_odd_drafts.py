@@ -184,6 +184,7 @@ def some_copies(dice: random.Random, views: Views | None, depth: int = 0) -> Lev
     return drafter, [some_chain(dice), *chains]
 
 
+@pytest.mark.prove
 def test_ladders_of_copies_of_all_forms_change_nothing() -> None:
     events: Counter[str] = Counter()
     for seed in range(LADDERS):

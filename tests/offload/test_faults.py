@@ -232,6 +232,7 @@ print(json.dumps([bound, peak(), model.target.home, tokens]))
 """
 
 
+@pytest.mark.prove
 @needs_native  # PyTorch makes bf16 of low-bit substitutes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak of memory")
 @pytest.mark.parametrize(

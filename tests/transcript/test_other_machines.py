@@ -32,6 +32,7 @@ def test_the_native_bits_are_the_same_at_another_level_and_with_pytorchs_other_v
     assert foretoken.verify(path, draft="none", threads=1).verified
 
 
+@pytest.mark.prove
 @pytest.mark.parametrize("vectors", ["default", pytest.param("avx2", marks=pytest.mark.prove)])
 def test_the_table_of_rotations_is_the_same_with_pytorchs_other_vectors(vectors: str) -> None:
     """Else no bit of a pass would be the same on two machines. Frequencies in float32 were not."""
