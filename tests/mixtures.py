@@ -67,5 +67,4 @@ def following_decoder(target: Decoder, method: str, seed: int = 0, scale: float 
     """The decoder of an EAGLE for a target."""
     _, trained = random_stack(target, method, seed, scale)
     config, weights = trained.weights(target)
-    assert isinstance(trained.config, StackConfig)
-    return FollowingDecoder(config, weights, trained.config, trained.more, arithmetic=target.arithmetic, threads=1)
+    return FollowingDecoder(config, weights, trained, arithmetic=target.arithmetic, threads=1)

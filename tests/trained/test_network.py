@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rope import RopeTable
 from foretoken.decoder.rows import Rows, chain
 from foretoken.formats import FORMATS
@@ -22,6 +23,15 @@ from tests.mixtures import decoder_and_observer, following_decoder, random_mixtu
 from tests.tiny import ARITHMETICS, needs_native, tiny_config, tiny_decoder
 
 TEXT = [5, 17, 3, 88, 41, 9, 60, 2, 33, 71]
+
+
+def read(decoder: Decoder, tokens: list[int]) -> Cache:
+    """A cache that holds a text."""
+    cache = decoder.new_cache()
+    rows = chain(cache, tokens)
+    decoder.forward(rows)
+    cache.commit(range(len(tokens)), rows.writer)
+    return cache
 
 
 def test_the_masks_are_those_of_a_prompt_and_two_drafts() -> None:
@@ -73,16 +83,8 @@ def test_the_decoder_with_the_observers_keys_and_values_gives_the_networks_state
     network, _ = random_mixture(target, scale=0.2)
     decoder, observer = decoder_and_observer(target, scale=0.2)
     known = 6  # positions that the target has computed; the other four tokens are a draft
-    theirs = target.new_cache()
-    rows = chain(theirs, TEXT)
-    target.forward(rows)
+    theirs, own = read(target, TEXT), read(decoder, TEXT[:known])
     observed = observations(theirs, 0, len(TEXT), range(3))
-    theirs.commit(range(len(TEXT)), rows.writer)
-
-    own = decoder.new_cache()
-    rows = chain(own, TEXT[:known])
-    decoder.forward(rows)
-    own.commit(range(known), rows.writer)
     vectors = observer(theirs, 0, known)["observed"]
     own.overwrite(1, 0, *decoder.keys_and_values(1, vectors, range(known)))
     found = decoder.forward(Rows([(own, TEXT[known:], range(-1, len(TEXT) - known - 1))]))
@@ -162,18 +164,12 @@ def test_with_the_targets_own_state_its_last_layers_give_its_own_logits(arithmet
     target = tiny_decoder(arithmetic=arithmetic)
     decoder, observer = decoder_and_observer(target, scale=0.2, inferred=inferred)
     known, begins = 6, target.config.num_layers - inferred
-    theirs = target.new_cache()
-    rows = chain(theirs, TEXT[:known])
-    target.forward(rows)
-    theirs.commit(range(known), rows.writer)
+    theirs = read(target, TEXT[:known])
     after = chain(theirs, TEXT[known:])
     before = target.layers(target.embed(after), after, 0, begins)
     truth = target.head(target.layers(before, after, begins))
 
-    own = decoder.new_cache()
-    rows = chain(own, TEXT[:known])
-    decoder.forward(rows)
-    own.commit(range(known), rows.writer)
+    own = read(decoder, TEXT[:known])
     features = observer(theirs, 0, known)
     for layer in range(begins, target.config.num_layers):
         own.overwrite(2 + layer - begins, 0, features[f"keys.{layer}"], features[f"values.{layer}"])
@@ -188,16 +184,8 @@ def test_the_decoder_that_ends_with_the_targets_layers_gives_the_networks_states
     network, trained = random_mixture(target, scale=0.2, inferred=1)
     decoder, observer = decoder_and_observer(target, scale=0.2, inferred=1)
     known, (last,) = 6, trained.config.ends  # type: ignore[attr-defined]
-    theirs = target.new_cache()
-    rows = chain(theirs, TEXT)
-    target.forward(rows)
+    theirs, own = read(target, TEXT), read(decoder, TEXT[:known])
     observed = observations(theirs, 0, len(TEXT), range(3))
-    theirs.commit(range(len(TEXT)), rows.writer)
-
-    own = decoder.new_cache()
-    rows = chain(own, TEXT[:known])
-    decoder.forward(rows)
-    own.commit(range(known), rows.writer)
     features = observer(theirs, 0, known)
     own.overwrite(1, 0, *decoder.keys_and_values(1, features["observed"], range(known)))
     own.overwrite(2, 0, features[f"keys.{last}"], features[f"values.{last}"])

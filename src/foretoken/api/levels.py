@@ -167,7 +167,7 @@ def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
     if not isinstance(read.config, StackConfig) or not read.config.follows:
         return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target, cast_to))
-    return LoadedLevel(FollowingDecoder(config, weights, read.config, read.more, cast_to, threads=settings.threads))
+    return LoadedLevel(FollowingDecoder(config, weights, read, cast_to, threads=settings.threads))
 
 
 def _in_rows(folder: Path, target: Decoder, drafter: TrainedConfig, settings: LoadSettings) -> InRows:

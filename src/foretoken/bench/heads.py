@@ -81,7 +81,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     for at, (row, preset, seed) in enumerate(asked, 1):
         print(f"{at} of {len(asked)}: {row}, {preset}, seed {seed}", file=sys.stderr, flush=True)
         recipe = Recipe(args.tokens or len(streams.learned), ROWS[row], preset=preset, seed=seed)
-        rows.append(trained(model, streams, args.work / f"{row}-{preset}-{seed}", recipe, args.device))
+        found = trained(model, streams, args.work / f"{row}-{preset}-{seed}", recipe, args.device)
+        rows.append({"row": row, **found})
     record = {
         "model": Path(args.model).name,
         "model_sha256": fingerprint(model.folder, read_config(model.folder)),
@@ -111,7 +112,6 @@ def trained(model: Model, streams: data.Streams, out: Path, recipe: Recipe, devi
         training.resume()
         progress = training.run(lambda each: _tell(each.step, recipe.steps))
         row = {
-            "row": out.name.rpartition("-")[0].rpartition("-")[0],
             "recipe": asdict(recipe),
             "identity": identity,
             "rate": recipe.peak,

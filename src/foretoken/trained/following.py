@@ -9,8 +9,7 @@ Source: Li et al. 2024, "EAGLE-2", and 2025, "EAGLE-3".
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -25,12 +24,11 @@ from foretoken.decoder.decoder import Decoder, Drafted
 from foretoken.decoder.outputs import Outputs, Scored, step_by_step
 from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.weights import Weights
-from foretoken.formats.quantiser import quantise
 from foretoken.formats.table import Format
-from foretoken.formats.weight import QuantisedWeight
-from foretoken.kernels import native
 from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import EAGLE3, StackConfig
+from foretoken.trained.files import Trained
+from foretoken.trained.parts import Parts
 
 _Floats = npt.NDArray[np.float32]
 
@@ -53,37 +51,31 @@ class Before:
 
 
 class FollowingDecoder(Decoder):
-    """stack: the sizes of the drafter. more: its tensors beside the decoder's layers. format: to cast its projections
-    to; None, or without the native module: bf16. The others are `Decoder`'s."""
+    """trained: the drafter as it was read. format: to cast its projections to, as `Parts` has it. The others are
+    `Decoder`'s."""
 
     def __init__(
         self,
         config: DecoderConfig,
         weights: Weights,
-        stack: StackConfig,
-        more: Mapping[str, torch.Tensor],
+        trained: Trained,
         format: Format | None = None,
         *,
         threads: int | None = None,
-        promise: str = "exact",
         arithmetic: str = "auto",
     ) -> None:
-        super().__init__(config, weights, threads=threads, promise=promise, arithmetic=arithmetic)
-        self.stack = stack
-        self._isa = self.arithmetic.partition(" ")[2] if self.arithmetic.startswith("native") else None
-        format = None if self._isa is None else format
-        dtype = torch.bfloat16 if self._isa is not None else weights.embedding.dtype
-        self._inputs = "bf16" if format is None else "int8"
-        self._norms = {
-            n: each.to(self.device, torch.float32).contiguous() for n, each in more.items() if each.ndim == 1
-        }
-        matrices = {name: each for name, each in more.items() if each.ndim == 2}
-        self._projections: dict[str, torch.Tensor | QuantisedWeight] = {
-            name: each.to(self.device, dtype).contiguous()
-            if format is None
-            else quantise(each.float(), format, name=name, threads=self.threads)
-            for name, each in matrices.items()
-        }
+        super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
+        assert isinstance(trained.config, StackConfig)
+        self.stack = trained.config
+        engine, _, isa = self.arithmetic.partition(" ")
+        is_native = engine == "native"
+        self._parts = Parts(
+            {name: each.to(self.device) for name, each in trained.more.items()},
+            isa if is_native else None,
+            self.threads,
+            format,
+            torch.bfloat16 if is_native else weights.embedding.dtype,
+        )
         self._before: WeakKeyDictionary[Cache, Before] = WeakKeyDictionary()
 
     def follow(self, cache: Cache, before: Before) -> None:
@@ -97,12 +89,14 @@ class FollowingDecoder(Decoder):
         if self.stack.sees_normed:
             return features["normed"]
         seen = torch.from_numpy(np.concatenate([features[f"hidden.{at}"].cpu().numpy() for at in self.stack.sees], 1))
-        return self._multiplied(seen.to(self.device), "reduction.weight")
+        return self._parts.multiplied(seen.to(self.device), "reduction")
 
     def cost_of_reducing(self, rows: int) -> Cost:
         """What `reduced` costs."""
-        weight = self._projections.get("reduction.weight")
-        return Cost() if weight is None else Cost(2 * rows * math.prod(weight.shape), weight.nbytes)
+        return Cost() if self.stack.sees_normed else self._cost_of("reduction.weight", rows)
+
+    def _cost_of(self, matrix: str, rows: int) -> Cost:
+        return Cost(2 * rows * self._parts.numbers[matrix], self._parts.bytes_of(matrix))
 
     @torch.no_grad()
     def forward(self, rows: Rows) -> torch.Tensor:
@@ -116,19 +110,6 @@ class FollowingDecoder(Decoder):
         """As `Decoder.run`."""
         hidden, scored = self._ran(rows)
         return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
-
-    @torch.no_grad()
-    def check(
-        self,
-        rows: Rows,
-        wanted: Sequence[range],
-        taps: Sequence[int] = (),
-        between: Callable[[], object] | None = None,
-    ) -> Outputs:
-        """As `Decoder.check`, in one piece: neither taps nor pauses."""
-        outputs = Outputs(self.forward(rows), self._score(rows), self._together(rows))
-        outputs.prepare(self._first(rows, wanted))
-        return outputs
 
     @torch.no_grad()
     def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> Drafted:
@@ -165,13 +146,13 @@ class FollowingDecoder(Decoder):
                 state = before.of(segment.cache, slot)
                 if state is not None:
                     states[row] = state
-        width = self.config.hidden_size
-        rows.cost += Cost(2 * len(rows) * 2 * width * width, self._projections["combination.weight"].nbytes)
+        rows.cost += self._cost_of("combination.weight", len(rows))
         pair = [embedded, torch.from_numpy(states).to(self.device)]
         if self.stack.method == EAGLE3:
-            pair = [self._normed(x, name) for x, name in zip(pair, ("embedded_norm", "seen_norm"), strict=True)]
+            named, eps = zip(pair, ("embedded_norm", "seen_norm"), strict=True), self.config.norm_eps
+            pair = [self._parts.normed(x, name, eps) for x, name in named]
         both = np.concatenate([x.cpu().numpy() for x in pair], axis=1)
-        return self._multiplied(torch.from_numpy(both).to(self.device), "combination.weight")
+        return self._parts.multiplied(torch.from_numpy(both).to(self.device), "combination")
 
     def _remember(self, rows: Rows, hidden: torch.Tensor) -> None:
         """Keep what rows of a draft put out, for the rows that will follow them."""
@@ -186,16 +167,3 @@ class FollowingDecoder(Decoder):
                     put_out = self.norm(hidden) if self.stack.sees_normed else hidden
                     states = put_out.cpu().numpy()
                 before.slots[slot] = before.positions[position] = states[row]
-
-    def _normed(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight = self._norms[f"{name}.weight"]
-        if self._isa is not None:
-            return native.rms_norm(x.contiguous(), weight, self.config.norm_eps, self._isa)
-        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.norm_eps) * weight
-
-    def _multiplied(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight = self._projections[name]
-        if self._isa is not None:
-            return native.linear(x.contiguous(), weight, None, self._isa, self.threads, inputs=self._inputs)
-        assert isinstance(weight, torch.Tensor)
-        return torch.nn.functional.linear(x.to(weight.dtype), weight).float()

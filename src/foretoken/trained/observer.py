@@ -7,7 +7,6 @@ them.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,13 +16,12 @@ import torch
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
-from foretoken.formats.quantiser import quantise
 from foretoken.formats.table import Format
-from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
 from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import MixtureConfig
 from foretoken.trained.network import Observer
+from foretoken.trained.parts import Parts
 
 FEATURE = "observed"
 LAST = ("keys", "values")  # of the target's last layers, by layer
@@ -34,8 +32,8 @@ _Floats = npt.NDArray[np.float32]
 
 class ObservingLayers:
     """An extractor (`decoder.views.Extractor`). observer: with the weights that were trained, float32. name: one that
-    no other observer has. target: the model beside which it runs. format: to cast its matrices to; None, or without the
-    native module: bf16."""
+    no other observer has. target: the model beside which it runs. format: to cast its matrices to, as `Parts` has
+    it."""
 
     def __init__(
         self, observer: Observer, config: MixtureConfig, name: str, target: Decoder, format: Format | None = None
@@ -47,17 +45,7 @@ class ObservingLayers:
         self._item_bytes = target.weights.embedding.element_size()  # of keys and values
         on_cpu = observer.projection.weight.device.type == "cpu"
         self._isa = native.isa() if on_cpu and native.module() is not None else None
-        format = None if self._isa is None else format
-        self._inputs = "bf16" if format is None else "int8"
-        self._matrices: dict[str, torch.Tensor | QuantisedWeight] = {}
-        self._vectors: dict[str, torch.Tensor] = {}
-        for its, weight in observer.state_dict().items():
-            if weight.ndim == 1:
-                self._vectors[its] = weight.float().contiguous()
-            elif format is None:
-                self._matrices[its] = weight.to(torch.bfloat16).contiguous()
-            else:
-                self._matrices[its] = quantise(weight, format, name=its, threads=self._threads)
+        self._parts = Parts(observer.state_dict(), self._isa, self._threads, format)
         self._tables = tuple(table.cpu().numpy()[:, None] for table in observer.tables)
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
@@ -76,29 +64,28 @@ class ObservingLayers:
     def cost(self, tokens: int) -> Cost:
         """What it costs to observe so many tokens at once."""
         c = self.config
-        numbers = {name: math.prod(weight.shape) for name, weight in self._matrices.items()}
+        numbers = self._parts.numbers
         of_layers = sum(count for name, count in numbers.items() if name.startswith("layer."))
         products = len(c.layers) * of_layers + numbers["projection.weight"]
         attention = 2 * len(c.layers) ** 2 * c.observed
         batches = -(-tokens // _AT_ONCE)
-        read = sum(weight.nbytes for weight in (*self._matrices.values(), *self._vectors.values()))
         keys = tokens * len(c.layers) * c.observed * self._item_bytes
-        return Cost(2 * tokens * (products + attention), batches * read, keys)
+        return Cost(2 * tokens * (products + attention), batches * self._parts.nbytes, keys)
 
     def _observe(self, observed: torch.Tensor) -> torch.Tensor:
         """As `Observer.forward`: layer self-attention, feed-forward, mean over layers, projection."""
         tokens, layers, width = observed.shape
         states = observed.reshape(-1, width)
         normed = self._norm(states, "input_layernorm")
-        query, key, value = (self._multiply(normed, f"layer.self_attn.{name}_proj") for name in "qkv")
+        query, key, value = (self._parts.multiplied(normed, f"layer.self_attn.{name}_proj") for name in "qkv")
         attended = self._attend(query, key, value, tokens, layers)
-        _add(states, self._multiply(torch.from_numpy(attended), "layer.self_attn.o_proj"))
+        _add(states, self._parts.multiplied(torch.from_numpy(attended), "layer.self_attn.o_proj"))
         normed = self._norm(states, "post_attention_layernorm")
-        gate, up = (self._multiply(normed, f"layer.mlp.{name}_proj") for name in ("gate", "up"))
+        gate, up = (self._parts.multiplied(normed, f"layer.mlp.{name}_proj") for name in ("gate", "up"))
         inner = native.silu_mul(gate.flatten(), up.flatten(), self._isa or "").view(gate.shape)
-        _add(states, self._multiply(inner, "layer.mlp.down_proj"))
+        _add(states, self._parts.multiplied(inner, "layer.mlp.down_proj"))
         mean = states.numpy().reshape(tokens, layers, width).mean(1)
-        return self._multiply(torch.from_numpy(mean), "projection")
+        return self._parts.multiplied(torch.from_numpy(mean), "projection")
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tokens: int, layers: int) -> _Floats:
         """Attention over the layers of each token: float32 [tokens * layers, width]."""
@@ -122,12 +109,7 @@ class ObservingLayers:
         return np.ascontiguousarray(out).reshape(tokens * layers, -1)
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        eps = self._observer.layer.input_layernorm.eps
-        return native.rms_norm(x, self._vectors[f"layer.{name}.weight"], eps, self._isa or "")
-
-    def _multiply(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        weight, bias = self._matrices[f"{name}.weight"], self._vectors.get(f"{name}.bias")
-        return native.linear(x, weight, bias, self._isa or "", self._threads, inputs=self._inputs)
+        return self._parts.normed(x, f"layer.{name}", self._observer.layer.input_layernorm.eps)
 
 
 def _turned(heads: _Floats, cos: _Floats, sin: _Floats) -> _Floats:
