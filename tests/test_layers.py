@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"decoder", "sampling"},
     {"copies", "prices", "trained"},
     {"verification", "drafters", "pace", "rehearsal", "timeline"},
-    {"loop"},
+    {"loop", "remote"},
     {"api"},
     {"transcript", "training"},
     {"bench"},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretoken.api.build import load
     from foretoken.api.chat import Chat
     from foretoken.api.model import Model
+    from foretoken.api.remote import connect
     from foretoken.errors import (
         BatchError,
         CheckpointError,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         NativeError,
         NumericsError,
         PromptError,
+        RemoteError,
         SettingError,
         TranscriptError,
         UnsupportedModelError,
@@ -62,12 +64,14 @@ _HOMES = {
         "NativeError",
         "NumericsError",
         "PromptError",
+        "RemoteError",
         "SettingError",
         "TranscriptError",
         "UnsupportedModelError",
     ),
     "foretoken.kernels": ("explain",),
     "foretoken.api.model": ("Model",),
+    "foretoken.api.remote": ("connect",),
     "foretoken.loop.output": ("Piece", "Stream"),
     "foretoken.results.completion": ("Audit", "Completion", "TokenLogprobs"),
     "foretoken.settings.generate": ("GenerateSettings",),
@@ -101,6 +105,7 @@ __all__ = [
     "NumericsError",
     "Piece",
     "PromptError",
+    "RemoteError",
     "RoundRecord",
     "SettingError",
     "Stats",
@@ -110,6 +115,7 @@ __all__ = [
     "UnsupportedModelError",
     "Verification",
     "Work",
+    "connect",
     "explain",
     "load",
     "record",

@@ -12,6 +12,7 @@
     │   ├── CheckpointError (ValueError)      files that are damaged or do not fit their configuration
     │   └── UnsupportedModelError (NotImplementedError)  an architecture or feature that is not here yet
     ├── NumericsError (ArithmeticError)     a NaN where a number is needed: never turned into a token
+    ├── RemoteError (ConnectionError)       a host cannot be reached, refuses, or says what makes no sense
     ├── BatchError                          some prompts of many failed; what was generated is in it
     ├── ContractError (RuntimeError)        a part broke the rules between parts: a bug, ours or a plug-in's
     └── NativeError (RuntimeError)          the native module is required or forced, and cannot be had
@@ -79,6 +80,10 @@ class UnsupportedModelError(ModelError, NotImplementedError):
 
 class NumericsError(ForetokenError, ArithmeticError):
     """A NaN where a number is needed."""
+
+
+class RemoteError(ForetokenError, ConnectionError):
+    """A host that checks drafts cannot be reached, refuses, or says what makes no sense."""
 
 
 class BatchError(ForetokenError):

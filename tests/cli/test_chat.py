@@ -176,7 +176,7 @@ def test_what_earlier_turns_may_change_is_not_recorded(
         model.promise = "algorithmic"  # as on a GPU
         return model
 
-    monkeypatch.setattr("foretoken.cli.chat.load", load)
+    monkeypatch.setattr("foretoken.cli.common.load", load)
     ran = cli("chat", "--plain", "--model", "stdlib-1m", "--record", tmp_path / "x", stdin=b"x")
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert "the promise is 'algorithmic', where bits may depend on what earlier turns have read" in ran.err

@@ -23,9 +23,22 @@ def test_a_plan_shows_what_uses_the_memory_and_what_is_read(cli: Cli) -> None:
         assert " MB" in line
     assert "0 of 4 layers stay in memory; each pass reads " in done.out
     assert "At 2.00 GB/s (as given) that takes " in done.out
-    read, least = (float(re.findall(shape, done.out)[0]) for shape in (r"takes ([\d.e-]+) s", r"([\d.e-]+) s if 30 "))
-    assert least == pytest.approx(read / 31, rel=0.1), "of 30 draft tokens and one more"
-    assert " if 60 " not in done.out, "the tree is 48 deep"
+    read, each = (float(re.findall(shape, done.out)[0]) for shape in (r"that takes (\S+) s", r"draft takes (\S+) s"))
+    accepted, least, whole = (
+        [float(number) for number in re.findall(rf"{name} +(.+)", done.out)[0].split()]
+        for name in ("accepted:\n", "without the time of drafting", "with the draft's 48 passes")
+    )
+    assert accepted == [10, 30], "the tree is 48 deep"
+    assert least == pytest.approx([read / 11, read / 31], rel=0.1), "of 30 draft tokens and one more"
+    assert whole == pytest.approx([(read + 48 * each) / 11, (read + 48 * each) / 31], rel=0.1)
+
+
+def test_a_plan_with_lookup_counts_a_pass_of_the_draft_for_each_token(cli: Cli) -> None:
+    done = cli("plan", "stdlib-7m", "--stream-layers", "all", "--disk-bandwidth", "2GB/s")
+    assert done.code == 0, done.err
+    assert done.out.startswith("stdlib-7m, draft subspec,lookup, ")
+    assert "with a pass of the draft for each" in done.out
+    assert "Lookup saves some of these passes" in done.out
 
 
 def test_a_plan_measures_the_disk(cli: Cli) -> None:

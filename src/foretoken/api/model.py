@@ -46,7 +46,7 @@ class Model:
     the load. `files` are the files that decide its output, as they were when they were read; None for a model that was
     not read from files. `levels` are the names of the draft's levels, nearest to the target first. `budgets` says how
     much each level may draft in a round, and `pace` chooses how much it does. `decoders` holds the decoders of the
-    levels by these names, and the `target`.
+    levels by these names, and the `target`. ahead: how many rounds may be drafted while a check is under way elsewhere.
     """
 
     def __init__(
@@ -59,8 +59,10 @@ class Model:
         pace: Pace | None = None,
         decoders: Mapping[str, Decoder] | None = None,
         settings: LoadSettings,
+        ahead: int = 0,
     ) -> None:
         self.checkpoint = checkpoint
+        self._ahead = ahead
         self.target = checkpoint.target
         self.tokenizer = checkpoint.tokenizer
         self.end_tokens = checkpoint.end_tokens
@@ -248,7 +250,7 @@ class Model:
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared)
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self._ahead)
         events = generating(
             lambda recorder: Engine(
                 self._verifier,

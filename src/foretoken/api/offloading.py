@@ -18,7 +18,7 @@ from foretoken.decoder.homes.parts import PARTS
 from foretoken.decoder.low_bit import size_in
 from foretoken.decoder.memory import FIRST_CAPACITY
 from foretoken.decoder.native_pass import PIECE
-from foretoken.decoder.shapes import EMBEDDING, OUTPUT
+from foretoken.decoder.shapes import EMBEDDING, HEAD, OUTPUT
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import Reading, Stored, load_streamed, stream_of
 from foretoken.decoder.weights import Weights
@@ -51,6 +51,15 @@ class Offloading:
     stored: Stored
     plan: Plan
     levels: list[Level]
+
+    @property
+    def draft_bytes(self) -> int:
+        """What a pass of the substitutes reads from memory: themselves, the layers that stay, and the output layer."""
+        plan, kinds = self.plan, self.stored.kinds
+        head = {name: kind for name, kind in kinds.items() if name.startswith(f"{HEAD}.weight")}
+        kept = sum(sum(plan.needs.of(plan.needs.parts, layer)) for layer in plan.resident)
+        substitutes = sum(plan.needs.substitutes[layer] for layer in plan.streamed)
+        return kept + substitutes + size_of(head or {EMBEDDING: kinds[f"{EMBEDDING}.weight"]})
 
     def load(self, settings: LoadSettings) -> Weights:
         """The weights: some in memory, the others read in each pass."""

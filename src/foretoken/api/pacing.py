@@ -40,11 +40,20 @@ _known: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # first 
 _ones: WeakKeyDictionary[Decoder, Price | None] = WeakKeyDictionary()  # prices of one row
 
 
-def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings) -> Pace:
-    """The pace of a draft. A level whose length the user has named keeps it, and so do fractal drafts and most
-    trees."""
-    pace = _by_prices(levels, drafter, decoders, settings)
-    stream = stream_of(decoders[TARGET].weights)
+def pace_of(
+    levels: Sequence[Level],
+    drafter: Drafter,
+    decoders: Mapping[str, Decoder],
+    settings: LoadSettings,
+    checks: Price | None = None,
+) -> Pace:
+    """The pace of a draft. A level whose length the user has named keeps it, and so do fractal drafts and most trees.
+
+    decoders: of the target and of the levels. checks: what checks cost if the target is on a host; it is then not among
+    the decoders.
+    """
+    pace = _by_prices(levels, drafter, decoders, settings, checks)
+    stream = None if checks is not None else stream_of(decoders[TARGET].weights)
     its = levels[0]
     fits = settings.pace == "auto" and settings.num_speculative_tokens is None and "nodes" not in its.options
     if stream is None or not fits or not its.recipe.substitutes or its.options.get("shape") != "best-first":
@@ -53,7 +62,11 @@ def pace_of(levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, De
 
 
 def _by_prices(
-    levels: Sequence[Level], drafter: Drafter, decoders: Mapping[str, Decoder], settings: LoadSettings
+    levels: Sequence[Level],
+    drafter: Drafter,
+    decoders: Mapping[str, Decoder],
+    settings: LoadSettings,
+    checks: Price | None,
 ) -> Pace:
     choices = choices_of(levels, settings)
     if choices is not None:
@@ -65,10 +78,13 @@ def _by_prices(
     names = [TARGET, *(level.called for level in levels)]
     on_cpu = settings.device == "cpu"  # elsewhere a clock does not see when a pass ends
     if fixed or not any(free) or not settings.cache:  # without a cache passes have no price by rows
-        if on_cpu and settings.cache and stream_of(decoders[TARGET].weights) is None and len(decoders) > 1:
+        beside = checks is None and len(decoders) > 1 and stream_of(decoders[TARGET].weights) is None
+        if on_cpu and settings.cache and beside:
             _warn_of_slow_levels(names, {name: _one_row(decoder) for name, decoder in decoders.items()})
         return FixedPace(budgets)
-    prices = {name: _first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}
+    prices = {name: first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}
+    if checks is not None:
+        prices[TARGET] = checks
     _warn_of_slow_levels(names, prices)
     paced, moment = [], Moment()
     for level, budget, its in zip(levels, budgets, free, strict=True):
@@ -125,7 +141,7 @@ def price_at_start(decoder: Decoder) -> Price | None:
     return _known.get(decoder)
 
 
-def _first_price(decoder: Decoder) -> Price | None:
+def first_price(decoder: Decoder) -> Price | None:
     """A first opinion of what passes cost. None if passes take too long to find out."""
     if decoder not in _known:
         _known[decoder] = _found_price(decoder)

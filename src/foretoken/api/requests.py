@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from foretoken.common.progress import many
 from foretoken.errors import PromptError, SettingError, quoted
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request, SamplingParams
+from foretoken.remote.client import RemoteVerifier
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.text.messages import Prompt, are_messages, checked
 from foretoken.text.tokenizer import Tokenizer, expect_whole, token_ids
@@ -47,7 +49,7 @@ class Requests:
                 prompt=tokens,
                 max_new_tokens=settings.max_new_tokens,
                 end_tokens=frozenset() if settings.ignore_eos else self._model.end_tokens,
-                keep_logits=settings.keep_logits or settings.hash_logits or settings.logprobs is not None,
+                keep_logits=settings.keeps_logits,
                 sampling=sampling,
                 completion=completion,
                 conversation=conversation,
@@ -61,27 +63,21 @@ class Requests:
         """Raise SettingError for settings that this model cannot follow, whatever the prompt is."""
         if settings.audit:
             expect_repeatable(self._rule, settings, "an audit")
+        if isinstance(self._verifier, RemoteVerifier) and (settings.audit or settings.keeps_logits):
+            raise SettingError(
+                "the model is on a host, and logits do not travel; leave audit, logprobs, keep_logits and hash_logits "
+                "out"
+            )
         if settings.stops and self._model.tokenizer is None:
             raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
 
     def _sampling(self, settings: GenerateSettings) -> SamplingParams:
         size = self._verifier.vocab_size
-        bias = tuple(sorted((settings.logit_bias or {}).items()))
-        if bias and bias[-1][0] >= size:
-            raise SettingError(f"logit_bias names token {bias[-1][0]}; the model has tokens 0 to {size - 1}")
-        sampled = settings.temperature > 0
-        return SamplingParams(
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            min_p=settings.min_p,
-            repetition_penalty=settings.repetition_penalty,
-            presence_penalty=settings.presence_penalty,
-            frequency_penalty=settings.frequency_penalty,
-            logit_bias=bias,
-            seed=(secrets.randbits(53) if settings.seed is None else settings.seed) if sampled else 0,
-            constraint=settings.constraint,
-        )
+        bias = sorted(settings.logit_bias or {})
+        if bias and bias[-1] >= size:
+            raise SettingError(f"logit_bias names token {bias[-1]}; the model has tokens 0 to {size - 1}")
+        seed = secrets.randbits(53) if settings.seed is None and settings.temperature > 0 else settings.seed
+        return SamplingParams.of(replace(settings, seed=seed))
 
     def tokens_of(self, prompt: Prompt) -> tuple[int, ...]:
         """The tokens of a prompt. The chat template writes messages, up to where the reply begins.

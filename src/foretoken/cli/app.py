@@ -15,6 +15,7 @@ from foretoken.cli import (
     demo,
     doctor,
     generate,
+    host,
     plan,
     quantize,
     recommend,
@@ -50,6 +51,7 @@ app.command("plan")(plan.plan)
 app.command("quantize")(quantize.quantize)
 app.command("rehearse")(rehearse.rehearse)
 app.command("reproduce")(reproduce.reproduce)
+app.command("host")(host.host)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,10 +11,10 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.asking import escape_in, taken_as_typed, with_escapes
-from foretoken.cli.common import load, say
+from foretoken.cli.common import Far, say
 from foretoken.cli.typing_lines import piped, typed
 from foretoken.common.source import DEFAULT_MODEL
-from foretoken.errors import InputError, PromptError, TranscriptError
+from foretoken.errors import InputError, PromptError, RemoteError, TranscriptError
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
 from foretoken.settings.load import LoadSettings
 
@@ -56,6 +56,9 @@ def chat(
             "check it, and --pace replay:FILE can use it. An existing file is replaced only if it is a record."
         ),
     ] = None,
+    remote: options.Remote = None,
+    token_file: options.TokenFile = None,
+    ca: options.Ca = None,
     stats: Annotated[
         bool,
         typer.Option("--stats", help="After each reply, print what each draft did, and how long that took."),
@@ -73,6 +76,8 @@ def chat(
     Ctrl-C ends the program.
     """
     recording = record is not None
+    far = Far(remote, token_file, ca)
+    far.expect(record=record, audit=audit)
     if not escapes and not as_json and (escape := escape_in(*generating.stops)) is not None:
         say(taken_as_typed(escape))
     generating = with_escapes(generating) if escapes else generating
@@ -88,27 +93,27 @@ def chat(
         transcript.expect_place(record)
     interactive = prompt_file is None and sys.stdin is not None and sys.stdin.isatty()
     messages = typed() if interactive else piped(prompt_file)
-    loaded = load(model, **asdict(loading))
+    loaded = far.load(model, loading)
     if record is not None:
         _expect_recordable(loaded)
     conversation = Conversation(
         loaded, loaded.chat(system, plain=plain), generating, interactive=interactive, as_json=as_json, stats=stats
     )
     if interactive:
-        say(f"{model}, draft {loaded.draft}; Ctrl-D or exit ends the conversation, /help tells more")
+        say(f"{loaded.name}, draft {loaded.draft}; Ctrl-D or exit ends the conversation, /help tells more")
     try:
         for line in messages:
             try:
                 if not conversation.take(line):
                     break
-            except InputError as error:
+            except (InputError, RemoteError) as error:
                 if not interactive:
                     raise
                 say(f"{error}; {conversation.way_out}" if isinstance(error, PromptError) else str(error))
     finally:  # also where a line of a file cannot be read: the replies before it stand
         if record is not None:
             conversation.record(record)
-    if conversation.differs:
+    if conversation.differs or conversation.cut_off:
         raise typer.Exit(1)
 
 

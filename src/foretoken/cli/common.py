@@ -7,12 +7,18 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from foretoken.common.source import DEFAULT_MODEL
+from foretoken.errors import SettingError
 
 if TYPE_CHECKING:
     from foretoken.api.model import Model
     from foretoken.results.completion import Completion
     from foretoken.settings.generate import GenerateSettings
+    from foretoken.settings.load import LoadSettings
 
 
 def load(model: str, **settings: Any) -> Model:
@@ -23,6 +29,40 @@ def load(model: str, **settings: Any) -> Model:
         loaded = load(model, **settings)
     gc.freeze()  # what loading left stays: to look it through for garbage takes as long as dozens of tokens
     return loaded
+
+
+@dataclass(frozen=True)
+class Far:
+    """Where a model is, if it is on a host: the options --remote, --token-file and --ca."""
+
+    url: str | None
+    token_file: Path | None
+    ca: Path | None
+
+    def load(self, model: str, settings: LoadSettings) -> Model:
+        """The model on the host, or the one that is named. Raises SettingError for options that contradict each
+        other."""
+        if self.url is None:
+            if self.token_file is not None or self.ca is not None:
+                raise SettingError("--token-file and --ca are for a model on a host; give --remote")
+            return load(model, **asdict(settings))
+        if model != DEFAULT_MODEL:
+            raise SettingError("--model and --remote were both given; the host has the model: leave --model out")
+        from foretoken.api.remote import connect
+
+        with saying():
+            loaded = connect(self.url, token_file=self.token_file, ca=self.ca, **asdict(settings))
+        gc.freeze()
+        return loaded
+
+    def expect(self, **given: object) -> None:
+        """Raise SettingError for what needs the model's logits here."""
+        for option, value in given.items():
+            if self.url is not None and value:
+                raise SettingError(
+                    f"--{option} needs the model's logits, which do not travel; leave it out, or generate where the "
+                    "model is"
+                )
 
 
 def say(line: str) -> None:

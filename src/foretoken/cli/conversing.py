@@ -44,6 +44,7 @@ class Conversation:
         self, model: Model, chat: Chat, generating: GenerateSettings, *, interactive: bool, as_json: bool, stats: bool
     ) -> None:
         self.differs = False  # whether an audit has found a difference
+        self.cut_off = False  # whether a host was gone before a reply had ended
         self._model = model
         self._chat = chat
         self._generating = generating
@@ -107,7 +108,7 @@ class Conversation:
                 show.print_text(pieces())
         done = stream.completion
         self._last, self._sent, self._replied = done, text, len(self._chat.messages) > before
-        if done.finish_reason != "cancelled" and self._chat.prompt is not None:
+        if done.finish_reason not in _BROKEN_OFF and self._chat.prompt is not None:
             self._whole = self._chat.prompt, done
         self._tell(done)
 
@@ -117,10 +118,13 @@ class Conversation:
             print(json.dumps(show.as_json(done)), flush=True)
         elif done.finish_reason == "cancelled":
             say("interrupted; the conversation goes on")
+        elif done.finish_reason == "disconnected":
+            say("cut off: the host is gone, and the reply is what it had checked; /regenerate asks it again")
         elif filled_the_context(done, self._generating):
             say(f"the context of {self._model.context_length} tokens is full; {self.way_out}")
         elif done.finish_reason == "length":
             say(f"cut off after {many(len(done.tokens), 'token')}; raise --max-new-tokens for more")
+        self.cut_off |= done.finish_reason == "disconnected"
         if done.audit is not None:
             self.differs |= not done.audit.identical
             if not self._as_json:
@@ -158,7 +162,7 @@ class Conversation:
             say("there is no reply to generate again")
             return
         generating = self._generating
-        if generating.temperature == 0 and self._last.finish_reason != "cancelled":
+        if generating.temperature == 0 and self._last.finish_reason not in _BROKEN_OFF:
             say("decoding is greedy, so the reply would be the same; begin with --temperature, or ask otherwise")
             return
         if self._replied:
@@ -186,6 +190,7 @@ class Conversation:
         say(f"the prompt had {many(last.prompt_tokens, 'token')}, {last.cached_tokens} of them kept from earlier turns")
 
 
+_BROKEN_OFF = ("cancelled", "disconnected")  # why a reply is not whole
 _SAVED = re.compile(rb'\s*\[\s*\{\s*"(role|content)"\s*:\s*"')  # how a conversation in a file begins
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.asking import escape_in, read_prompt, taken_as_typed, unescaped, with_escapes
-from foretoken.cli.common import filled_the_context, load, say
+from foretoken.cli.common import Far, filled_the_context, say
 from foretoken.common.source import DEFAULT_MODEL
 from foretoken.errors import SettingError
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
@@ -72,6 +72,9 @@ def generate(
         bool,
         typer.Option("--stats", help="Print what each draft did, and how long that took, to standard error."),
     ] = False,
+    remote: options.Remote = None,
+    token_file: options.TokenFile = None,
+    ca: options.Ca = None,
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each completion, on a line of its own.")
@@ -96,6 +99,8 @@ def generate(
         raise SettingError(f"--record and --plot both name {plot}; give each a file of its own")
     if stream and (not as_json or generating.n > 1):
         raise SettingError("--stream is for --json and one completion: without --json, text streams anyway")
+    far = Far(remote, token_file, ca)
+    far.expect(record=record, audit=audit, logprobs=generating.logprobs is not None)
     text = read_prompt(prompt, prompt_file, token_ids)
     if chat and not isinstance(text, str):
         raise SettingError("--chat and --token-ids were both given; a chat template needs text")
@@ -119,7 +124,7 @@ def generate(
         transcript.expect_place(record)
     if plot is not None:
         expect_drawable(plot)
-    loaded = load(model, **asdict(loading))
+    loaded = far.load(model, loading)
     if record is not None:
         transcript.expect_as_loaded(loaded)
     # once, for all that follows: a template may write the time
@@ -148,7 +153,8 @@ def generate(
     for what, place in (("record", record), ("picture", plot)):
         if place is not None and not as_json:
             say(f"{what}: {place}")
-    if any(done.audit is not None and not done.audit.identical for done in completions):
+    differs = any(done.audit is not None and not done.audit.identical for done in completions)
+    if differs or any(done.finish_reason == "disconnected" for done in completions):
         raise typer.Exit(1)
 
 

@@ -141,6 +141,33 @@ LOAD: dict[str, Any] = {
         str | None, _LOADING, "Branch, tag or commit of a hub model.", show_default="the hub's main branch"
     ),
 }
+_FAR = "A model on a host"
+Remote = Annotated[
+    str | None,
+    typer.Option(
+        help="Where `foretoken host` runs: ws://HOST:PORT or wss://HOST:PORT. The model is there, and what drafts is "
+        "here.",
+        metavar="URL",
+        show_default="the model is here",
+        rich_help_panel=_FAR,
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --remote: a file with the token that the host asks for.",
+        show_default="no token",
+        rich_help_panel=_FAR,
+    ),
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --remote: a PEM file with the certificate of whoever signed the host's.",
+        show_default="as the system trusts",
+        rich_help_panel=_FAR,
+    ),
+]
 _VERBOSE = _option(
     bool,
     _OTHERS,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -27,22 +28,44 @@ def plan(
     """Show what a memory limit (--memory) means for a model: what stays in memory, what is read from the disk in each
     pass, and how long a token then takes.
 
-    Nothing is loaded. The disk's speed is measured, unless --disk-bandwidth gives it.
+    Nothing is loaded. The speeds of disk and memory are measured. --disk-bandwidth gives another for the disk.
     """
     if not loading.offloads:
         raise SettingError("there is no bound to plan for; give one, such as --memory 8GiB")
 
     from foretoken.api.build import plan as planned
-    from foretoken.bench.disk import read_speed
 
     with saying():
         found, draft = planned(model, **vars(loading))
-        given = isinstance(loading.disk_bandwidth, int)
-        speed = float(loading.disk_bandwidth or 0) if given else read_speed(found.stored.paths)
-    print("\n".join(_lines(model, found, draft, loading, speed, "as given" if given else "measured just now")))
+        speeds = _speeds(found, loading)
+    print("\n".join(_lines(model, found, draft, loading, speeds)))
 
 
-def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, speed: float, how: str) -> list[str]:
+class _Speeds(NamedTuple):
+    """Bytes a second. reading: of the layers that each pass reads. how: where that number comes from. memory: of what
+    is in memory; None if it was not measured."""
+
+    reading: float
+    how: str
+    memory: float | None
+
+
+def _speeds(found: Offloading, loading: LoadSettings) -> _Speeds:
+    from foretoken.bench.disk import read_speed
+    from foretoken.doctor.speed import memory_speed
+    from foretoken.kernels import forked, native
+
+    best = None
+    if found.plan.streamed and any(found.plan.needs.substitutes):
+        isa = None if native.module() is None else native.isa()
+        memory, _ = memory_speed(loading.threads or forked.threads(), isa)
+        best = None if memory is None else memory.best
+    if isinstance(loading.disk_bandwidth, int):
+        return _Speeds(float(loading.disk_bandwidth), "as given", best)
+    return _Speeds(read_speed(found.stored.paths), "measured just now", best)
+
+
+def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, speeds: _Speeds) -> list[str]:
     plan, bound = found.plan, loading.memory if isinstance(loading.memory, int) else found.plan.total
     lines = [f"{model}, draft {draft}, texts of up to {found.stored.config.context_length:,} tokens", ""]
     for name, count in plan.memory.items():
@@ -53,17 +76,42 @@ def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, spe
     if not plan.streamed:
         return [*lines, f"All {many(plan.needs.layers, 'layer')} stay in memory: nothing is read while it generates."]
     stay = f"{len(plan.resident)} of {many(plan.needs.layers, 'layer')} stay in memory"
-    seconds = plan.bytes_a_pass / speed
+    seconds = plan.bytes_a_pass / speeds.reading
     lines += [
         f"{stay}; each pass reads {size(plan.bytes_a_pass)} from the disk.",
-        f"At {speed / 1e9:.2f} GB/s ({how}) that takes {seconds:.2g} s, the least for a token of plain decoding.",
+        f"At {speeds.reading / 1e9:.2f} GB/s ({speeds.how}) that takes {seconds:.2g} s: a token of plain decoding.",
     ]
-    if any(plan.needs.substitutes):
-        most = found.levels[0].budget.depth
-        counts = [count for count in _ACCEPTED if count <= most] or [most]
-        least = (f"{seconds / (count + 1):.2g} s if {count}" for count in counts)  # the check adds a token itself
+    return [*lines, *_drafting(found, seconds, speeds)] if any(plan.needs.substitutes) else lines
+
+
+def _drafting(found: Offloading, seconds: float, speeds: _Speeds) -> list[str]:
+    """The seconds of a token with the draft, by how many draft tokens a check accepts. The check adds one itself."""
+    its = found.levels[0]
+    most, paper = its.budget.depth, its.options.get("shape") != "best-first"
+    counts = [count for count in _ACCEPTED if count <= most] or [most]
+
+    def row(name: str, passes: Callable[[int], float]) -> str:
+        return f"{name:34}" + "".join(f"{passes(count) / (count + 1):10.2g}" for count in counts)
+
+    lines = [
+        "",
+        "One pass checks many draft tokens. The seconds of a token, if so many of them are accepted:",
+        f"{'':34}" + "".join(f"{count:>10}" for count in counts),
+        row("without the time of drafting", lambda count: seconds),
+    ]
+    if speeds.memory is not None:
+        each = found.draft_bytes / speeds.memory
+        what = f"with the draft's {most} passes" if paper else "with a pass of the draft for each"
         lines += [
-            f"One pass checks many draft tokens. The least for a token is {', '.join(least)} of them are accepted.",
-            "It is more where drafting, or the arithmetic of the pass, takes longer than the reading.",
+            row(what, lambda count: seconds + (most if paper else count) * each),
+            "",
+            f"A pass of the draft takes {each:.2g} s: it reads {size(found.draft_bytes)} of memory at "
+            f"{speeds.memory / 1e9:.0f} GB/s (measured just now).",
+            *(
+                []
+                if paper
+                else ["Lookup saves some of these passes, and others run while the model checks; drafts that"]
+            ),
+            *([] if paper else ["are rejected need more."]),
         ]
-    return lines
+    return [*lines, "A token takes longer where the arithmetic of a check takes longer than the reading."]

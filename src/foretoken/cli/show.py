@@ -40,8 +40,12 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
     why = "" if full_context is None else f" (the context of {full_context} tokens is full)"
     if completion.stop_string is not None:
         why = f" ({quoted(completion.stop_string, 40)})"
-    cancelled = completion.finish_reason == "cancelled"
-    line += "cancelled" if cancelled else f"ended by {completion.finish_reason}{why}"
+    if completion.finish_reason == "cancelled":
+        line += "cancelled"
+    elif completion.finish_reason == "disconnected":
+        line += "cut off: the host is gone, and the text is what it had checked"
+    else:
+        line += f"ended by {completion.finish_reason}{why}"
     line += f"; promise: {completion.promise}; {completion.arithmetic}, "
     line += f"{completion.threads} thread{'' if completion.threads == 1 else 's'}"
     return line if completion.seed is None else f"{line}; seed {completion.seed}"

@@ -120,6 +120,8 @@ class Output:
                 self._keep(token, verdict.logits[row])
             self._whole = self.finish_reason is not None and row == len(verdict.tokens) - 1
             yield self.pieces[-1]
+        if verdict.finish_reason is not None and not verdict.tokens:  # it ends behind a token that was given out
+            self._whole = True
 
     def cancel(self) -> None:
         """Cancel: the output is the pieces that were given out, which may be all of them."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from foretoken.errors import ContractError, ForetokenError
 from foretoken.protocol.budget import Budget as Budget
 from foretoken.protocol.telemetry import Cost, Work
+from foretoken.settings.generate import GenerateSettings
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     import torch
 
 Distribution: TypeAlias = "npt.NDArray[np.float64]"
-FinishReason = Literal["stop", "length", "cancelled"]  # the caller cancels: no verdict has "cancelled"
+# the caller cancels: no verdict has "cancelled"; a host that checks is gone for good: "disconnected"
+FinishReason = Literal["stop", "length", "cancelled", "disconnected"]
 TARGET = "target"  # the origin of a token that no drafter proposed: the bonus token of a pass
 
 
@@ -46,6 +48,22 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     constraint: tuple[str, str] | None = None
+
+    @classmethod
+    def of(cls, settings: GenerateSettings) -> SamplingParams:
+        """As the settings of a generation have it. A greedy one needs no seed."""
+        return cls(
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            repetition_penalty=settings.repetition_penalty,
+            presence_penalty=settings.presence_penalty,
+            frequency_penalty=settings.frequency_penalty,
+            logit_bias=tuple(sorted((settings.logit_bias or {}).items())),
+            seed=(settings.seed or 0) if settings.temperature > 0 else 0,
+            constraint=settings.constraint,
+        )
 
 
 @dataclass(frozen=True, slots=True)

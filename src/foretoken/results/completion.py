@@ -66,7 +66,7 @@ class Completion:
     tokens: tuple[int, ...]
     # The text of the new tokens, up to the stop string.
     text: str
-    # Why the text ended: `stop`, `length` or `cancelled`.
+    # Why the text ended: `stop`, `length` or `cancelled`; or `disconnected`, if the host that checks it was lost.
     finish_reason: FinishReason
     # Who proposed each token: a drafter's name, or `target`.
     origins: tuple[str, ...]

@@ -101,6 +101,11 @@ class GenerateSettings(Settings):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     @property
+    def keeps_logits(self) -> bool:
+        """Whether the logits of each token are wanted."""
+        return self.keep_logits or self.hash_logits or self.logprobs is not None
+
+    @property
     def constraint(self) -> tuple[str, str] | None:
         """The grammar that the output must follow: its kind and its text."""
         if self.regex is not None:

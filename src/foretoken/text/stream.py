@@ -90,7 +90,8 @@ class TextStream:
         if self._decoder is not None and self.stopped_by is None:
             self._held += self._decoder.flush()
             self._cut()
-            self._pieces[-1] += self._held
+            if self._pieces:  # else the last token was shown already, without it
+                self._pieces[-1] += self._held
 
     def take(self) -> list[str]:
         """The text of each token since the last call."""

@@ -73,6 +73,9 @@ class LocalVerifier:
         self._sequences[request.sequence] = State(
             request, sampler, watch, list(request.prompt), len(request.prompt), seen, cached=cache.length
         )
+        other = None if request.prompt_of is None else self._sequences.get(request.prompt_of)
+        if other is not None and other.round:  # it has read the prompt already
+            self._prompt_read(other)
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         """Make one pass of the target. The pass is done when this call returns."""

@@ -1,0 +1,77 @@
+"""`foretoken host`: a model that checks the drafts of clients elsewhere."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foretoken.cli import options
+from foretoken.cli.common import load, say
+from foretoken.common.source import DEFAULT_MODEL
+from foretoken.settings.load import LoadSettings
+
+_LOOK = 0.2  # seconds
+# a bound of memory is planned for one text, and a host has many
+_WITHOUT = (
+    *("draft", "num_speculative_tokens", "rule", "pace", "cache"),
+    *("memory", "stream_layers", "disk_bandwidth"),
+)
+
+
+@options.with_settings(without=_WITHOUT, generating=False)
+def host(
+    loading: LoadSettings,
+    model: Annotated[str, typer.Argument(help="A folder, a hub id or an embedded model.")] = DEFAULT_MODEL,
+    listen: Annotated[str, typer.Option(help="Where clients come in.", metavar="HOST:PORT")] = "127.0.0.1:8443",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="A file with a token, which clients must know.", show_default="no token"),
+    ] = None,
+    tls: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Encrypt: PEM files with the certificate and its key.", show_default="not encrypted"),
+    ] = None,
+    unencrypted: Annotated[
+        bool,
+        typer.Option(
+            "--unencrypted",
+            help="Let others than this machine come in without --tls, because something in front of it encrypts.",
+        ),
+    ] = False,
+    sessions: Annotated[int, typer.Option(help="How many texts are generated at once, at most.", min=1)] = 64,
+) -> None:
+    """Check the drafts of clients over a network: of `generate` and `chat` with --remote. The texts are those that the
+    model writes here, token for token. Ctrl-C ends it.
+
+    On a network, a token and encryption are asked for. docs/remote.md says what travels, and what it reveals.
+    """
+    from foretoken.api.remote import host as hosted
+    from foretoken.errors import RemoteError
+    from foretoken.remote.host import Listening
+    from foretoken.remote.limits import Limits
+    from foretoken.remote.link import token_of
+
+    certificate, key = tls or (None, None)
+    listening = Listening.at(listen, token=token_of(token_file), certificate=certificate, key=key, open=unencrypted)
+    loaded = load(model, **{**asdict(loading), "draft": "none"})
+    running = hosted(loaded, listening, Limits(sessions=sessions))
+    asked: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in _SIGNALS}
+    try:
+        say(f"{loaded.name} listens at {running.url}; clients: foretoken generate --remote {running.url}")
+        while not asked and not running.room.over.wait(_LOOK):
+            pass
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        running.close()
+    if running.room.error is not None:
+        raise RemoteError(f"the host failed ({running.room.error}); please report this")
+    say(f"ended after {running.room.passes:,} passes, which checked {running.room.checked:,} draft tokens")
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -1,0 +1,14 @@
+"""Drafting here, and checking elsewhere: a client drafts, and a host with the model checks, over a network.
+
+wire.py     the messages
+about.py    what a host says of its model
+files.py    a tokenizer's files on their way
+link.py     the client's connection, which is made again when it breaks
+client.py   a verifier whose target is on a host
+limits.py   what a host takes on, and what a client may ask for
+room.py     the host's loop: passes over the drafts of all its clients
+host.py     the host's connections
+relay.py    a slow network on one machine, for measurements and tests
+
+Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", section 4 (client and server).
+"""

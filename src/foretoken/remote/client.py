@@ -1,0 +1,376 @@
+"""A verifier whose target is on a host. It sends drafts there, and the verdicts come back.
+
+Every message may be lost, late, or come twice. A draft is sent again until its answer comes; the host answers it as
+before. When the connection was lost, it is made again, and each session is opened again with the tokens that it has.
+Answers that nobody waits for are dropped. So a text is the same over any network: only its time differs.
+
+If the host is gone for good, a session ends where it is, with the reason "disconnected".
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from foretoken.errors import ContractError, ForetokenError, InputError, RemoteError, SettingError, one_line
+from foretoken.protocol.types import NO_FEATURES, TARGET, Draft, PromptChunk, Request, Verdict
+from foretoken.remote.limits import asked_of
+from foretoken.remote.link import Address, Link
+from foretoken.remote.wire import (
+    MOST_NODES,
+    Code,
+    DraftBody,
+    ErrorBody,
+    Kind,
+    Message,
+    OpenBody,
+    ReadyBody,
+    VerdictBody,
+)
+from foretoken.trees.tree import only
+
+_SOONEST, _LATEST = 1.0, 30.0  # seconds after which a message is sent again
+_ROUND_TRIPS = 4  # the same, in round trips
+_MARKS = 1 << 16
+_FILES, _TIMES = 20.0, 3  # seconds for the tokenizer to come, and how often it is asked for
+_REOPENED = 5  # times that a session is opened again for one draft: then the host is at fault
+_ENDED = 64  # sessions that have ended, which a host is told again after the connection was lost
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A session. round: the next one; 0 until the prompt was read. output: its tokens so far. under_way: drafts that
+    were sent and not answered, with their rounds, by their marks. answers: those that came, by the marks; that to the
+    prompt has none. error: why it ended. busy: since when the host has no room to take it up again, and what it
+    says."""
+
+    request: Request
+    session: int
+    round: int = 0
+    output: list[int] = field(default_factory=list)
+    under_way: dict[int, tuple[int, Draft]] = field(default_factory=dict)
+    answers: dict[int | None, Message] = field(default_factory=dict)
+    error: ForetokenError | None = None
+    busy: tuple[float, str] | None = None
+    reopened: int = 0
+
+    @property
+    def known(self) -> int:
+        """How many tokens prompt and output have."""
+        return len(self.request.prompt) + len(self.output)
+
+    def drafting(self, mark: int) -> Message:
+        """What sends a draft that is under way."""
+        round_, draft = self.under_way[mark]
+        body = DraftBody(draft.position, draft.tokens, draft.parents)
+        return Message(Kind.DRAFT, self.session, round_, body.packed(), mark)
+
+
+class RemoteVerifier:
+    """A target on a host. Any number of threads may use it. `about` is what the host says of its model.
+
+    Raises RemoteError if the host cannot be reached, or refuses.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self._changed = threading.Condition()
+        self._connecting = threading.Lock()
+        self._seats: dict[int, _Seat] = {}
+        self._by_session: dict[int, _Seat] = {}
+        self._ended: deque[int] = deque(maxlen=_ENDED)
+        self._tickets: dict[int, list[tuple[int, int | None]]] = {}  # sequences, each with the mark of its draft
+        self._numbers, self._sessions, self._marks = itertools.count(), itertools.count(1), itertools.count()
+        self._files: bytes | None = None
+        self._lost: RemoteError | None = None
+        self._address = address
+        self.link = self._linked()
+        self.about = self.link.about
+        self.context_length, self.vocab_size = self.about.context_length, self.about.vocab_size
+        self._rows = min(MOST_NODES, max(self.about.rows - 1, 1))
+
+    def _linked(self) -> Link:
+        """A link, which is closed when nobody uses this verifier any more."""
+        me = weakref.ref(self)
+
+        def heard(message: Message) -> None:
+            if (its := me()) is not None:
+                its._heard(message)
+
+        def again() -> list[Message]:
+            its = me()
+            return [] if its is None else its._what_matters()
+
+        def lost(error: RemoteError) -> None:
+            if (its := me()) is not None:
+                its._give_up(error)
+
+        link = Link(self._address, heard, again, lost, getattr(self, "about", None))
+        weakref.finalize(self, link.close)
+        return link
+
+    def tokenizer_files(self) -> bytes:
+        """The files of the host's tokenizer. Raises RemoteError if they do not come."""
+        for _ in range(_TIMES):
+            self.link.send(Message(Kind.FILES))
+            with self._changed:
+                self._changed.wait_for(lambda: self._files is not None or self._lost is not None, _FILES)
+                if self._files is not None:
+                    return self._files
+                if self._lost is not None:
+                    break
+        raise RemoteError(str(self._lost or "the host's tokenizer does not come; try again"))
+
+    def admit(self, request: Request) -> None:
+        """Take a request on: its prompt is sent. A link that was given up is made again. Raises InputError for what
+        cannot be had over a network, and RemoteError if the host is not there."""
+        self._expect_process()
+        if request.keep_logits:
+            raise SettingError("logits do not travel; leave logprobs, keep_logits, hash_logits and records out")
+        if request.needs != NO_FEATURES:
+            raise ContractError("features do not travel yet; draft with something that needs none")
+        if request.sequence in self._seats:
+            raise ContractError(f"sequence {request.sequence} is there already; give this request another number")
+        if not 0 < len(request.prompt) < self.context_length:
+            raise ContractError(
+                f"sequence {request.sequence} has a prompt of {len(request.prompt)} tokens; "
+                f"expected 1 to {self.context_length - 1}"
+            )
+        with self._connecting:
+            if self._lost is not None:
+                self.link = self._linked()
+                self._lost = None
+        with self._changed:
+            seat = _Seat(request, next(self._sessions))
+            self._seats[request.sequence] = self._by_session[seat.session] = seat
+            self.link.send(self._opening(seat))
+
+    def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
+        """Send drafts. A prompt is read by the host, whatever the chunks are."""
+        self._expect_process()
+        ticket, parts = next(self._numbers), list[tuple[int, int | None]]()
+        with self._changed:
+            for draft in drafts:
+                seat = self._seats.get(draft.sequence)
+                if seat is None or draft.round < seat.round:
+                    continue
+                mark = next(self._marks) % _MARKS
+                seat.under_way[mark] = (draft.round, only(draft, range(min(len(draft), self._rows))))
+                parts.append((draft.sequence, mark))
+                self.link.send(seat.drafting(mark))
+            parts += [(chunk.sequence, None) for chunk in chunks if chunk.sequence in self._seats]
+            self._tickets[ticket] = parts
+        return ticket
+
+    def result(self, ticket: int) -> list[Verdict]:
+        """Wait for the answers to what was submitted. They can be taken once."""
+        self._expect_process()
+        with self._changed:
+            if ticket not in self._tickets:
+                raise ContractError(f"there is no check with ticket {ticket}, or its result was taken")
+            parts = self._tickets.pop(ticket)
+        found = (self._answer(sequence, mark) for sequence, mark in parts)
+        return [verdict for verdict in found if verdict is not None]
+
+    def end(self, sequence: int) -> None:
+        """The host may free a sequence, which has finished or was cancelled."""
+        seat = self._seats.pop(sequence, None)
+        if seat is not None and os.getpid() == self.link.process:
+            self._by_session.pop(seat.session, None)
+            self._ended.append(seat.session)
+            self.link.send(Message(Kind.CLOSE, seat.session))
+
+    def forget(self, conversation: int) -> None:
+        """The host may free what it keeps of a conversation."""
+        if os.getpid() == self.link.process:
+            self.link.send(Message(Kind.FORGET, conversation))
+
+    def _expect_process(self) -> None:
+        if os.getpid() != self.link.process:
+            raise RemoteError("this process was forked from the one that is connected; call `connect` here, too")
+
+    # -- waiting ----------------------------------------------------------------------------------------------------
+
+    def _answer(self, sequence: int, mark: int | None) -> Verdict | None:
+        """The verdict that a sequence waits for; None if its draft was passed over, or if it has ended."""
+        pause = min(max(_SOONEST, _ROUND_TRIPS * self.link.round_trip), _LATEST)
+        again = time.monotonic() + pause
+        with self._changed:
+            while True:
+                seat = self._seats.get(sequence)
+                if seat is None:
+                    return None
+                if (answer := seat.answers.pop(mark, None)) is not None:
+                    try:
+                        verdict = self._verdict(seat, mark, answer)
+                    except RemoteError as error:  # a host at fault ends this text, and no other
+                        seat.error = error
+                        continue
+                    if verdict is not None or mark is None or mark not in seat.under_way:
+                        return verdict
+                    continue  # the session is opened again, and the draft is sent once more
+                if self._is_over(seat):
+                    return self._last(seat)
+                if self._changed.wait(max(again - time.monotonic(), 0.0)):
+                    continue
+                pause = min(2 * pause, _LATEST)
+                again = time.monotonic() + pause
+                if mark is None or seat.busy is not None:
+                    self._reopen(seat)
+                else:
+                    self.link.send(seat.drafting(mark))
+
+    def _is_over(self, seat: _Seat) -> bool:
+        """Whether nothing more comes for a session."""
+        if seat.busy is not None and time.monotonic() - seat.busy[0] > self._address.patience:
+            return True
+        return seat.error is not None or self._lost is not None
+
+    def _verdict(self, seat: _Seat, mark: int | None, answer: Message) -> Verdict | None:
+        """The verdict of an answer; None for one that says nothing new. Raises RemoteError for one that makes no
+        sense."""
+        if mark is None:
+            return self._first(seat, ReadyBody.read_from(answer.body))
+        round_, draft = seat.under_way.pop(mark)
+        if round_ != seat.round:
+            return None
+        if answer.kind == Kind.PASSED:
+            others = any(its == round_ for its, _ in seat.under_way.values())
+            if draft.position == seat.known and not others:  # the host is out of step
+                seat.under_way[mark], seat.reopened = (round_, draft), seat.reopened + 1
+                self._expect(seat.reopened <= _REOPENED, f"no answer to the draft for round {round_}")
+                self._reopen(seat)
+            return None
+        body = VerdictBody.read(answer.body)
+        self._expect(body.base == seat.known and bool(body.tokens), f"a verdict for position {body.base}")
+        self._expect_known(body.tokens)
+        accepted = _accepted(draft, body.tokens)
+        origins = [draft.origins[node] for node in accepted] + [TARGET] * (len(body.tokens) - len(accepted))
+        seat.round, seat.reopened, seat.busy = seat.round + 1, 0, None
+        seat.output += body.tokens
+        return Verdict(
+            seat.request.sequence,
+            round_,
+            body.base,
+            accepted,
+            body.tokens,
+            tuple(origins),
+            finish_reason=body.reason,
+        )
+
+    def _first(self, seat: _Seat, ready: ReadyBody) -> Verdict | None:
+        """The verdict of a prompt that was read."""
+        count = len(seat.request.prompt)
+        if seat.round:
+            return None
+        sound = ready.read + ready.cached == count and len(ready.tokens) == 1 and ready.known == count + 1
+        self._expect(sound, f"an answer to a prompt of {ready.read} and {ready.cached} tokens")
+        self._expect_known(ready.tokens)
+        seat.round, seat.output = 1, list(ready.tokens)
+        return Verdict(
+            seat.request.sequence,
+            0,
+            count,
+            (),
+            ready.tokens,
+            (TARGET,),
+            finish_reason=ready.reason,
+            cached_tokens=ready.cached,
+            read=ready.read,
+        )
+
+    def _expect_known(self, tokens: Sequence[int]) -> None:
+        self._expect(max(tokens) < self.vocab_size, f"token {max(tokens)}")
+
+    def _expect(self, sound: bool, what: str) -> None:
+        if not sound:
+            raise RemoteError(f"{what} came from the host, which makes no sense here; the host is at fault")
+
+    def _last(self, seat: _Seat) -> Verdict:
+        """The last verdict of a sequence: its error, or, if the host is gone, what it has."""
+        sequence, round_, known, error = seat.request.sequence, seat.round, seat.known, seat.error
+        if error is None and seat.output:
+            return Verdict(sequence, round_, known, (), (), (), finish_reason="disconnected")
+        if error is None:  # there is nothing to keep
+            error = RemoteError(str(self._lost or (seat.busy or (0, "the host is busy"))[1]))
+        return Verdict(sequence, round_, known, (), (), (), error=error)
+
+    # -- what is sent again -----------------------------------------------------------------------------------------
+
+    def _opening(self, seat: _Seat) -> Message:
+        """What opens a session, or opens it again."""
+
+        def session_of(sequence: int) -> int | None:
+            other = self._seats.get(sequence)
+            return None if other is None else other.session
+
+        body = OpenBody(asked_of(seat.request, session_of), seat.request.prompt, tuple(seat.output))
+        return Message(Kind.OPEN, seat.session, seat.round, body.packed())
+
+    def _reopen(self, seat: _Seat) -> None:
+        """Open a session again, and send its drafts again."""
+        for message in self._of(seat):
+            self.link.send(message)
+
+    def _of(self, seat: _Seat) -> list[Message]:
+        return [self._opening(seat), *map(seat.drafting, seat.under_way)]
+
+    # -- the link's thread ------------------------------------------------------------------------------------------
+
+    def _heard(self, message: Message) -> None:
+        """A message came."""
+        with self._changed:
+            seat = self._by_session.get(message.session)
+            if message.kind == Kind.FILES:
+                self._files = message.body
+            elif seat is None:
+                if message.kind in (Kind.READY, Kind.VERDICT):  # it has not heard that the session has ended
+                    self.link.send(Message(Kind.CLOSE, message.session))
+            elif message.kind == Kind.ERROR:
+                self._refused(seat, ErrorBody.read(message.body))
+            elif message.kind == Kind.READY:
+                seat.busy = None
+                if not seat.round:
+                    seat.answers[None] = message
+            elif message.kind in (Kind.VERDICT, Kind.PASSED) and message.mark in seat.under_way:
+                seat.answers.setdefault(message.mark, message)
+            self._changed.notify_all()
+
+    def _refused(self, seat: _Seat, error: ErrorBody) -> None:
+        """The host has ended a session, or does not know it any more."""
+        text = one_line(error.text)
+        seat.reopened += error.code == Code.GONE
+        if error.code == Code.GONE and seat.reopened <= _REOPENED:
+            self._reopen(seat)
+        elif error.code == Code.BUSY and seat.output:  # there is a text to lose: wait for room
+            seat.busy = (time.monotonic() if seat.busy is None else seat.busy[0], text)
+        else:
+            seat.error = (InputError if error.code == Code.REFUSED else RemoteError)(f"the host: {text}")
+
+    def _what_matters(self) -> list[Message]:
+        """What a host must hear once more after the connection was lost."""
+        with self._changed:
+            ended = [Message(Kind.CLOSE, session) for session in self._ended]
+            return [*ended, *(message for seat in list(self._seats.values()) for message in self._of(seat))]
+
+    def _give_up(self, error: RemoteError) -> None:
+        with self._changed:
+            self._lost = error
+            self._changed.notify_all()
+
+
+def _accepted(draft: Draft, tokens: Sequence[int]) -> tuple[int, ...]:
+    """The nodes of a draft that its verdict has accepted, root to leaf: those along its tokens."""
+    node, accepted = -1, list[int]()
+    for token in tokens:
+        nodes = zip(draft.tokens, draft.parents, strict=True)
+        found = next((at for at, (its, parent) in enumerate(nodes) if parent == node and its == token), None)
+        if found is None:
+            break
+        accepted.append(node := found)
+    return tuple(accepted)

@@ -1,0 +1,487 @@
+"""The host's loop: passes over the drafts and prompts of all its clients, one after the other.
+
+One thread makes the passes, and owns the verifier. Connections only put messages into its inbox. A pass takes what is
+there when it begins: a draft of each session that has sent one, and a part of each prompt that is not read yet. So
+clients share passes when there are many, and nobody waits for others when there are few.
+
+A session outlives its connection. A message that comes twice is answered twice, with the same tokens. A client whose
+session is gone, because the host was started again, opens it once more with the tokens that it has. Then these are the
+draft: the host checks them like any other, and goes on behind them. So a host that would write another text is noticed.
+
+Nothing that a client sends may end this thread: what fails in one message, or in one part of a pass, ends that session.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, Full, Queue
+from typing import NamedTuple
+
+from foretoken.errors import ForetokenError, RemoteError
+from foretoken.protocol.roles import Verifier
+from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
+from foretoken.remote.limits import Limits, Wanted
+from foretoken.remote.wire import (
+    MOST_NODES,
+    Code,
+    DraftBody,
+    ErrorBody,
+    Kind,
+    Message,
+    OpenBody,
+    ReadyBody,
+    VerdictBody,
+)
+from foretoken.settings.values import whole
+from foretoken.text.stopping import limit
+from foretoken.trees.tree import clip
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[Message], None]
+_ORIGIN = "client"
+_KEPT = 8  # answers to a session that may be asked for again, and drafts that may wait
+_INBOX = 64  # messages that wait for the thread; then connections wait, too
+_LOOK = 1.0  # seconds after which the thread looks who is idle
+
+
+class _Came(NamedTuple):
+    """A message, read and checked. connection: the number of the client's connection on which it came."""
+
+    client: str
+    connection: int
+    message: Message
+    send: Send
+    body: Wanted | DraftBody | None
+
+
+@dataclass(eq=False)
+class _Seat:
+    """A session. wanted: what its client asked for. round: the verifier's next. wire_round: the client's. known: tokens
+    of prompt and output. left: of its prompt, tokens that are not read. replay: of the client's tokens, those that are
+    still to be checked. drafts: those that came, with their marks, by the client's round. answers: the last ones, by
+    the client's round. heard: when."""
+
+    client: str
+    session: int
+    wanted: Wanted
+    request: Request
+    send: Send
+    wire_round: int
+    heard: float
+    known: int
+    left: int
+    replay: list[int]
+    round: int = 0
+    read: int = 0
+    drafts: dict[int, tuple[int, DraftBody]] = field(default_factory=dict)
+    ready: ReadyBody | None = None
+    answers: dict[int, VerdictBody] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that need not be read."""
+        return len(self.request.prompt) - self.read
+
+    def tell(self, kind: Kind, body: bytes, *, round: int = 0, mark: int = 0) -> None:
+        """Send the client an answer."""
+        self.send(Message(kind, self.session, round, body, mark))
+
+
+@dataclass
+class _Conversation:
+    """What is kept of a conversation. number: the verifier's. positions: of its keys and values, at most."""
+
+    number: int
+    positions: int = 0
+
+
+class Room:
+    """Makes passes for many clients.
+
+    verifier: its target checks them all; nobody else may use it meanwhile. changed: the error if the target's files
+    have changed since they were mapped; asked after each pass. `over` is set when the room has ended; `error` is then
+    the reason, if it was not asked to.
+    """
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        limits: Limits,
+        changed: Callable[[], ForetokenError | None] = lambda: None,
+    ) -> None:
+        self.limits = limits
+        self.over = threading.Event()
+        self.error: BaseException | None = None
+        self.passes = 0
+        self.checked = 0  # tokens of drafts
+        self._changed = changed
+        self._verifier = verifier
+        self._inbox: Queue[_Came | None] = Queue(_INBOX)
+        self._stopping = False
+        self._seats: dict[tuple[str, int], _Seat] = {}
+        self._by_sequence: dict[int, _Seat] = {}
+        self._numbers = itertools.count()
+        self._conversations: dict[tuple[str, int], _Conversation] = {}  # the one that was used last comes last
+        self._connections: dict[str, int] = {}  # of clients that are there: the number of the last connection
+        self._away: dict[str, float] = {}  # of clients that are not: since when
+        self._lock = threading.Lock()  # of the two before this
+        self._thread = threading.Thread(target=self._work, name="foretoken-room", daemon=True)
+        self._thread.start()
+
+    # -- connections, in their threads ------------------------------------------------------------------------------
+
+    def connected(self, client: str, connection: int) -> None:
+        """A client is there. What its older connections still deliver does not count any more."""
+        with self._lock:
+            self._connections[client] = max(connection, self._connections.get(client, 0))
+            self._away.pop(client, None)
+
+    def disconnected(self, client: str, connection: int) -> None:
+        """A connection is gone."""
+        with self._lock:
+            if self._connections.get(client) == connection:
+                del self._connections[client]
+                self._away[client] = time.monotonic()
+
+    def take(self, client: str, connection: int, message: Message, send: Send) -> None:
+        """A message of a client came. Waits while there are too many. send: what sends it an answer; it must not wait.
+        Raises RemoteError or InputError for a message that makes no sense."""
+        body: Wanted | DraftBody | None = None
+        size, context = self._verifier.vocab_size, self._verifier.context_length
+        if message.kind == Kind.OPEN:
+            body = Wanted.of(OpenBody.read(message.body, 2 * context), size, context)
+        elif message.kind == Kind.DRAFT:
+            body = DraftBody.read(message.body)
+            for token in body.tokens:
+                whole("a token", token, 0, size - 1)
+        elif message.kind not in (Kind.CLOSE, Kind.FORGET):
+            raise RemoteError(f"a message {message.kind.name} came, expected OPEN, DRAFT, CLOSE or FORGET")
+        came = _Came(client, connection, message, send, body)
+        while not self.over.is_set():
+            with suppress(Full):
+                self._inbox.put(came, timeout=_LOOK)
+                return
+
+    def close(self) -> None:
+        """End all sessions, and the thread."""
+        self._stopping = True
+        with suppress(Full):  # then it does not wait
+            self._inbox.put_nowait(None)
+        self._thread.join()
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions there are."""
+        return len(self._seats)
+
+    # -- the thread -------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    self._hear()
+                    self._pass()
+                except Exception as error:  # a fault of this program, or the model's files have changed
+                    log.warning("the host ends all sessions: %s", error)
+                    for seat in list(self._seats.values()):
+                        self._fail(seat, Code.FAILED, f"the host failed ({error})")
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.over.set()
+            for seat in list(self._seats.values()):
+                self._end(seat)
+
+    def _hear(self) -> None:
+        """Take the messages that are there; wait for one if there is nothing to do."""
+        busy = any(self._is_ready(seat) for seat in self._seats.values())
+        try:
+            self._take(self._inbox.get(block=not busy, timeout=_LOOK))
+            for _ in range(self._inbox.qsize()):  # those that come meanwhile wait for the next pass
+                self._take(self._inbox.get_nowait())
+        except Empty:
+            pass
+        now = time.monotonic()
+        with self._lock:
+            gone = {client for client, since in self._away.items() if now - since > self.limits.away}
+            for client in gone:
+                del self._away[client]
+        for seat in list(self._seats.values()):
+            if seat.client in gone or (now - seat.heard > self.limits.idle and not self._is_ready(seat)):
+                self._end(seat)
+
+    def _take(self, came: _Came | None) -> None:
+        """Do what a message asks for. Whatever it is, it must not end this thread. None only wakes it."""
+        if came is None:
+            return
+        with self._lock:
+            if came.connection < self._connections.get(came.client, 0):
+                return
+        try:
+            self._do(came)
+        except Exception as error:
+            body = ErrorBody(Code.REFUSED, str(error) if isinstance(error, ForetokenError) else "it cannot be served")
+            came.send(Message(Kind.ERROR, came.message.session, came.message.round, body.packed()))
+
+    def _do(self, came: _Came) -> None:
+        client, _, message, send, body = came
+        seat = self._seats.get((client, message.session))
+        if message.kind == Kind.FORGET:
+            self._forget((client, message.session))
+        elif message.kind == Kind.CLOSE:
+            if seat is not None:
+                self._end(seat)
+        elif isinstance(body, Wanted):
+            if seat is not None:
+                seat.send, seat.heard = send, time.monotonic()
+            self._open(came, body, seat)
+        elif isinstance(body, DraftBody):
+            if seat is None:
+                send(Message(Kind.ERROR, message.session, message.round, ErrorBody(Code.GONE, "").packed()))
+                return
+            seat.send, seat.heard = send, time.monotonic()
+            self._draft(seat, message, body)
+
+    # -- sessions ---------------------------------------------------------------------------------------------------
+
+    def _open(self, came: _Came, wanted: Wanted, seat: _Seat | None) -> None:
+        """Take a session on, or up again."""
+        client, _, message, send, _ = came
+        if seat is not None and message.round <= seat.wire_round and seat.request.prompt == wanted.body.prompt:
+            # it comes again, or the client has not heard the last answers, which its drafts will ask for
+            if seat.ready is not None:
+                seat.tell(Kind.READY, seat.ready.packed())
+            return
+        if seat is not None:
+            self._end(seat)
+        why = self._no_room(client, wanted)
+        if why is not None:
+            send(Message(Kind.ERROR, message.session, 0, ErrorBody(Code.BUSY, why).packed()))
+            return
+        beside = self._seats.get((client, wanted.prompt_of)) if wanted.prompt_of is not None else None
+        request = wanted.request(
+            next(self._numbers),
+            self._conversation(client, wanted),
+            None if beside is None else beside.request.sequence,
+        )
+        self._verifier.admit(request)  # refuses what cannot be served
+        count = len(wanted.body.prompt)
+        new = _Seat(
+            client,
+            message.session,
+            wanted,
+            request,
+            send,
+            message.round,
+            time.monotonic(),
+            known=count,
+            left=count,
+            replay=list(wanted.body.output),
+        )
+        self._seats[client, message.session] = self._by_sequence[request.sequence] = new
+
+    def _no_room(self, client: str, wanted: Wanted) -> str | None:
+        """Why no session can be taken on now; None if one can. Conversations give their room to sessions, and clients
+        that are not there give theirs to those that are."""
+        limits = self.limits
+
+        def used() -> int:
+            live = sum(self._positions(seat.wanted) for seat in self._seats.values())
+            return live + sum(each.positions for each in self._conversations.values())
+
+        needed = self._positions(wanted)
+        if limits.positions is not None:
+            for key in list(self._conversations):
+                if used() + needed > limits.positions:
+                    self._forget(key)
+        with self._lock:
+            away = [seat for seat in self._seats.values() if seat.client in self._away]
+        full = limits.positions is not None and used() + needed > limits.positions
+        if away and (full or len(self._seats) >= limits.sessions):
+            self._end(away[0])
+            return self._no_room(client, wanted)
+        own = sum(of == client for of, _ in self._seats)
+        if len(self._seats) >= limits.sessions or own >= limits.of_client:
+            return f"the host has {len(self._seats)} sessions, {own} of this client; try again later"
+        if full:
+            return f"the host has no memory left for a text of {needed} tokens; try again later, or ask for fewer"
+        return None
+
+    def _positions(self, wanted: Wanted) -> int:
+        return wanted.positions(self._verifier.context_length)
+
+    def _conversation(self, client: str, wanted: Wanted) -> int | None:
+        """The verifier's number of the conversation that a session belongs to."""
+        if wanted.conversation is None:
+            return None
+        key = client, wanted.conversation
+        its = self._conversations.pop(key, None) or _Conversation(next(self._numbers))
+        its.positions = self._positions(wanted)
+        live = {seat.request.conversation for seat in self._seats.values()}
+        for other, conversation in list(self._conversations.items()):
+            if len(self._conversations) >= self.limits.conversations and conversation.number not in live:
+                self._forget(other)
+        self._conversations[key] = its
+        return its.number
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        """Free what is kept of a conversation, if anything is. What its session holds is freed when that ends."""
+        its = self._conversations.pop(key, None)
+        if its is not None:
+            self._verifier.forget(its.number)
+
+    def _draft(self, seat: _Seat, message: Message, draft: DraftBody) -> None:
+        """A draft came. One for a round that was answered is answered as it was; one for a round to come waits."""
+        round_, mark = message.round, message.mark
+        before = seat.drafts.get(round_)
+        if round_ in seat.answers:
+            seat.tell(Kind.VERDICT, seat.answers[round_].packed(), round=round_, mark=mark)
+        elif round_ < seat.wire_round or seat.ended:
+            seat.tell(Kind.PASSED, b"", round=round_, mark=mark)
+        elif before is not None and before[0] == mark and round_ > seat.wire_round and not self._is_ready(seat):
+            # it has come again, and what it waits for does not come: the client is further than this session
+            seat.tell(Kind.ERROR, ErrorBody(Code.GONE, "").packed(), round=round_, mark=mark)
+            self._end(seat)
+        else:
+            if before is not None and before[0] != mark:
+                seat.tell(Kind.PASSED, b"", round=round_, mark=before[0])
+            seat.drafts[round_] = (mark, draft)
+            for late in sorted(seat.drafts)[_KEPT:]:  # nobody drafts that far ahead
+                del seat.drafts[late]
+
+    def _fail(self, seat: _Seat, code: Code, text: str) -> None:
+        """End a session with an error."""
+        try:
+            seat.tell(Kind.ERROR, ErrorBody(code, text).packed())
+        finally:
+            self._end(seat)
+
+    def _end(self, seat: _Seat) -> None:
+        seat.ended = True
+        self._seats.pop((seat.client, seat.session), None)
+        self._by_sequence.pop(seat.request.sequence, None)
+        self._verifier.end(seat.request.sequence)
+        conversation = seat.request.conversation
+        if conversation is not None and all(its.number != conversation for its in self._conversations.values()):
+            self._verifier.forget(conversation)
+
+    # -- passes -----------------------------------------------------------------------------------------------------
+
+    def _is_ready(self, seat: _Seat) -> bool:
+        return not seat.ended and bool(seat.left or seat.replay or self._current(seat) is not None)
+
+    def _current(self, seat: _Seat) -> DraftBody | None:
+        """The draft for a session's round. One that was made behind a wrong guess is passed over."""
+        found = seat.drafts.get(seat.wire_round)
+        if found is None:
+            return None
+        mark, draft = found
+        if draft.base != seat.known:
+            del seat.drafts[seat.wire_round]
+            seat.tell(Kind.PASSED, b"", round=seat.wire_round, mark=mark)
+            return None
+        return draft
+
+    def _pass(self) -> None:
+        """One pass over what there is."""
+        drafting = [seat for seat in self._seats.values() if not seat.left and self._is_ready(seat)]
+        each = max(0, self.limits.rows // max(1, len(drafting)) - 1)
+        drafts = [draft for seat in drafting if (draft := self._draft_of(seat, each)) is not None]
+        chunks = self._chunks()
+        if not drafts and not chunks:
+            return
+        verdicts = self._checked(drafts, chunks)
+        if (error := self._changed()) is not None:
+            raise error
+        self.passes += 1
+        self.checked += sum(map(len, drafts))
+        for verdict in verdicts:
+            seat = self._by_sequence.get(verdict.sequence)
+            if seat is not None:
+                self._settle(seat, verdict)
+
+    def _chunks(self) -> list[PromptChunk]:
+        """A share of the rows for each prompt that is not read yet, so that short ones need not wait for long ones."""
+        unread = {seat.request.sequence for seat in self._seats.values() if seat.left}
+        reading = [seat for seat in self._seats.values() if seat.left and seat.request.prompt_of not in unread]
+        share = max(1, self.limits.prompt_rows // max(1, len(reading)))
+        chunks = []
+        for seat in reading:
+            # if another session has read this prompt, all but one row may have been copied
+            rows = 1 if seat.request.prompt_of is not None and not seat.read else min(share, seat.left)
+            chunks.append(PromptChunk(seat.request.sequence, rows))
+        return chunks
+
+    def _checked(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> list[Verdict]:
+        """The verdicts of a pass. If it fails, each session gets one of its own, so that only those at fault end."""
+        try:
+            return self._verifier.result(self._verifier.submit(drafts, chunks))
+        except Exception as error:
+            named = [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]
+            if len(named) == 1:
+                self._fail(self._by_sequence[named[0]], Code.FAILED, f"the pass failed ({error})")
+                return []
+            alone = [self._checked([draft], ()) for draft in drafts] + [self._checked((), [each]) for each in chunks]
+            return [verdict for verdicts in alone for verdict in verdicts]
+
+    def _draft_of(self, seat: _Seat, most: int) -> Draft | None:
+        """A session's draft, of at most `most` tokens."""
+        if seat.replay:
+            tokens = seat.replay[: min(most, MOST_NODES, len(seat.replay) - 1)]  # the last can be the bonus
+            draft: DraftBody | None = DraftBody(seat.known, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+        else:
+            draft = self._current(seat)
+        if draft is None:
+            return None
+        gained = seat.known - len(seat.request.prompt)
+        deepest = limit(seat.request, self._verifier.context_length) - gained - 1  # the check adds a token itself
+        origins = (_ORIGIN,) * len(draft.tokens)
+        asked = Draft(seat.request.sequence, seat.round, seat.known, draft.tokens, draft.parents, origins)
+        return clip(asked, most, deepest, self._verifier.vocab_size)
+
+    def _settle(self, seat: _Seat, verdict: Verdict) -> None:
+        """Tell a client what came of its part of a pass."""
+        if verdict.error is not None:
+            self._fail(seat, Code.FAILED, str(verdict.error))
+            return
+        seat.round = verdict.round + bool(verdict.tokens or verdict.round)
+        reading, seat.left = bool(seat.left), verdict.prompt_left
+        seat.read += verdict.read
+        seat.known += len(verdict.tokens)
+        if not verdict.tokens:
+            return
+        if seat.replay:
+            self._replayed(seat, verdict)
+        elif reading:
+            seat.ready = ReadyBody(seat.read, seat.cached, seat.known, verdict.tokens, verdict.finish_reason)
+            seat.wire_round += 1
+            seat.tell(Kind.READY, seat.ready.packed())
+        else:
+            mark, _ = seat.drafts.pop(seat.wire_round)
+            answer = seat.answers[seat.wire_round] = VerdictBody(
+                verdict.position, verdict.tokens, verdict.finish_reason
+            )
+            seat.answers.pop(seat.wire_round - _KEPT, None)
+            seat.tell(Kind.VERDICT, answer.packed(), round=seat.wire_round, mark=mark)
+            seat.wire_round += 1
+        seat.ended = seat.ended or verdict.last
+
+    def _replayed(self, seat: _Seat, verdict: Verdict) -> None:
+        """The client's own tokens were checked again."""
+        came = list(verdict.tokens)
+        if seat.replay[: len(came)] != came or verdict.last:
+            self._fail(seat, Code.OTHER, "the host writes another text than it did before; it may have changed")
+            return
+        del seat.replay[: len(came)]
+        if not seat.replay:
+            seat.ready = ReadyBody(seat.read, seat.cached, seat.known, (), None)
+            seat.tell(Kind.READY, seat.ready.packed())

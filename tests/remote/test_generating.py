@@ -1,0 +1,151 @@
+"""A text over a network is the text that the model writes where it is, token for token, with every draft."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import foretoken
+from foretoken.api.remote import connect
+from foretoken.errors import DraftSpecError, InputError, PromptError, RemoteError, SettingError
+from foretoken.remote.host import Host
+from foretoken.remote.limits import Limits
+from tests.remote.served import PROMPT, SAMPLED, client, host, plain, serving, truth
+
+__all__ = ["host"]
+
+
+@pytest.mark.parametrize("draft", ["none", "lookup", "stdlib-1m", "stdlib-1m:k=3:depth=4", "stdlib-1m,lookup"])
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_every_draft_gives_the_text_of_the_model(host: Host, draft: str, sampling: dict[str, Any]) -> None:
+    model = client(host, draft=draft)
+    done = model.generate(PROMPT, max_new_tokens=40, **sampling)
+    its = truth(max_new_tokens=40, **sampling)
+    assert (done.tokens, done.text, done.finish_reason) == (its.tokens, its.text, its.finish_reason)
+    assert (done.stats.accepted_tokens > 0) == (draft != "none")
+    assert done.promise == "exact"
+    assert done.arithmetic.endswith(" on the host")
+    assert {*done.origins} <= {"target", *model.levels}
+
+
+def test_the_pace_knows_what_a_check_costs(host: Host) -> None:
+    model = connect(host.url, draft="lookup")
+    assert model.generate(PROMPT, max_new_tokens=40).tokens == truth(max_new_tokens=40).tokens
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_new_tokens": 1},
+        {"max_new_tokens": 60, "stop": ["assertEqual"]},
+        {"max_new_tokens": 60, "stop": ["\n\n", "def"], "ignore_eos": True},
+        {"max_new_tokens": 30, "logit_bias": {198: -5.0}, **SAMPLED},
+        {"max_new_tokens": 20, "regex": "[a-z ]+"},
+    ],
+    ids=str,
+)
+def test_what_ends_or_shapes_a_text_does_so_over_a_network(host: Host, settings: dict[str, Any]) -> None:
+    if "regex" in settings:
+        pytest.importorskip("llguidance")
+    done, its = client(host, draft="lookup").generate(PROMPT, **settings), truth(**settings)
+    assert (done.tokens, done.text, done.finish_reason) == (its.tokens, its.text, its.finish_reason)
+    assert done.stop_string == its.stop_string
+
+
+def test_a_text_ends_where_the_context_is_full(host: Host) -> None:
+    model = client(host, draft="lookup")
+    prompt = [7] * (model.context_length - 20)
+    done, its = (each.generate(prompt, max_new_tokens=99, ignore_eos=True) for each in (model, plain()))
+    assert done.tokens == its.tokens
+    assert len(done.tokens) == 20
+
+
+def test_several_completions_and_conversations(host: Host) -> None:
+    model, its = client(host, draft="lookup"), foretoken.load("stdlib-1m", draft="none")
+    several = [each.completions(PROMPT, n=3, max_new_tokens=16, **SAMPLED) for each in (model, its)]
+    assert [done.tokens for done in several[0]] == [done.tokens for done in several[1]]
+    assert several[0][1].cached_tokens > 0
+    talks = [each.chat(plain=True) for each in (model, its)]
+    for said in ("def f(x):", "class A:", "import os"):
+        both = []
+        for talk in talks:
+            stream = talk.send(said, max_new_tokens=16, ignore_eos=True)
+            both.append(([piece.token for piece in stream], stream.completion))
+        assert both[0][0] == both[1][0]
+    assert both[0][1].cached_tokens > 0, "the host has not read all again"
+
+
+def test_clients_share_the_passes_of_the_host() -> None:
+    prompts = [PROMPT, "import os\n", "def add(", "class Stack:"]
+    with serving() as host:
+        models = [client(host, draft="lookup") for _ in prompts]
+        found: dict[int, foretoken.Completion] = {}
+
+        def work(at: int) -> None:
+            found[at] = models[at].generate(prompts[at], max_new_tokens=48, ignore_eos=True)
+
+        threads = [threading.Thread(target=work, args=(at,)) for at in range(len(prompts))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        checks = sum(done.stats.passes for done in found.values())
+        assert host.room.passes < checks + len(prompts)
+        assert host.room.checked > 0
+    for at, prompt in enumerate(prompts):
+        assert found[at].tokens == truth(prompt, max_new_tokens=48, ignore_eos=True).tokens
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"draft": "mxfp4"}, DraftSpecError, "needs the model's own weights, and these are on"),
+        ({"draft": "fractal"}, DraftSpecError, "needs the model's own weights"),
+        ({"memory": "1GiB"}, SettingError, "memory is for a model that is loaded here"),
+        ({"cache": False}, SettingError, "cache is for a model that is loaded here"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anybody_is_called(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        connect("ws://127.0.0.1:9", **settings)
+
+
+def test_what_cannot_be_had_is_refused_with_the_reason(host: Host) -> None:
+    model = client(host, draft="lookup")
+    for settings in ({"audit": True}, {"logprobs": 2}, {"keep_logits": True}, {"hash_logits": True}):
+        with pytest.raises(SettingError, match="the model is on a host, and logits do not travel"):
+            model.generate(PROMPT, **settings)
+    with pytest.raises(PromptError, match="the model's context holds"):
+        model.generate([1] * 5000)
+    with pytest.raises(InputError, match="the host: "):  # a wrong grammar, or one that it cannot read
+        model.generate(PROMPT, regex="(")
+    assert model.generate(PROMPT, max_new_tokens=4).tokens == truth(max_new_tokens=4).tokens, "it goes on"
+
+
+def test_who_does_not_know_the_token_stays_outside(tmp_path: Any) -> None:
+    file = tmp_path / "token"
+    file.write_text("correct horse\n", encoding="utf-8")
+    with serving(token="correct horse") as host:
+        with pytest.raises(RemoteError, match="refuses: the token is wrong"):
+            client(host, draft="lookup")
+        model = client(host, draft="lookup", token_file=file)
+        assert model.generate(PROMPT, max_new_tokens=4).tokens == truth(max_new_tokens=4).tokens
+
+
+def test_a_host_takes_on_no_more_than_it_may() -> None:
+    with serving(Limits(sessions=2)) as host:
+        model = client(host, draft="lookup")
+        with pytest.raises(RemoteError, match="the host has 2 sessions"):
+            model.completions(PROMPT, n=3, max_new_tokens=8, **SAMPLED)
+        assert model.generate(PROMPT, max_new_tokens=8).tokens == truth(max_new_tokens=8).tokens
+
+
+def test_nobody_there_is_said_in_one_line() -> None:
+    with pytest.raises(RemoteError, match=r"the host ws://127\.0\.0\.1:9 cannot be reached"):
+        connect("ws://127.0.0.1:9")
+    with pytest.raises(SettingError, match="expected ws://HOST:PORT or wss://HOST:PORT"):
+        connect("http://127.0.0.1:9")
