@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from foretoken.api.offloading import Offloading
 
 _BAR = 40  # characters for the whole bound
+_LOOKUP = "Lookup saves some of these passes, and others run while the model checks. Rejected drafts need more."
 _ACCEPTED = (10, 30, 60)  # draft tokens of a check, for which the least time of a token is shown
 
 
@@ -107,11 +108,6 @@ def _drafting(found: Offloading, seconds: float, speeds: _Speeds) -> list[str]:
             "",
             f"A pass of the draft takes {each:.2g} s: it reads {size(found.draft_bytes)} of memory at "
             f"{speeds.memory / 1e9:.0f} GB/s (measured just now).",
-            *(
-                []
-                if paper
-                else ["Lookup saves some of these passes, and others run while the model checks; drafts that"]
-            ),
-            *([] if paper else ["are rejected need more."]),
+            *([] if paper else [_LOOKUP]),
         ]
     return [*lines, "A token takes longer where the arithmetic of a check takes longer than the reading."]
