@@ -92,7 +92,7 @@ def test_a_draft_that_is_clearly_slower_than_its_model_is_named(
     def price(decoder: Decoder) -> Price:
         return Price({1: 1e-3 if decoder.config == small else 1e-3 + more})
 
-    monkeypatch.setattr(f"foretoken.api.pacing.{'_first_price' if pace == 'auto' else '_one_row'}", price)
+    monkeypatch.setattr(f"foretoken.api.pacing.{'first_price' if pace == 'auto' else '_one_row'}", price)
     foretoken.load("stdlib-1m", draft="stdlib-7m", pace=pace)
     assert ("stdlib-7m cannot speed up target: a pass takes 2 ms, one of target 1 ms" in caplog.text) == (more == 1e-3)
     assert bool(caplog.text) == (more == 1e-3)

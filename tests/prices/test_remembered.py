@@ -65,13 +65,13 @@ def test_the_second_load_measures_one_pass(folder: Path, monkeypatch: pytest.Mon
         return Price({count: seconds * (1 + count / 100) for count in rows})
 
     monkeypatch.setattr(pacing, "quick", quick)
-    first, second = pacing._first_price(tiny_decoder()), pacing._first_price(tiny_decoder())
+    first, second = pacing.first_price(tiny_decoder()), pacing.first_price(tiny_decoder())
     assert first is not None
     assert first == second
     assert measured == [1, 4, 1]
     seconds = 0.001
-    pacing._first_price(tiny_decoder())
+    pacing.first_price(tiny_decoder())
     assert measured == [1, 4, 1, 1, 5], "where that takes no time, it is measured anew"
     assert len(list(folder.iterdir())) == 1
     seconds = 3.0
-    assert pacing._first_price(tiny_decoder()) is None
+    assert pacing.first_price(tiny_decoder()) is None

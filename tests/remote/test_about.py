@@ -12,7 +12,7 @@ from foretoken.errors import RemoteError
 from foretoken.remote.about import About
 from foretoken.remote.files import hash_of, tokenizer_of
 
-ABOUT = About("m", "i", 1024, 500, 100, "exact", "native avx2", 2, "", (3,), {1: 0.5, 8: 0.6})
+ABOUT = About("m", "i", 1024, 500, 100, 16, "exact", "native avx2", 2, "", (3,), {1: 0.5, 8: 0.6})
 
 
 def test_what_is_said_is_read_again() -> None:

@@ -8,9 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 import foretoken
 from foretoken.api.remote import host as hosted
@@ -215,10 +217,10 @@ def test_a_late_opening_takes_nothing_back(host: Host) -> None:
     verifier = verifier_of(client(host, draft="none"))
     first, empty = opening({"max_new_tokens": 9}), DraftBody(4, (), ()).packed()
     answers(verifier, 1, first)
-    came = answers(verifier, 3, Message(Kind.DRAFT, 1, 1, empty, 1), first, Message(Kind.DRAFT, 1, 1, empty, 2))
-    one, other = (each.body for each in came if each.kind == Kind.VERDICT)
-    assert one == other
-    base = VerdictBody.read(one).base + 1
+    (one,) = answers(verifier, 1, Message(Kind.DRAFT, 1, 1, empty, 1))
+    again, other = answers(verifier, 2, first, Message(Kind.DRAFT, 1, 1, empty, 2))
+    assert (again.kind, other.kind, other.body) == (Kind.READY, Kind.VERDICT, one.body)
+    base = VerdictBody.read(one.body).base + 1
     (last,) = answers(verifier, 1, Message(Kind.DRAFT, 1, 2, DraftBody(base, (), ()).packed(), 3))
     assert last.kind == Kind.VERDICT
 
@@ -243,20 +245,103 @@ def test_what_is_kept_of_conversations_is_freed(monkeypatch: pytest.MonkeyPatch)
         assert 1 <= len(kept._kept._kept) <= 2
 
 
-def test_a_client_that_does_not_read_is_hung_up_and_disturbs_nobody(host: Host) -> None:
+def test_a_client_that_does_not_read_is_hung_up_and_disturbs_nobody(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from websockets.sync.client import connect
+
+    monkeypatch.setattr("foretoken.remote.host._WAITING", 8)
     model = client(host, draft="lookup")
-    rude = verifier_of(client(host, draft="none")).link
-    rude._connection.socket.settimeout(None)
-    monitor = threading.Event()
-    rude._heard = lambda message: monitor.wait(20)  # it reads nothing from now on
-    for mark in range(3000):
-        rude.send(Message(Kind.DRAFT, 99, 1, DraftBody(1, (), ()).packed(), mark))
-    assert (
-        model.generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True).tokens
-        == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
-    )
-    monitor.set()
-    rude.close()
+    with connect(host.url, max_queue=1) as rude:
+        hello = to_json(versions=[1], client="0123456789abcdef", connection=1, token=None)
+        rude.send(Message(Kind.HELLO, body=hello).packed())
+        asked = 0
+        with suppress(OSError, ConnectionClosed):
+            while asked < 3000:  # each answer is a tokenizer, and nobody reads them
+                rude.send(Message(Kind.FILES).packed())
+                asked += 1
+        assert asked < 3000, "it was hung up"
+        done = model.generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+    assert done.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+
+
+def test_a_text_waits_for_room_when_its_host_was_started_again() -> None:
+    with serving() as first:
+        port = int(first.url.rpartition(":")[2])
+        stream = client(first, draft="lookup").stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+        for _ in range(5):
+            next(stream)
+    with serving(Limits(sessions=1), port=port) as second:
+        other = client(second, draft="none").stream(PROMPT, max_new_tokens=4)
+        next(other)
+        timer = threading.Timer(0.5, other.close)
+        timer.start()
+        for _ in stream:
+            pass
+        timer.join()
+    assert stream.completion.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+
+
+def test_a_text_whose_verdict_the_host_has_lost_is_opened_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    room, lost = host.room, 0
+    checked = type(room)._checked
+
+    def loses(self: Any, drafts: Any, chunks: Any) -> Any:
+        nonlocal lost
+        found = checked(self, drafts, chunks)
+        if drafts and lost < 3:
+            lost += 1
+            return found[1:]
+        return found
+
+    monkeypatch.setattr(type(room), "_checked", loses)
+    monkeypatch.setattr(client_module, "_SOONEST", 0.02)
+    done = client(host, draft="lookup").generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+    assert lost == 3
+    assert done.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+
+
+def test_seconds_of_drafts_that_were_passed_over_count(host: Host) -> None:
+    model = client(host, draft="lookup")
+    stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True, keep_rounds=True, **SAMPLED)
+    next(stream)
+    began = time.perf_counter()
+    for _ in stream:
+        pass
+    took, done = time.perf_counter() - began, stream.completion
+    assert done.rounds is not None
+    late = [record for record in done.rounds if record.late]
+    assert late, "guesses were wrong"
+    assert done.stats.decode_seconds >= 0.5 * took
+
+
+def test_settings_that_are_too_large_for_the_network_are_refused(host: Host) -> None:
+    with pytest.raises(InputError, match="the settings have more than 262,144 bytes"):
+        client(host, draft="none").generate(PROMPT, regex="a" * 300_000)
+
+
+def test_a_host_goes_on_when_accepting_fails(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening: Any = host._server.socket
+    accept, failed = listening._socket.accept, []
+
+    class Failing:
+        def accept(self) -> Any:
+            if len(failed) < 3:
+                failed.append(accept()[0])
+                failed[-1].close()
+                raise ConnectionResetError("it has gone already")
+            return accept()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    real = listening._socket
+    monkeypatch.setattr(listening, "_socket", Failing())
+    for _ in range(3):
+        with pytest.raises(RemoteError):
+            client(host, draft="none")
+    assert len(failed) == 3
+    assert client(host, draft="none").generate(PROMPT, max_new_tokens=4).tokens == truth(max_new_tokens=4).tokens
 
 
 def test_a_forked_process_is_told_to_connect_itself(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,10 +138,31 @@ def test_who_does_not_know_the_token_stays_outside(tmp_path: Any) -> None:
 
 def test_a_host_takes_on_no_more_than_it_may() -> None:
     with serving(Limits(sessions=2)) as host:
-        model = client(host, draft="lookup")
+        model, other = client(host, draft="lookup"), client(host, draft="none", patience=0.3)
+        several = model.completions(PROMPT, n=5, max_new_tokens=8, **SAMPLED)  # two at once
+        assert len({done.tokens for done in several}) > 1
+        streams = [model.stream(PROMPT, max_new_tokens=8) for _ in range(2)]
+        for stream in streams:
+            next(stream)
         with pytest.raises(RemoteError, match="the host has 2 sessions"):
-            model.completions(PROMPT, n=3, max_new_tokens=8, **SAMPLED)
-        assert model.generate(PROMPT, max_new_tokens=8).tokens == truth(max_new_tokens=8).tokens
+            other.generate(PROMPT, max_new_tokens=8)
+        streams[0].close()
+        assert other.generate(PROMPT, max_new_tokens=8).tokens == truth(max_new_tokens=8).tokens
+
+
+def test_a_host_takes_on_no_more_than_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.api.remote.memory_left", lambda: 0)  # the room of one whole context
+    with serving() as host:
+        model = client(host, draft="none", patience=0.3)
+        talk = model.chat(plain=True)
+        list(talk.send("import os", max_new_tokens=4))
+        stream = model.stream(PROMPT, max_new_tokens=100)  # what was kept of the conversation gives way
+        next(stream)
+        with pytest.raises(RemoteError, match="the host has no memory left for a text of"):
+            model.generate([1] * 1000, max_new_tokens=1000)
+        for _ in stream:
+            pass
+    assert stream.completion.tokens == truth(max_new_tokens=100).tokens
 
 
 def test_nobody_there_is_said_in_one_line() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -34,6 +34,15 @@ from foretoken.settings.load import LoadSettings
 from foretoken.text.messages import Prompt
 
 
+@dataclass(frozen=True)
+class Far:
+    """What holds if the target is on a host. ahead: how many rounds are drafted while a check is under way. at_once:
+    how many texts the host takes on from one client; None: any number."""
+
+    ahead: int = 0
+    at_once: int | None = None
+
+
 def _forget(verifier: Verifier, drafter: Drafter, conversation: int) -> None:
     verifier.forget(conversation)
     drafter.forget(conversation)
@@ -46,7 +55,7 @@ class Model:
     the load. `files` are the files that decide its output, as they were when they were read; None for a model that was
     not read from files. `levels` are the names of the draft's levels, nearest to the target first. `budgets` says how
     much each level may draft in a round, and `pace` chooses how much it does. `decoders` holds the decoders of the
-    levels by these names, and the `target`. ahead: how many rounds may be drafted while a check is under way elsewhere.
+    levels by these names, and the `target`. far: what holds if these checks are made elsewhere.
     """
 
     def __init__(
@@ -59,10 +68,10 @@ class Model:
         pace: Pace | None = None,
         decoders: Mapping[str, Decoder] | None = None,
         settings: LoadSettings,
-        ahead: int = 0,
+        far: Far | None = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self._ahead = ahead
+        self._far = far or Far()
         self.target = checkpoint.target
         self.tokenizer = checkpoint.tokenizer
         self.end_tokens = checkpoint.end_tokens
@@ -250,7 +259,7 @@ class Model:
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self._ahead)
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self._far.ahead)
         events = generating(
             lambda recorder: Engine(
                 self._verifier,
@@ -260,7 +269,7 @@ class Model:
                 recorder=recorder,
             ),
             prompts,
-            at_once,
+            min(at_once, self._far.at_once or at_once),
             left,
         )
         return trusted(events, len(prompts), self._mapped)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from foretoken.api.checkpoint import Checkpoint
 from foretoken.api.levels import load_level
-from foretoken.api.model import Model
+from foretoken.api.model import Far, Model
 from foretoken.api.pacing import first_price, pace_of
 from foretoken.api.trusted import changed
 from foretoken.common.limits import memory_left
@@ -132,7 +132,7 @@ def connect(
         pace=pace_of(levels, drafter, decoders, chosen, checks=_checks(about, verifier.link.round_trip)),
         decoders=decoders,
         settings=chosen,
-        ahead=_AHEAD,
+        far=Far(_AHEAD, about.sessions),
     )
 
 
@@ -174,19 +174,21 @@ def host(model: Model, listening: Listening, limits: Limits) -> Host:
     price = first_price(target) if target.device.type == "cpu" else None
     engine, _, _ = target.arithmetic.partition(" ")
     weights = f"{target.weights.embedding.dtype} {target.config.context_length} {model.promise}"
-    # what decides a text: with another engine or type, a host that was started again would write another
-    identity = hashlib.sha256(f"{_fingerprint(model)} {engine} {weights}".encode()).hexdigest()[:32]
+    ends = tuple(sorted(model.end_tokens))
+    # what decides a text: with another engine, type or tokenizer, a host that was started again would write another
+    identity = f"{fingerprint(model.folder, read_config(model.folder))} {engine} {weights} {hash_of(files)} {ends}"
     about = About(
         Path(model.name).name[:80],
-        identity,
+        hashlib.sha256(identity.encode()).hexdigest()[:32],
         target.config.context_length,
         target.config.valid_vocab_size,
         limits.rows,
+        min(limits.of_client, limits.sessions),
         model.promise,
         target.arithmetic,
         target.threads,
         hash_of(files),
-        tuple(sorted(model.end_tokens)),
+        ends,
         {} if price is None else price.seconds,
     )
     verifier = LocalVerifier(target, samplers=Samplers(model.tokenizer).target, stops=watch_for_stops(model.tokenizer))
@@ -198,10 +200,6 @@ def host(model: Model, listening: Listening, limits: Limits) -> Host:
     except BaseException:
         room.close()
         raise
-
-
-def _fingerprint(model: Model) -> str:
-    return fingerprint(model.folder, read_config(model.folder))
 
 
 def _positions(target: Decoder) -> int | None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import geometric_mean
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from rich.progress import track
@@ -51,14 +52,20 @@ class _Run:
     model: Model
     relay: Relay | None = None
     texts: list[Completion] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of each text, behind its first token
     sent: int = 0
     received: int = 0
     wire: int = 0
 
     def generate(self, prompt: Sequence[int], **settings: Any) -> None:
         """Generate one text, and count."""
-        before = self._counted()
-        self.texts.append(self.model.generate(prompt, **settings))
+        before, stream = self._counted(), self.model.stream(prompt, **settings)
+        next(stream)
+        began = perf_counter()
+        for _ in stream:
+            pass
+        self.seconds.append(perf_counter() - began)
+        self.texts.append(stream.completion)
         sent, received, wire = (now - was for now, was in zip(self._counted(), before, strict=True))
         self.sent, self.received, self.wire = self.sent + sent, self.received + received, self.wire + wire
 
@@ -113,9 +120,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             }
             _in_turn(runs, prompts, settings, network)
             rows += [_row(way, run, truth) for way, run in runs.items()]
-            verifier = next(iter(runs.values())).model._verifier
-            assert isinstance(verifier, RemoteVerifier)
-            trips[network] = round(verifier.link.round_trip, 5)
+            for run in runs.values():
+                verifier = run.model._verifier
+                assert isinstance(verifier, RemoteVerifier)
+                trips[network] = round(verifier.link.round_trip, 5)
+                verifier.close()  # or it would try to come back while the next network is measured
             relay.close()
     return {
         **about,
@@ -137,14 +146,14 @@ def _in_turn(runs: dict[Way, _Run], prompts: Sequence[tuple[int, ...]], settings
 
 def _row(way: Way, run: _Run, plain: _Run) -> dict[str, Any]:
     """A row of the record. plain: plain decoding in one process, whose texts are the truth."""
-    speeds = [text.stats.tokens_per_second for text in run.texts]
+    speeds = [(len(text.tokens) - 1) / took for text, took in zip(run.texts, run.seconds, strict=True)]
     rounds = sum(text.stats.passes for text in run.texts)
     tokens = sum(len(text.tokens) for text in run.texts)
     return {
         "network": way.network or None,
         "draft": way.draft,
         "tokens_per_second": round(geometric_mean(speeds), 3),
-        "seconds_per_round": round(sum(text.stats.decode_seconds for text in run.texts) / rounds, 5),
+        "seconds_per_round": round(sum(run.seconds) / rounds, 5),
         **drafting(run.texts),
         "bytes_sent_per_token": round(run.sent / tokens, 1),
         "bytes_received_per_token": round(run.received / tokens, 1),

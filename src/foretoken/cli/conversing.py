@@ -167,6 +167,7 @@ class Conversation:
             return
         if self._replied:
             self._chat.take_back()
+            self._replied = False  # if this one fails, the next must not take another back
         self._send(self._sent, replace(generating, seed=None))  # a new one is drawn
 
     def _save(self, name: str) -> None:

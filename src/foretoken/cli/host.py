@@ -62,7 +62,9 @@ def host(
     asked: list[int] = []
     before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in _SIGNALS}
     try:
-        say(f"{loaded.name} listens at {running.url}; clients: foretoken generate --remote {running.url}")
+        everywhere = listening.host in ("0.0.0.0", "::")  # no address by which others reach it
+        there = running.url.replace(listening.host, "NAME") if everywhere else running.url
+        say(f"{loaded.name} listens at {running.url}; clients: foretoken generate --remote {there}")
         while not asked and not running.room.over.wait(_LOOK):
             pass
     finally:

@@ -149,6 +149,11 @@ class Engine:
         while len(self._sent) <= self._schedule.ahead and self._submit():
             pass
         if not self._sent:
+            if self._live:
+                raise ContractError(
+                    f"sequence {next(iter(self._live))} has not ended, and nothing can be done for it: its "
+                    "verifier, or the pace, is at fault"
+                )
             return []
         sent = self._sent[0]
         waited = time.perf_counter() if self._schedule.ahead else sent.proposed
@@ -250,7 +255,7 @@ class Engine:
 
     def _record(self, sent: _Sent, verdicts: Sequence[Verdict], told: Sequence[Work], waited: float) -> None:
         judged = {verdict.sequence: verdict for verdict in verdicts if verdict.error is None}
-        late = sum(draft.sequence not in judged for draft in sent.drafts)
+        late = [draft.sequence for draft in sent.drafts if draft.sequence not in judged]
         record = RoundRecord(
             round=self._rounds,
             drafted={draft.sequence: len(draft) for draft in sent.drafts if draft.sequence in judged},
@@ -258,7 +263,8 @@ class Engine:
             new_tokens={s: len(verdict.tokens) for s, verdict in judged.items() if verdict.tokens},
             propose_seconds=sent.proposed - sent.began,
             check_seconds=time.perf_counter() - waited,
-            dropped=sent.dropped + late,
+            dropped=sent.dropped + len(late),
+            late=frozenset(late),
             work={draft.sequence: draft.work for draft in sent.drafts if draft.sequence in judged},
             began=sent.began,
             budgets={turn.sequence: turn.budgets for turn in sent.turns if turn.sequence in judged},

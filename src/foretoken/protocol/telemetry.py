@@ -94,6 +94,9 @@ class RoundRecord:
     # How many prompt tokens were read. A round with an entry here belongs to the prompt, also the last one, which gives
     # the first token.
     read: Mapping[int, int] = field(default_factory=dict)
+    # Sequences whose draft came too late, or behind a wrong guess, and was passed over: the round's time is theirs,
+    # too.
+    late: frozenset[int] = frozenset()
 
     @property
     def allowed(self) -> dict[int, tuple[int, ...]]:

@@ -4,8 +4,11 @@ wire.py     the messages
 about.py    what a host says of its model
 files.py    a tokenizer's files on their way
 link.py     the client's connection, which is made again when it breaks
+seats.py    what a client keeps of each session
 client.py   a verifier whose target is on a host
 limits.py   what a host takes on, and what a client may ask for
+guests.py   what a host keeps of each session, and what a pass has of them
+conversations.py  of which a host keeps what it has read
 room.py     the host's loop: passes over the drafts of all its clients
 host.py     the host's connections
 relay.py    a slow network on one machine, for measurements and tests

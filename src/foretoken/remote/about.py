@@ -15,14 +15,15 @@ _MOST = 64  # end tokens, and numbers of rows whose passes have a price
 @dataclass(frozen=True)
 class About:
     """model: its name. identity: what decides its output; a host with another one would write another text. rows: of a
-    draft and its root, at most. tokenizer: the hash of the files, as they are sent; empty if there is none. prices:
-    seconds of a pass by its rows; empty if they are not known."""
+    draft and its root, at most. sessions: of one client at once, at most. tokenizer: the hash of the files, as they are
+    sent; empty if there is none. prices: seconds of a pass by its rows; empty if they are not known."""
 
     model: str
     identity: str
     context_length: int
     vocab_size: int
     rows: int
+    sessions: int
     promise: str
     arithmetic: str
     threads: int
@@ -38,7 +39,7 @@ class About:
     def read(cls, said: Mapping[str, Any]) -> Self:
         """Raises RemoteError for what makes no sense."""
         texts = {name: _text(said, name) for name in ("model", "identity", "promise", "arithmetic", "tokenizer")}
-        counts = {name: _count(said, name) for name in ("context_length", "vocab_size", "rows", "threads")}
+        counts = {name: _count(said, name) for name in ("context_length", "vocab_size", "rows", "sessions", "threads")}
         ends, prices = said.get("end_tokens"), said.get("prices")
         if texts["promise"] not in ("exact", "algorithmic"):
             raise _nonsense("promise", texts["promise"], "exact or algorithmic")
@@ -53,6 +54,7 @@ class About:
             counts["context_length"],
             counts["vocab_size"],
             counts["rows"],
+            counts["sessions"],
             texts["promise"],
             texts["arithmetic"],
             counts["threads"],

@@ -16,23 +16,25 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from foretoken.errors import ContractError, ForetokenError, InputError, RemoteError, SettingError, one_line
-from foretoken.protocol.types import NO_FEATURES, TARGET, Draft, PromptChunk, Request, Verdict
+from foretoken.errors import ContractError, InputError, RemoteError, SettingError, one_line
+from foretoken.protocol.types import NO_FEATURES, TARGET, Draft, FinishReason, PromptChunk, Request, Verdict
 from foretoken.remote.limits import asked_of
 from foretoken.remote.link import Address, Link
+from foretoken.remote.seats import Seat, accepted_of
 from foretoken.remote.wire import (
+    MOST_JSON,
     MOST_NODES,
     Code,
-    DraftBody,
     ErrorBody,
     Kind,
     Message,
     OpenBody,
     ReadyBody,
     VerdictBody,
+    to_json,
 )
+from foretoken.text.stopping import limit
 from foretoken.trees.tree import only
 
 _SOONEST, _LATEST = 1.0, 30.0  # seconds after which a message is sent again
@@ -40,36 +42,8 @@ _ROUND_TRIPS = 4  # the same, in round trips
 _MARKS = 1 << 16
 _FILES, _TIMES = 20.0, 3  # seconds for the tokenizer to come, and how often it is asked for
 _REOPENED = 5  # times that a session is opened again for one draft: then the host is at fault
+_USUALLY = 0.8  # of what is known of the seconds of answers, after each
 _ENDED = 64  # sessions that have ended, which a host is told again after the connection was lost
-
-
-@dataclass(eq=False)
-class _Seat:
-    """A session. round: the next one; 0 until the prompt was read. output: its tokens so far. under_way: drafts that
-    were sent and not answered, with their rounds, by their marks. answers: those that came, by the marks; that to the
-    prompt has none. error: why it ended. busy: since when the host has no room to take it up again, and what it
-    says."""
-
-    request: Request
-    session: int
-    round: int = 0
-    output: list[int] = field(default_factory=list)
-    under_way: dict[int, tuple[int, Draft]] = field(default_factory=dict)
-    answers: dict[int | None, Message] = field(default_factory=dict)
-    error: ForetokenError | None = None
-    busy: tuple[float, str] | None = None
-    reopened: int = 0
-
-    @property
-    def known(self) -> int:
-        """How many tokens prompt and output have."""
-        return len(self.request.prompt) + len(self.output)
-
-    def drafting(self, mark: int) -> Message:
-        """What sends a draft that is under way."""
-        round_, draft = self.under_way[mark]
-        body = DraftBody(draft.position, draft.tokens, draft.parents)
-        return Message(Kind.DRAFT, self.session, round_, body.packed(), mark)
 
 
 class RemoteVerifier:
@@ -81,12 +55,13 @@ class RemoteVerifier:
     def __init__(self, address: Address) -> None:
         self._changed = threading.Condition()
         self._connecting = threading.Lock()
-        self._seats: dict[int, _Seat] = {}
-        self._by_session: dict[int, _Seat] = {}
+        self._seats: dict[int, Seat] = {}
+        self._by_session: dict[int, Seat] = {}
         self._ended: deque[int] = deque(maxlen=_ENDED)
         self._tickets: dict[int, list[tuple[int, int | None]]] = {}  # sequences, each with the mark of its draft
         self._numbers, self._sessions, self._marks = itertools.count(), itertools.count(1), itertools.count()
         self._files: bytes | None = None
+        self._usual = 0.0  # seconds of an answer
         self._lost: RemoteError | None = None
         self._address = address
         self.link = self._linked()
@@ -121,7 +96,8 @@ class RemoteVerifier:
             with self._changed:
                 self._changed.wait_for(lambda: self._files is not None or self._lost is not None, _FILES)
                 if self._files is not None:
-                    return self._files
+                    files, self._files = self._files, None
+                    return files
                 if self._lost is not None:
                     break
         raise RemoteError(str(self._lost or "the host's tokenizer does not come; try again"))
@@ -142,11 +118,17 @@ class RemoteVerifier:
                 f"expected 1 to {self.context_length - 1}"
             )
         with self._connecting:
-            if self._lost is not None:
-                self.link = self._linked()
+            if (before := self._lost) is not None:
                 self._lost = None
+                try:
+                    self.link = self._linked()
+                except BaseException:
+                    self._lost = before
+                    raise
+        if self._json_of(request) > MOST_JSON:
+            raise SettingError(f"the settings have more than {MOST_JSON:,} bytes; a host takes no more")
         with self._changed:
-            seat = _Seat(request, next(self._sessions))
+            seat = Seat(request, next(self._sessions))
             self._seats[request.sequence] = self._by_session[seat.session] = seat
             self.link.send(self._opening(seat))
 
@@ -185,6 +167,10 @@ class RemoteVerifier:
             self._ended.append(seat.session)
             self.link.send(Message(Kind.CLOSE, seat.session))
 
+    def close(self) -> None:
+        """Hang up. Sequences under way end."""
+        self.link.close()
+
     def forget(self, conversation: int) -> None:
         """The host may free what it keeps of a conversation."""
         if os.getpid() == self.link.process:
@@ -198,8 +184,9 @@ class RemoteVerifier:
 
     def _answer(self, sequence: int, mark: int | None) -> Verdict | None:
         """The verdict that a sequence waits for; None if its draft was passed over, or if it has ended."""
-        pause = min(max(_SOONEST, _ROUND_TRIPS * self.link.round_trip), _LATEST)
-        again = time.monotonic() + pause
+        pause = min(max(_SOONEST, _ROUND_TRIPS * max(self.link.round_trip, self._usual)), _LATEST)
+        began, resent = time.monotonic(), False
+        again = began + pause
         with self._changed:
             while True:
                 seat = self._seats.get(sequence)
@@ -212,26 +199,29 @@ class RemoteVerifier:
                         seat.error = error
                         continue
                     if verdict is not None or mark is None or mark not in seat.under_way:
+                        took = time.monotonic() - began
+                        if not resent:  # else it says how often messages are lost
+                            self._usual = max(took, _USUALLY * self._usual + (1 - _USUALLY) * took)
                         return verdict
                     continue  # the session is opened again, and the draft is sent once more
                 if self._is_over(seat):
                     return self._last(seat)
                 if self._changed.wait(max(again - time.monotonic(), 0.0)):
                     continue
-                pause = min(2 * pause, _LATEST)
+                pause, resent = min(2 * pause, _LATEST), True
                 again = time.monotonic() + pause
                 if mark is None or seat.busy is not None:
                     self._reopen(seat)
                 else:
                     self.link.send(seat.drafting(mark))
 
-    def _is_over(self, seat: _Seat) -> bool:
+    def _is_over(self, seat: Seat) -> bool:
         """Whether nothing more comes for a session."""
         if seat.busy is not None and time.monotonic() - seat.busy[0] > self._address.patience:
             return True
         return seat.error is not None or self._lost is not None
 
-    def _verdict(self, seat: _Seat, mark: int | None, answer: Message) -> Verdict | None:
+    def _verdict(self, seat: Seat, mark: int | None, answer: Message) -> Verdict | None:
         """The verdict of an answer; None for one that says nothing new. Raises RemoteError for one that makes no
         sense."""
         if mark is None:
@@ -242,17 +232,20 @@ class RemoteVerifier:
         if answer.kind == Kind.PASSED:
             others = any(its == round_ for its, _ in seat.under_way.values())
             if draft.position == seat.known and not others:  # the host is out of step
-                seat.under_way[mark], seat.reopened = (round_, draft), seat.reopened + 1
-                self._expect(seat.reopened <= _REOPENED, f"no answer to the draft for round {round_}")
+                seat.under_way[mark] = (round_, draft)
                 self._reopen(seat)
+            return None
+        if answer.round != round_:  # of a draft that had this mark long ago
+            seat.under_way[mark] = (round_, draft)
             return None
         body = VerdictBody.read(answer.body)
         self._expect(body.base == seat.known and bool(body.tokens), f"a verdict for position {body.base}")
         self._expect_known(body.tokens)
-        accepted = _accepted(draft, body.tokens)
+        accepted = accepted_of(draft, body.tokens)
         origins = [draft.origins[node] for node in accepted] + [TARGET] * (len(body.tokens) - len(accepted))
-        seat.round, seat.reopened, seat.busy = seat.round + 1, 0, None
+        seat.round, seat.reopened, seat.busy = seat.round + 1, (0, 0.0), None
         seat.output += body.tokens
+        self._expect_end(seat, body.reason)
         return Verdict(
             seat.request.sequence,
             round_,
@@ -263,7 +256,7 @@ class RemoteVerifier:
             finish_reason=body.reason,
         )
 
-    def _first(self, seat: _Seat, ready: ReadyBody) -> Verdict | None:
+    def _first(self, seat: Seat, ready: ReadyBody) -> Verdict | None:
         """The verdict of a prompt that was read."""
         count = len(seat.request.prompt)
         if seat.round:
@@ -271,7 +264,8 @@ class RemoteVerifier:
         sound = ready.read + ready.cached == count and len(ready.tokens) == 1 and ready.known == count + 1
         self._expect(sound, f"an answer to a prompt of {ready.read} and {ready.cached} tokens")
         self._expect_known(ready.tokens)
-        seat.round, seat.output = 1, list(ready.tokens)
+        seat.round, seat.output, seat.busy = 1, list(ready.tokens), None
+        self._expect_end(seat, ready.reason)
         return Verdict(
             seat.request.sequence,
             0,
@@ -284,6 +278,11 @@ class RemoteVerifier:
             read=ready.read,
         )
 
+    def _expect_end(self, seat: Seat, reason: FinishReason | None) -> None:
+        most = limit(seat.request, self.context_length)
+        count = len(seat.output)
+        self._expect(count < most or (count == most and reason is not None), f"token {count} of at most {most}")
+
     def _expect_known(self, tokens: Sequence[int]) -> None:
         self._expect(max(tokens) < self.vocab_size, f"token {max(tokens)}")
 
@@ -291,7 +290,7 @@ class RemoteVerifier:
         if not sound:
             raise RemoteError(f"{what} came from the host, which makes no sense here; the host is at fault")
 
-    def _last(self, seat: _Seat) -> Verdict:
+    def _last(self, seat: Seat) -> Verdict:
         """The last verdict of a sequence: its error, or, if the host is gone, what it has."""
         sequence, round_, known, error = seat.request.sequence, seat.round, seat.known, seat.error
         if error is None and seat.output:
@@ -302,7 +301,7 @@ class RemoteVerifier:
 
     # -- what is sent again -----------------------------------------------------------------------------------------
 
-    def _opening(self, seat: _Seat) -> Message:
+    def _opening(self, seat: Seat) -> Message:
         """What opens a session, or opens it again."""
 
         def session_of(sequence: int) -> int | None:
@@ -312,12 +311,24 @@ class RemoteVerifier:
         body = OpenBody(asked_of(seat.request, session_of), seat.request.prompt, tuple(seat.output))
         return Message(Kind.OPEN, seat.session, seat.round, body.packed())
 
-    def _reopen(self, seat: _Seat) -> None:
-        """Open a session again, and send its drafts again."""
+    def _reopen(self, seat: Seat) -> None:
+        """Open a session again, and send its drafts again; but not twice for one reason. The host may ask for it once
+        for each of the messages that it does not understand."""
+        (count, when), now = seat.reopened, time.monotonic()
+        if now - when < max(_SOONEST, 2 * self.link.round_trip) / 2:
+            return
+        if seat.busy is None:
+            seat.reopened = (count + 1, now)
+        if count >= _REOPENED:
+            seat.error = RemoteError("the host does not take the text up again; it is at fault")
         for message in self._of(seat):
             self.link.send(message)
 
-    def _of(self, seat: _Seat) -> list[Message]:
+    def _json_of(self, request: Request) -> int:
+        """The bytes of what a request asks for."""
+        return len(to_json(**asked_of(request, lambda sequence: sequence)))
+
+    def _of(self, seat: Seat) -> list[Message]:
         return [self._opening(seat), *map(seat.drafting, seat.under_way)]
 
     # -- the link's thread ------------------------------------------------------------------------------------------
@@ -341,13 +352,13 @@ class RemoteVerifier:
                 seat.answers.setdefault(message.mark, message)
             self._changed.notify_all()
 
-    def _refused(self, seat: _Seat, error: ErrorBody) -> None:
+    def _refused(self, seat: Seat, error: ErrorBody) -> None:
         """The host has ended a session, or does not know it any more."""
         text = one_line(error.text)
-        seat.reopened += error.code == Code.GONE
-        if error.code == Code.GONE and seat.reopened <= _REOPENED:
-            self._reopen(seat)
-        elif error.code == Code.BUSY and seat.output:  # there is a text to lose: wait for room
+        if error.code == Code.GONE:
+            if seat.busy is None:  # else it is opened again after a pause
+                self._reopen(seat)
+        elif error.code == Code.BUSY:  # wait for room
             seat.busy = (time.monotonic() if seat.busy is None else seat.busy[0], text)
         else:
             seat.error = (InputError if error.code == Code.REFUSED else RemoteError)(f"the host: {text}")
@@ -355,22 +366,10 @@ class RemoteVerifier:
     def _what_matters(self) -> list[Message]:
         """What a host must hear once more after the connection was lost."""
         with self._changed:
-            ended = [Message(Kind.CLOSE, session) for session in self._ended]
+            ended = [Message(Kind.CLOSE, session) for session in list(self._ended)]
             return [*ended, *(message for seat in list(self._seats.values()) for message in self._of(seat))]
 
     def _give_up(self, error: RemoteError) -> None:
         with self._changed:
             self._lost = error
             self._changed.notify_all()
-
-
-def _accepted(draft: Draft, tokens: Sequence[int]) -> tuple[int, ...]:
-    """The nodes of a draft that its verdict has accepted, root to leaf: those along its tokens."""
-    node, accepted = -1, list[int]()
-    for token in tokens:
-        nodes = zip(draft.tokens, draft.parents, strict=True)
-        found = next((at for at, (its, parent) in enumerate(nodes) if parent == node and its == token), None)
-        if found is None:
-            break
-        accepted.append(node := found)
-    return tuple(accepted)

@@ -8,6 +8,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from foretoken.common.files import cache_folder
@@ -54,22 +55,22 @@ def tokenizer_of(name: str, fetch: Callable[[], bytes]) -> Tokenizer | None:
     if hash_of(data) != name:
         raise RemoteError("the host's tokenizer has another hash than it said; try again")
     files = _unpacked(data)
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(dir=place.parent, prefix=".new-"))
-    except OSError:  # a cache that cannot be written: it is fetched anew each time
-        with tempfile.TemporaryDirectory(prefix="foretoken-") as made:
-            _write(Path(made), files)
-            return Tokenizer.load(Path(made))
-    _write(scratch, files)
-    try:
-        os.rename(scratch, place)
-    except OSError:  # another process was first
-        place = place if place.is_dir() else scratch
-    return Tokenizer.load(place)
+    with tempfile.TemporaryDirectory(prefix="foretoken-") as aside:
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=place.parent, prefix=".new-") as scratch:
+                made = Path(scratch) / "it"
+                _write(made, files)
+                with suppress(OSError):  # another process was first
+                    os.rename(made, place)
+        except OSError:  # a cache that cannot be written: the files are fetched anew each time
+            place = Path(aside) / "it"
+            _write(place, files)
+        return Tokenizer.load(place)
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:
+    folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+import select
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +33,9 @@ _WAITING = 1024  # messages that wait for a client who does not read; then it is
 _CLIENTS = 256  # connections at once that were let in
 _PING, _PONG = 10.0, 20.0  # seconds between looks whether a client is there, and for its answer
 _GOODBYE = 1.0  # seconds for what is still to be sent
+_QUEUE = 8  # messages of a connection that wait for its thread
+_THREADS = 4 * _CLIENTS  # beyond so many of them, newcomers wait
+_LOOK = 0.2  # seconds
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -107,7 +112,7 @@ class Host:
             if its.certificate is not None:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(its.certificate, its.key)
-            self._server = serve(
+            server = serve(
                 self._welcome,
                 its.host,
                 its.port,
@@ -115,7 +120,7 @@ class Host:
                 origins=[None],  # browsers name the page that connects: no page should use a host
                 compression=None,
                 max_size=MOST_JSON + 8 * self.about.context_length + 1024,
-                max_queue=1,
+                max_queue=_QUEUE,
                 ping_interval=_PING,
                 ping_timeout=_PONG,
                 server_header=None,
@@ -127,7 +132,9 @@ class Host:
                 f"the host cannot listen on {its.host}:{its.port} ({error}); name another port, or a PEM certificate "
                 "and its key"
             ) from None
-        host, port = self._server.socket.getsockname()[:2]
+        server.socket = _Patient(server.socket)  # type: ignore[assignment]
+        self._server = server
+        host, port = server.socket.getsockname()[:2]
         scheme = "ws" if its.certificate is None else "wss"
         self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="foretoken-host", daemon=True)
@@ -237,5 +244,30 @@ def _refuse(connection: ServerConnection, why: str, code: Code = Code.REFUSED) -
 
 def _hang_up(connection: ServerConnection) -> None:
     """Break a connection, without waiting for the other side, which may not read."""
-    with suppress(OSError):
-        connection.socket.shutdown(socket.SHUT_RDWR)
+    with suppress(OSError):  # not SSLSocket's: that would let a writer go on without encryption
+        socket.socket.shutdown(connection.socket, socket.SHUT_RDWR)
+
+
+class _Patient:
+    """A listening socket for a server that ends at the first error: what one client does while it comes in, or too many
+    of them, must not end a host. It has all that the socket has."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self._socket = listening
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection. Raises OSError when the socket was closed."""
+        while self._socket.fileno() >= 0:
+            try:
+                ready, _, _ = select.select([self._socket], [], [], _LOOK)
+                if ready and threading.active_count() < _THREADS:
+                    return self._socket.accept()
+                if ready:
+                    time.sleep(_LOOK)
+            except (OSError, ValueError) as error:  # it has hung up already, or there are too many files
+                log.debug("a connection did not come in: %s", error)
+                time.sleep(_LOOK)
+        raise OSError("the host is closed")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)

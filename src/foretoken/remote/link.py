@@ -59,6 +59,8 @@ class Address:
             sound = False
         if not sound:
             raise SettingError(f"remote is {quoted(self.url)}, expected ws://HOST:PORT or wss://HOST:PORT")
+        if isinstance(self.patience, bool) or not (isinstance(self.patience, int | float) and 0 <= self.patience < 1e9):
+            raise SettingError(f"patience is {quoted(self.patience)}, expected seconds, 0 or more")
         if self.ca is not None and parts.scheme == "ws":
             raise SettingError(f"ca is for a host that encrypts, and remote is {quoted(self.url)}; write wss://")
         if self.token is not None and parts.scheme == "ws" and not _is_here(str(parts.hostname)):
@@ -96,6 +98,7 @@ class Link:
         self._closed = threading.Event()
         self._until: float | None = None  # when the present outage is given up; None: there is none
         self._pause = _PAUSE
+        self._since = time.monotonic()  # when the present connection was made
         self._outbox: SimpleQueue[Message | None] = SimpleQueue()
         self._connection, self.about, self.round_trip = self._connected(expected)
         for work in (self._write, self._listen):
@@ -197,6 +200,8 @@ class Link:
             self._give_up(error)
         except BaseException as error:  # a fault of this program: nobody should wait for ever
             self._give_up(RemoteError(f"the connection to {self.address.url} failed ({error})"))
+        finally:
+            self._connection.close()  # the writer may have closed another
 
     def _hear(self) -> None:
         """Hand on messages until the connection breaks. Raises RemoteError for what is no message."""
@@ -216,7 +221,7 @@ class Link:
     def _reconnect(self) -> None:
         """Connect again. Raises the last error when it takes too long. An outage lasts until something of use has come:
         a connection that breaks again at once does not end it."""
-        if self._until is None:
+        if self._until is None or time.monotonic() - self._since > self.address.patience:
             self._until, self._pause = time.monotonic() + self.address.patience, _PAUSE
             log.warning("the connection to %s broke; trying again for %.0f s", self.address.url, self.address.patience)
         while not self._closed.wait(self._pause * random.uniform(0.5, 1.5)):  # many clients should not come at once
@@ -229,13 +234,14 @@ class Link:
                 if time.monotonic() + self._pause > self._until:
                     raise
                 continue
-            if time.monotonic() > self._until:
+            if time.monotonic() > self._until + _OPEN:
                 connection.close()
                 raise RemoteError(
                     f"the connection to {self.address.url} breaks again and again; see what is in between"
                 )
             self._connection.close()
             self._connection, self.about, self.round_trip = connection, about, round_trip
+            self._since = time.monotonic()
             for message in self._again():
                 self.send(message)
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import socket
 import threading
 import time
@@ -130,7 +131,7 @@ class Relay:
         self._connections: list[_Connection] = []
         try:
             self._listening = socket.create_server(("127.0.0.1", listen))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise SettingError(f"the relay cannot listen on port {listen} ({error}); name another") from None
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -153,16 +154,17 @@ class Relay:
         self.cut()
 
     def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
+        while self._listening.fileno() >= 0:
+            try:
                 near, _ = self._listening.accept()
-                try:
-                    far = socket.create_connection(self._there)
-                except OSError:
-                    near.close()
-                    continue
+            except OSError:
+                continue
+            try:
+                far = socket.create_connection(self._there)
                 seed = self._seed + len(self._connections)
                 self._connections.append(_Connection(near, far, self._profile, seed))
+            except OSError:
+                near.close()
 
 
 def main() -> None:
@@ -173,11 +175,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="where clients come in (%(default)s: any)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    host, _, port = arguments.to.rpartition(":")
+    found = re.fullmatch(r"(.+):([0-9]{1,5})", arguments.to, re.ASCII)
     try:
-        if not port.isdigit():
+        if found is None or int(found[2]) > 65535:
             raise SettingError(f"{arguments.to!r} names no port; expected HOST:PORT")
-        relay = Relay(host, int(port), PROFILES[arguments.profile], listen=arguments.port, seed=arguments.seed)
+        relay = Relay(
+            found[1].strip("[]"), int(found[2]), PROFILES[arguments.profile], listen=arguments.port, seed=arguments.seed
+        )
     except ForetokenError as error:
         parser.exit(2, f"foretoken: {error}\n")
     print(f"ws://127.0.0.1:{relay.port} leads to {arguments.to} over {arguments.profile}; Ctrl-C ends it", flush=True)

@@ -19,16 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
 from typing import NamedTuple
 
 from foretoken.errors import ForetokenError, RemoteError
 from foretoken.protocol.roles import Verifier
-from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
+from foretoken.protocol.types import Draft, PromptChunk, Verdict
+from foretoken.remote.conversations import Conversations
+from foretoken.remote.guests import Guest, Send, chunks_of
 from foretoken.remote.limits import Limits, Wanted
 from foretoken.remote.wire import (
-    MOST_NODES,
     Code,
     DraftBody,
     ErrorBody,
@@ -39,15 +39,12 @@ from foretoken.remote.wire import (
     VerdictBody,
 )
 from foretoken.settings.values import whole
-from foretoken.text.stopping import limit
-from foretoken.trees.tree import clip
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[Message], None]
-_ORIGIN = "client"
 _KEPT = 8  # answers to a session that may be asked for again, and drafts that may wait
-_INBOX = 64  # messages that wait for the thread; then connections wait, too
+_INBOX = 4  # messages of each session that wait for the thread; then connections wait, too
+_UNKNOWN = "the host does not know this text any more"
 _LOOK = 1.0  # seconds after which the thread looks who is idle
 
 
@@ -59,48 +56,6 @@ class _Came(NamedTuple):
     message: Message
     send: Send
     body: Wanted | DraftBody | None
-
-
-@dataclass(eq=False)
-class _Seat:
-    """A session. wanted: what its client asked for. round: the verifier's next. wire_round: the client's. known: tokens
-    of prompt and output. left: of its prompt, tokens that are not read. replay: of the client's tokens, those that are
-    still to be checked. drafts: those that came, with their marks, by the client's round. answers: the last ones, by
-    the client's round. heard: when."""
-
-    client: str
-    session: int
-    wanted: Wanted
-    request: Request
-    send: Send
-    wire_round: int
-    heard: float
-    known: int
-    left: int
-    replay: list[int]
-    round: int = 0
-    read: int = 0
-    drafts: dict[int, tuple[int, DraftBody]] = field(default_factory=dict)
-    ready: ReadyBody | None = None
-    answers: dict[int, VerdictBody] = field(default_factory=dict)
-    ended: bool = False
-
-    @property
-    def cached(self) -> int:
-        """Tokens of the prompt that need not be read."""
-        return len(self.request.prompt) - self.read
-
-    def tell(self, kind: Kind, body: bytes, *, round: int = 0, mark: int = 0) -> None:
-        """Send the client an answer."""
-        self.send(Message(kind, self.session, round, body, mark))
-
-
-@dataclass
-class _Conversation:
-    """What is kept of a conversation. number: the verifier's. positions: of its keys and values, at most."""
-
-    number: int
-    positions: int = 0
 
 
 class Room:
@@ -124,12 +79,12 @@ class Room:
         self.checked = 0  # tokens of drafts
         self._changed = changed
         self._verifier = verifier
-        self._inbox: Queue[_Came | None] = Queue(_INBOX)
+        self._inbox: Queue[_Came | None] = Queue(_INBOX * limits.sessions)
         self._stopping = False
-        self._seats: dict[tuple[str, int], _Seat] = {}
-        self._by_sequence: dict[int, _Seat] = {}
+        self._seats: dict[tuple[str, int], Guest] = {}
+        self._by_sequence: dict[int, Guest] = {}
         self._numbers = itertools.count()
-        self._conversations: dict[tuple[str, int], _Conversation] = {}  # the one that was used last comes last
+        self._conversations = Conversations(limits.conversations, verifier.forget)
         self._connections: dict[str, int] = {}  # of clients that are there: the number of the last connection
         self._away: dict[str, float] = {}  # of clients that are not: since when
         self._lock = threading.Lock()  # of the two before this
@@ -215,6 +170,7 @@ class Room:
             gone = {client for client, since in self._away.items() if now - since > self.limits.away}
             for client in gone:
                 del self._away[client]
+        self._conversations.forget_clients(gone)
         for seat in list(self._seats.values()):
             if seat.client in gone or (now - seat.heard > self.limits.idle and not self._is_ready(seat)):
                 self._end(seat)
@@ -236,7 +192,7 @@ class Room:
         client, _, message, send, body = came
         seat = self._seats.get((client, message.session))
         if message.kind == Kind.FORGET:
-            self._forget((client, message.session))
+            self._conversations.forget((client, message.session))
         elif message.kind == Kind.CLOSE:
             if seat is not None:
                 self._end(seat)
@@ -246,14 +202,14 @@ class Room:
             self._open(came, body, seat)
         elif isinstance(body, DraftBody):
             if seat is None:
-                send(Message(Kind.ERROR, message.session, message.round, ErrorBody(Code.GONE, "").packed()))
+                send(Message(Kind.ERROR, message.session, message.round, ErrorBody(Code.GONE, _UNKNOWN).packed()))
                 return
             seat.send, seat.heard = send, time.monotonic()
             self._draft(seat, message, body)
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
-    def _open(self, came: _Came, wanted: Wanted, seat: _Seat | None) -> None:
+    def _open(self, came: _Came, wanted: Wanted, seat: Guest | None) -> None:
         """Take a session on, or up again."""
         client, _, message, send, _ = came
         if seat is not None and message.round <= seat.wire_round and seat.request.prompt == wanted.body.prompt:
@@ -268,14 +224,20 @@ class Room:
             send(Message(Kind.ERROR, message.session, 0, ErrorBody(Code.BUSY, why).packed()))
             return
         beside = self._seats.get((client, wanted.prompt_of)) if wanted.prompt_of is not None else None
+        conversation, key = None, (client, wanted.conversation or 0)
+        if wanted.conversation is not None:
+            conversation = self._conversations.of(key, self._positions(wanted))
         request = wanted.request(
             next(self._numbers),
-            self._conversation(client, wanted),
+            None if conversation is None else conversation.number,
             None if beside is None else beside.request.sequence,
         )
         self._verifier.admit(request)  # refuses what cannot be served
+        if conversation is not None:
+            live = {seat.request.conversation for seat in self._seats.values()}
+            self._conversations.keep(key, conversation, live)
         count = len(wanted.body.prompt)
-        new = _Seat(
+        new = Guest(
             client,
             message.session,
             wanted,
@@ -292,20 +254,11 @@ class Room:
     def _no_room(self, client: str, wanted: Wanted) -> str | None:
         """Why no session can be taken on now; None if one can. Conversations give their room to sessions, and clients
         that are not there give theirs to those that are."""
-        limits = self.limits
-
-        def used() -> int:
-            live = sum(self._positions(seat.wanted) for seat in self._seats.values())
-            return live + sum(each.positions for each in self._conversations.values())
-
-        needed = self._positions(wanted)
-        if limits.positions is not None:
-            for key in list(self._conversations):
-                if used() + needed > limits.positions:
-                    self._forget(key)
+        limits, needed = self.limits, self._positions(wanted)
+        live = sum(self._positions(seat.wanted) for seat in self._seats.values())
+        full = limits.positions is not None and live + needed > limits.positions
         with self._lock:
             away = [seat for seat in self._seats.values() if seat.client in self._away]
-        full = limits.positions is not None and used() + needed > limits.positions
         if away and (full or len(self._seats) >= limits.sessions):
             self._end(away[0])
             return self._no_room(client, wanted)
@@ -314,32 +267,15 @@ class Room:
             return f"the host has {len(self._seats)} sessions, {own} of this client; try again later"
         if full:
             return f"the host has no memory left for a text of {needed} tokens; try again later, or ask for fewer"
+        if limits.positions is not None:
+            besides = (client, -1 if wanted.conversation is None else wanted.conversation)
+            self._conversations.make_room(limits.positions - live - needed, besides)
         return None
 
     def _positions(self, wanted: Wanted) -> int:
         return wanted.positions(self._verifier.context_length)
 
-    def _conversation(self, client: str, wanted: Wanted) -> int | None:
-        """The verifier's number of the conversation that a session belongs to."""
-        if wanted.conversation is None:
-            return None
-        key = client, wanted.conversation
-        its = self._conversations.pop(key, None) or _Conversation(next(self._numbers))
-        its.positions = self._positions(wanted)
-        live = {seat.request.conversation for seat in self._seats.values()}
-        for other, conversation in list(self._conversations.items()):
-            if len(self._conversations) >= self.limits.conversations and conversation.number not in live:
-                self._forget(other)
-        self._conversations[key] = its
-        return its.number
-
-    def _forget(self, key: tuple[str, int]) -> None:
-        """Free what is kept of a conversation, if anything is. What its session holds is freed when that ends."""
-        its = self._conversations.pop(key, None)
-        if its is not None:
-            self._verifier.forget(its.number)
-
-    def _draft(self, seat: _Seat, message: Message, draft: DraftBody) -> None:
+    def _draft(self, seat: Guest, message: Message, draft: DraftBody) -> None:
         """A draft came. One for a round that was answered is answered as it was; one for a round to come waits."""
         round_, mark = message.round, message.mark
         before = seat.drafts.get(round_)
@@ -349,7 +285,7 @@ class Room:
             seat.tell(Kind.PASSED, b"", round=round_, mark=mark)
         elif before is not None and before[0] == mark and round_ > seat.wire_round and not self._is_ready(seat):
             # it has come again, and what it waits for does not come: the client is further than this session
-            seat.tell(Kind.ERROR, ErrorBody(Code.GONE, "").packed(), round=round_, mark=mark)
+            seat.tell(Kind.ERROR, ErrorBody(Code.GONE, _UNKNOWN).packed(), round=round_, mark=mark)
             self._end(seat)
         else:
             if before is not None and before[0] != mark:
@@ -358,28 +294,28 @@ class Room:
             for late in sorted(seat.drafts)[_KEPT:]:  # nobody drafts that far ahead
                 del seat.drafts[late]
 
-    def _fail(self, seat: _Seat, code: Code, text: str) -> None:
+    def _fail(self, seat: Guest, code: Code, text: str) -> None:
         """End a session with an error."""
         try:
             seat.tell(Kind.ERROR, ErrorBody(code, text).packed())
         finally:
             self._end(seat)
 
-    def _end(self, seat: _Seat) -> None:
+    def _end(self, seat: Guest) -> None:
         seat.ended = True
         self._seats.pop((seat.client, seat.session), None)
         self._by_sequence.pop(seat.request.sequence, None)
         self._verifier.end(seat.request.sequence)
         conversation = seat.request.conversation
-        if conversation is not None and all(its.number != conversation for its in self._conversations.values()):
-            self._verifier.forget(conversation)
+        if conversation is not None:
+            self._conversations.ended(conversation)
 
     # -- passes -----------------------------------------------------------------------------------------------------
 
-    def _is_ready(self, seat: _Seat) -> bool:
+    def _is_ready(self, seat: Guest) -> bool:
         return not seat.ended and bool(seat.left or seat.replay or self._current(seat) is not None)
 
-    def _current(self, seat: _Seat) -> DraftBody | None:
+    def _current(self, seat: Guest) -> DraftBody | None:
         """The draft for a session's round. One that was made behind a wrong guess is passed over."""
         found = seat.drafts.get(seat.wire_round)
         if found is None:
@@ -395,8 +331,9 @@ class Room:
         """One pass over what there is."""
         drafting = [seat for seat in self._seats.values() if not seat.left and self._is_ready(seat)]
         each = max(0, self.limits.rows // max(1, len(drafting)) - 1)
-        drafts = [draft for seat in drafting if (draft := self._draft_of(seat, each)) is not None]
-        chunks = self._chunks()
+        context, size = self._verifier.context_length, self._verifier.vocab_size
+        drafts = [seat.draft(each, context, size) for seat in drafting]
+        chunks = chunks_of(list(self._seats.values()), self.limits.prompt_rows)
         if not drafts and not chunks:
             return
         verdicts = self._checked(drafts, chunks)
@@ -404,22 +341,13 @@ class Room:
             raise error
         self.passes += 1
         self.checked += sum(map(len, drafts))
-        for verdict in verdicts:
-            seat = self._by_sequence.get(verdict.sequence)
-            if seat is not None:
+        answered = {verdict.sequence: verdict for verdict in verdicts}
+        for sequence in [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]:
+            seat, verdict = self._by_sequence.get(sequence), answered.get(sequence)
+            if seat is not None and verdict is not None:
                 self._settle(seat, verdict)
-
-    def _chunks(self) -> list[PromptChunk]:
-        """A share of the rows for each prompt that is not read yet, so that short ones need not wait for long ones."""
-        unread = {seat.request.sequence for seat in self._seats.values() if seat.left}
-        reading = [seat for seat in self._seats.values() if seat.left and seat.request.prompt_of not in unread]
-        share = max(1, self.limits.prompt_rows // max(1, len(reading)))
-        chunks = []
-        for seat in reading:
-            # if another session has read this prompt, all but one row may have been copied
-            rows = 1 if seat.request.prompt_of is not None and not seat.read else min(share, seat.left)
-            chunks.append(PromptChunk(seat.request.sequence, rows))
-        return chunks
+            elif seat is not None:  # a pass that failed had gone on without a word: its client opens it again
+                self._fail(seat, Code.GONE, "the host has lost this text")
 
     def _checked(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> list[Verdict]:
         """The verdicts of a pass. If it fails, each session gets one of its own, so that only those at fault end."""
@@ -433,22 +361,7 @@ class Room:
             alone = [self._checked([draft], ()) for draft in drafts] + [self._checked((), [each]) for each in chunks]
             return [verdict for verdicts in alone for verdict in verdicts]
 
-    def _draft_of(self, seat: _Seat, most: int) -> Draft | None:
-        """A session's draft, of at most `most` tokens."""
-        if seat.replay:
-            tokens = seat.replay[: min(most, MOST_NODES, len(seat.replay) - 1)]  # the last can be the bonus
-            draft: DraftBody | None = DraftBody(seat.known, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
-        else:
-            draft = self._current(seat)
-        if draft is None:
-            return None
-        gained = seat.known - len(seat.request.prompt)
-        deepest = limit(seat.request, self._verifier.context_length) - gained - 1  # the check adds a token itself
-        origins = (_ORIGIN,) * len(draft.tokens)
-        asked = Draft(seat.request.sequence, seat.round, seat.known, draft.tokens, draft.parents, origins)
-        return clip(asked, most, deepest, self._verifier.vocab_size)
-
-    def _settle(self, seat: _Seat, verdict: Verdict) -> None:
+    def _settle(self, seat: Guest, verdict: Verdict) -> None:
         """Tell a client what came of its part of a pass."""
         if verdict.error is not None:
             self._fail(seat, Code.FAILED, str(verdict.error))
@@ -475,7 +388,7 @@ class Room:
             seat.wire_round += 1
         seat.ended = seat.ended or verdict.last
 
-    def _replayed(self, seat: _Seat, verdict: Verdict) -> None:
+    def _replayed(self, seat: Guest, verdict: Verdict) -> None:
         """The client's own tokens were checked again."""
         came = list(verdict.tokens)
         if seat.replay[: len(came)] != came or verdict.last:

@@ -108,7 +108,9 @@ class DraftBody(NamedTuple):
     def read(cls, body: bytes) -> DraftBody:
         """Raises RemoteError for what is no draft."""
         base, count = _unpacked(_DRAFT, body)
-        _expect_size("a draft", body, _DRAFT.size + 4 * min(count, MOST_NODES))
+        if count > MOST_NODES:
+            raise RemoteError(f"a draft came with {count} tokens, expected at most {MOST_NODES}")
+        _expect_size("a draft", body, _DRAFT.size + 4 * count)
         nodes = np.frombuffer(body, np.uint8, offset=_DRAFT.size).reshape(count, 4)
         parents = nodes[:, 3].astype(int) - 1
         if (parents >= np.arange(count)).any():

@@ -99,10 +99,11 @@ def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[st
     """The statistics of one sequence. levels: nearest to the target first."""
     prompt = [r for r in records if sequence in r.read]
     rounds = [r for r in records if sequence in r.new_tokens and sequence not in r.read]
+    late = [r for r in records if sequence in r.late]  # whose drafts were passed over, as happens over a network
     checks = [_by_target(r, sequence) for r in rounds]
     new_tokens = sum(check.new_tokens for check in checks)
-    draft_seconds = sum(r.propose_seconds for r in rounds)
-    check_seconds = sum(r.check_seconds for r in rounds)
+    draft_seconds = sum(r.propose_seconds for r in (*rounds, *late))
+    check_seconds = sum(r.check_seconds for r in (*rounds, *late))
     decode_seconds = draft_seconds + check_seconds
     prefill_seconds = sum(r.propose_seconds + r.check_seconds for r in prompt)
     first_tokens = sum(r.new_tokens.get(sequence, 0) for r in prompt)

@@ -1,0 +1,81 @@
+"""What a host keeps of each session, and what it puts of them into a pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from foretoken.protocol.types import Draft, PromptChunk, Request
+from foretoken.remote.limits import Wanted
+from foretoken.remote.wire import MOST_NODES, DraftBody, Kind, Message, ReadyBody, VerdictBody
+from foretoken.text.stopping import limit
+from foretoken.trees.tree import clip
+
+Send = Callable[[Message], None]
+_ORIGIN = "client"
+
+
+@dataclass(eq=False)
+class Guest:
+    """A session. wanted: what its client asked for. round: the verifier's next. wire_round: the client's. known: tokens
+    of prompt and output. left: of its prompt, tokens that are not read. replay: of the client's tokens, those that are
+    still to be checked. drafts: those that came, with their marks, by the client's round. answers: the last ones, by
+    the client's round. heard: when."""
+
+    client: str
+    session: int
+    wanted: Wanted
+    request: Request
+    send: Send
+    wire_round: int
+    heard: float
+    known: int
+    left: int
+    replay: list[int]
+    round: int = 0
+    read: int = 0
+    drafts: dict[int, tuple[int, DraftBody]] = field(default_factory=dict)
+    ready: ReadyBody | None = None
+    answers: dict[int, VerdictBody] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def cached(self) -> int:
+        """Tokens of the prompt that need not be read."""
+        return len(self.request.prompt) - self.read
+
+    def tell(self, kind: Kind, body: bytes, *, round: int = 0, mark: int = 0) -> None:
+        """Send the client an answer."""
+        self.send(Message(kind, self.session, round, body, mark))
+
+    @property
+    def current(self) -> tuple[int, DraftBody] | None:
+        """The draft for its round, with its mark."""
+        return self.drafts.get(self.wire_round)
+
+    def draft(self, most: int, context_length: int, vocab_size: int) -> Draft:
+        """What a pass checks of it, of at most `most` tokens: what its client has already, or its client's draft."""
+        if self.replay:
+            tokens = self.replay[: min(most, MOST_NODES, len(self.replay) - 1)]  # the last can be the bonus
+            body = DraftBody(self.known, tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+        else:
+            assert self.current is not None
+            _, body = self.current
+        gained = self.known - len(self.request.prompt)
+        deepest = limit(self.request, context_length) - gained - 1  # the check adds a token itself
+        origins = (_ORIGIN,) * len(body.tokens)
+        asked = Draft(self.request.sequence, self.round, self.known, body.tokens, body.parents, origins)
+        return clip(asked, most, deepest, vocab_size)
+
+
+def chunks_of(guests: Sequence[Guest], rows: int) -> list[PromptChunk]:
+    """A share of the rows for each prompt that is not read yet, so that short ones need not wait for long ones."""
+    unread = {guest.request.sequence for guest in guests if guest.left}
+    reading = [guest for guest in guests if guest.left and guest.request.prompt_of not in unread]
+    share = max(1, rows // max(1, len(reading)))
+    chunks = []
+    for guest in reading:
+        # if another session has read this prompt, all but one row may have been copied
+        first = guest.request.prompt_of is not None and not guest.read
+        chunks.append(PromptChunk(guest.request.sequence, 1 if first else min(share, guest.left)))
+    return chunks
