@@ -10,6 +10,7 @@ import pytest
 import foretoken
 from foretoken.api.remote import connect
 from foretoken.errors import DraftSpecError, InputError, PromptError, RemoteError, SettingError
+from foretoken.pace.auto import AutoPace
 from foretoken.remote.host import Host
 from foretoken.remote.limits import Limits
 from tests.remote.served import PROMPT, SAMPLED, client, host, plain, serving, truth
@@ -30,9 +31,12 @@ def test_every_draft_gives_the_text_of_the_model(host: Host, draft: str, samplin
     assert {*done.origins} <= {"target", *model.levels}
 
 
-def test_the_pace_knows_what_a_check_costs(host: Host) -> None:
-    model = connect(host.url, draft="lookup")
+def test_load_takes_the_place_of_a_host_too(host: Host) -> None:
+    model = foretoken.load(remote=host.url)
     assert model.generate(PROMPT, max_new_tokens=40).tokens == truth(max_new_tokens=40).tokens
+    assert isinstance(model.pace, AutoPace)
+    with pytest.raises(SettingError, match="the host has the model: leave one out"):
+        foretoken.load("stdlib-1m", remote=host.url)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import expect_known, find_levels, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
-from foretoken.errors import SettingError
+from foretoken.errors import SettingError, quoted
 from foretoken.kernels import forked
 from foretoken.protocol.types import TARGET
 from foretoken.sampling.samplers import Samplers
@@ -69,8 +69,18 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     model: a folder, a hub id (owner/name), or an embedded model (stdlib-7m, stdlib-1m). settings: the fields of
     `foretoken.LoadSettings`, such as draft="lookup", dtype="float32".
 
+    With remote=URL the model is on a host; settings are then those of `foretoken.connect`.
+
     Raises SettingError or DraftSpecError for a wrong setting or draft, and ModelError if the checkpoint cannot be used.
     """
+    if "remote" in settings:
+        from foretoken.api.remote import connect
+
+        if model != DEFAULT_MODEL:
+            raise SettingError(
+                f"model is {quoted(str(model))}, and remote was given; the host has the model: leave one out"
+            )
+        return connect(settings.pop("remote"), **settings)
     chosen = LoadSettings.of(settings)
     expect_known(chosen)  # before the model is loaded: a wrong name should not cost a load
     expect_device(chosen.device)

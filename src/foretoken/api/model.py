@@ -71,7 +71,7 @@ class Model:
         far: Far | None = None,
     ) -> None:
         self.checkpoint = checkpoint
-        self._far = far or Far()
+        self.far = far or Far()
         self.target = checkpoint.target
         self.tokenizer = checkpoint.tokenizer
         self.end_tokens = checkpoint.end_tokens
@@ -259,7 +259,7 @@ class Model:
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self._far.ahead)
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead)
         events = generating(
             lambda recorder: Engine(
                 self._verifier,
@@ -269,7 +269,7 @@ class Model:
                 recorder=recorder,
             ),
             prompts,
-            min(at_once, self._far.at_once or at_once),
+            min(at_once, self.far.at_once or at_once),
             left,
         )
         return trusted(events, len(prompts), self._mapped)

@@ -3,8 +3,9 @@
 The host is a process of its own on this machine, and a relay stands for the network (`foretoken.remote.relay`). The
 client drafts in this process. First the same drafts are measured in this process without any network, where the host
 would draft by itself. Each way generates the same prompts, in turn; every second prompt in reverse order. Every text is
-compared with plain decoding's. The host and the client share the cores of one machine, so a client that drafts with a
-model is slower here than on a machine of its own.
+compared with plain decoding's. Each draft is also measured without drafting ahead, and eight clients beside one,
+without a relay. The host and its clients share the cores of one machine, so a client that drafts with a model is slower
+here than on a machine of its own.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
+from threading import Thread
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -35,14 +37,17 @@ from foretoken.results.completion import Completion
 DRAFTS = ("lookup",)
 NETWORKS = ("lan", "base", "5g", "4g")
 PLAIN = "none"
+CLIENTS = 8
 _WARM_UP = 4  # tokens
 
 
 class Way(NamedTuple):
-    """A row. network: a profile of the relay; empty: the model is in this process."""
+    """A row. network: a profile of the relay; empty: the model is in this process. waits: nothing is drafted while a
+    verdict is on its way."""
 
     network: str
     draft: str
+    waits: bool = False
 
 
 @dataclass
@@ -114,10 +119,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     with _host(args.model) as port:
         for network in networks:
             relay = Relay("127.0.0.1", port, PROFILES[network])
-            runs = {
-                Way(network, draft): _Run(connect(f"ws://127.0.0.1:{relay.port}", draft=draft), relay)
-                for draft in (PLAIN, *drafts)
-            }
+            ways = [Way(network, PLAIN), *(Way(network, draft, waits) for draft in drafts for waits in (False, True))]
+            runs = {way: _Run(_connected(relay.port, way), relay) for way in ways}
             _in_turn(runs, prompts, settings, network)
             rows += [_row(way, run, truth) for way, run in runs.items()]
             for run in runs.values():
@@ -126,6 +129,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 trips[network] = round(verifier.link.round_trip, 5)
                 verifier.close()  # or it would try to come back while the next network is measured
             relay.close()
+        together = [_together(port, drafts[0], count, prompts, settings) for count in (1, CLIENTS)]
     return {
         **about,
         "new_tokens": args.max_new_tokens,
@@ -133,7 +137,41 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "num_prompts": len(prompts),
         "round_trip_seconds": trips,  # of a connection's first message
         "rows": rows,
+        "clients": together,
     }
+
+
+def _connected(port: int, way: Way) -> Model:
+    model = connect(f"ws://127.0.0.1:{port}", draft=way.draft)
+    if way.waits:
+        model.far = replace(model.far, ahead=0)
+    return model
+
+
+def _together(
+    port: int, draft: str, count: int, prompts: Sequence[tuple[int, ...]], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """What several clients get together, each of whom generates all prompts, beginning with another one."""
+    models = [_connected(port, Way("", draft)) for _ in range(count)]
+    done: list[Completion] = []
+
+    def generate(at: int) -> None:
+        for number in range(len(prompts)):
+            its = (at + number) % len(prompts)
+            done.append(models[at].generate(prompts[its], **settings, seed=its))
+
+    threads = [Thread(target=generate, args=(at,)) for at in range(count)]
+    began = perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = perf_counter() - began
+    for model in models:
+        assert isinstance(model._verifier, RemoteVerifier)
+        model._verifier.close()
+    tokens = sum(len(text.tokens) for text in done)
+    return {"clients": count, "draft": draft, "texts": len(done), "tokens_per_second": round(tokens / seconds, 3)}
 
 
 def _in_turn(runs: dict[Way, _Run], prompts: Sequence[tuple[int, ...]], settings: dict[str, Any], where: str) -> None:
@@ -152,6 +190,7 @@ def _row(way: Way, run: _Run, plain: _Run) -> dict[str, Any]:
     return {
         "network": way.network or None,
         "draft": way.draft,
+        "waits": way.waits,
         "tokens_per_second": round(geometric_mean(speeds), 3),
         "seconds_per_round": round(sum(run.seconds) / rounds, 5),
         **drafting(run.texts),

@@ -13,5 +13,5 @@ room.py     the host's loop: passes over the drafts of all its clients
 host.py     the host's connections
 relay.py    a slow network on one machine, for measurements and tests
 
-Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", section 4 (client and server).
+Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", section 4.2 (client and server).
 """

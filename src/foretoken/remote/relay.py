@@ -42,7 +42,7 @@ class Profile:
 
 
 _MEGABIT = 1e6 / 8
-PROFILES = {  # after Zimmer et al. 2025, section 4: two cities 300 km apart, then a mobile network on top
+PROFILES = {  # after Zimmer et al. 2025, section 4.2: two cities 300 km apart, then a mobile network on top
     "lan": Profile(),
     "base": Profile(0.0045, rate=50 * _MEGABIT),
     "5g": Profile(0.0045, 0.010, 0.010, 50 * _MEGABIT, 0.001),
