@@ -31,7 +31,7 @@ def test_a_host_is_measured_over_a_network_and_without_one(tmp_path: Path, monke
     monkeypatch.setattr(remote, "CLIENTS", 2)
     remote.main()
     record = json.loads(out.read_text(encoding="utf-8"))
-    ways = [(row["network"], row["draft"], row["waits"]) for row in record["rows"]]
+    ways = [(row["network"], row["draft"], row["ahead"]) for row in record["rows"]]
     here, there = [(None, "none", False), (None, "lookup", False)], [("lan", "none", False), ("lan", "lookup", False)]
     assert ways == [*here, *there, ("lan", "lookup", True)]
     assert all(row["texts_with_other_tokens"] == 0 and row["tokens_per_second"] > 0 for row in record["rows"])

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ def test_lost_late_and_repeated_messages_change_nothing(
     monkeypatch.setattr(client_module, "_SOONEST", 0.02)
     sampling = SAMPLED if seed % 2 else {}
     model = client(host, draft=draft)
+    model.far = replace(model.far, ahead=seed % 3)  # also with several drafts on their way
     verifier_of(model).link.round_trip = 0.0
     network = Unreliable(model, seed)
     stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True, **sampling)
@@ -303,6 +305,7 @@ def test_a_text_whose_verdict_the_host_has_lost_is_opened_again(host: Host, monk
 
 def test_seconds_of_drafts_that_were_passed_over_count(host: Host) -> None:
     model = client(host, draft="lookup")
+    model.far = replace(model.far, ahead=1)
     stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True, keep_rounds=True, **SAMPLED)
     next(stream)
     began = time.perf_counter()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,9 +20,11 @@ __all__ = ["host"]
 
 
 @pytest.mark.parametrize("draft", ["none", "lookup", "stdlib-1m", "stdlib-1m:k=3:depth=4", "stdlib-1m,lookup"])
+@pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
-def test_every_draft_gives_the_text_of_the_model(host: Host, draft: str, sampling: dict[str, Any]) -> None:
+def test_every_draft_gives_the_text_of_the_model(host: Host, draft: str, ahead: int, sampling: dict[str, Any]) -> None:
     model = client(host, draft=draft)
+    model.far = replace(model.far, ahead=ahead)
     done = model.generate(PROMPT, max_new_tokens=40, **sampling)
     its = truth(max_new_tokens=40, **sampling)
     assert (done.tokens, done.text, done.finish_reason) == (its.tokens, its.text, its.finish_reason)

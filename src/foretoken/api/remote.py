@@ -44,7 +44,6 @@ log = logging.getLogger(__name__)
 _NOWHERE = Path("/")  # in place of the target's folder
 _HERE = ("draft", "num_speculative_tokens", "pace", "threads", "dtype")  # settings that matter on the client
 _PASS = 0.05  # seconds of the host's pass, if it says nothing
-_AHEAD = 1  # rounds that are drafted, and sent, while a verdict is on its way
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ def connect(
         pace=pace_of(levels, drafter, decoders, chosen, checks=_checks(about, verifier.link.round_trip)),
         decoders=decoders,
         settings=chosen,
-        far=Far(_AHEAD, about.sessions),
+        far=Far(0, about.sessions),  # drafting ahead loses: docs/remote.md
     )
 
 

@@ -3,7 +3,7 @@
 The host is a process of its own on this machine, and a relay stands for the network (`foretoken.remote.relay`). The
 client drafts in this process. First the same drafts are measured in this process without any network, where the host
 would draft by itself. Each way generates the same prompts, in turn; every second prompt in reverse order. Every text is
-compared with plain decoding's. Each draft is also measured without drafting ahead, and eight clients beside one,
+compared with plain decoding's. Each draft is also measured with drafting ahead, and eight clients beside one,
 without a relay. The host and its clients share the cores of one machine, so a client that drafts with a model is slower
 here than on a machine of its own.
 """
@@ -42,12 +42,12 @@ _WARM_UP = 4  # tokens
 
 
 class Way(NamedTuple):
-    """A row. network: a profile of the relay; empty: the model is in this process. waits: nothing is drafted while a
-    verdict is on its way."""
+    """A row. network: a profile of the relay; empty: the model is in this process. ahead: the next round is drafted
+    and sent while a verdict is on its way."""
 
     network: str
     draft: str
-    waits: bool = False
+    ahead: bool = False
 
 
 @dataclass
@@ -119,7 +119,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     with _host(args.model) as port:
         for network in networks:
             relay = Relay("127.0.0.1", port, PROFILES[network])
-            ways = [Way(network, PLAIN), *(Way(network, draft, waits) for draft in drafts for waits in (False, True))]
+            ways = [Way(network, PLAIN), *(Way(network, draft, ahead) for draft in drafts for ahead in (False, True))]
             runs = {way: _Run(_connected(relay.port, way), relay) for way in ways}
             _in_turn(runs, prompts, settings, network)
             rows += [_row(way, run, truth) for way, run in runs.items()]
@@ -143,8 +143,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 def _connected(port: int, way: Way) -> Model:
     model = connect(f"ws://127.0.0.1:{port}", draft=way.draft)
-    if way.waits:
-        model.far = replace(model.far, ahead=0)
+    if way.ahead:
+        model.far = replace(model.far, ahead=1)
     return model
 
 
@@ -190,7 +190,7 @@ def _row(way: Way, run: _Run, plain: _Run) -> dict[str, Any]:
     return {
         "network": way.network or None,
         "draft": way.draft,
-        "waits": way.waits,
+        "ahead": way.ahead,
         "tokens_per_second": round(geometric_mean(speeds), 3),
         "seconds_per_round": round(sum(run.seconds) / rounds, 5),
         **drafting(run.texts),
