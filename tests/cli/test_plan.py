@@ -37,7 +37,7 @@ def test_a_plan_with_lookup_counts_a_pass_of_the_draft_for_each_token(cli: Cli) 
     done = cli("plan", "stdlib-7m", "--stream-layers", "all", "--disk-bandwidth", "2GB/s")
     assert done.code == 0, done.err
     assert done.out.startswith("stdlib-7m, draft subspec,lookup, ")
-    assert "with a pass of the draft for each" in done.out
+    assert "with a draft pass for each of them" in done.out
     assert "Lookup saves some of these passes" in done.out
 
 

@@ -146,7 +146,7 @@ Remote = Annotated[
     str | None,
     typer.Option(
         help="Where `foretoken host` runs: ws://HOST:PORT or wss://HOST:PORT. The model is there, and what drafts is "
-        "here.",
+        "here: lookup (which auto takes), or a small model. Options for the model itself are then the host's.",
         metavar="URL",
         show_default="the model is here",
         rich_help_panel=_FAR,
@@ -163,7 +163,8 @@ TokenFile = Annotated[
 Ca = Annotated[
     Path | None,
     typer.Option(
-        help="With --remote: a PEM file with the certificate of whoever signed the host's.",
+        help="With --remote: a PEM file with the certificate of whoever signed the host's, or with the host's own, if it "
+        "signed that itself.",
         show_default="as the system trusts",
         rich_help_panel=_FAR,
     ),

@@ -96,13 +96,13 @@ def _drafting(found: Offloading, seconds: float, speeds: _Speeds) -> list[str]:
 
     lines = [
         "",
-        "One pass checks many draft tokens. The seconds of a token, if so many of them are accepted:",
+        "One pass checks many draft tokens, and adds one. The seconds of a token, if so many are accepted:",
         f"{'':34}" + "".join(f"{count:>10}" for count in counts),
         row("without the time of drafting", lambda count: seconds),
     ]
     if speeds.memory is not None:
         each = found.draft_bytes / speeds.memory
-        what = f"with the draft's {most} passes" if paper else "with a pass of the draft for each"
+        what = f"with the draft's {most} passes" if paper else "with a draft pass for each of them"
         lines += [
             row(what, lambda count: seconds + (most if paper else count) * each),
             "",

@@ -105,7 +105,9 @@ class Host:
         try:
             from websockets.sync.server import serve
         except ImportError:
-            raise SettingError("a host needs the package websockets; pip install 'foretoken[remote]'") from None
+            raise SettingError(
+                "a host needs the package websockets; pip install websockets, or foretoken[remote]"
+            ) from None
         its = self.listening
         try:
             context = None

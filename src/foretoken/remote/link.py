@@ -123,7 +123,9 @@ class Link:
             from websockets.exceptions import WebSocketException
             from websockets.sync.client import connect
         except ImportError:
-            raise RemoteError("to reach a host needs the package websockets; pip install 'foretoken[remote]'") from None
+            raise RemoteError(
+                "to reach a host needs the package websockets; pip install websockets, or foretoken[remote]"
+            ) from None
         url, trusted = self.address.url, self._trusted()
         try:
             asked = connect(
