@@ -163,8 +163,8 @@ TokenFile = Annotated[
 Ca = Annotated[
     Path | None,
     typer.Option(
-        help="With --remote: a PEM file with the certificate of whoever signed the host's, or with the host's own, if it "
-        "signed that itself.",
+        help="With --remote: a PEM file with the certificate of whoever signed the host's, or with the host's own, "
+        "if it signed that itself.",
         show_default="as the system trusts",
         rich_help_panel=_FAR,
     ),

@@ -41,7 +41,6 @@ _SOONEST, _LATEST = 1.0, 30.0  # seconds after which a message is sent again
 _ROUND_TRIPS = 4  # the same, in round trips
 _MARKS = 1 << 16
 _FILES, _TIMES = 20.0, 3  # seconds for the tokenizer to come, and how often it is asked for
-_REOPENED = 5  # times that a session is opened again for one draft: then the host is at fault
 _USUALLY = 0.8  # of what is known of the seconds of answers, after each
 _ENDED = 64  # sessions that have ended, which a host is told again after the connection was lost
 
@@ -243,7 +242,7 @@ class RemoteVerifier:
         self._expect_known(body.tokens)
         accepted = accepted_of(draft, body.tokens)
         origins = [draft.origins[node] for node in accepted] + [TARGET] * (len(body.tokens) - len(accepted))
-        seat.round, seat.reopened, seat.busy = seat.round + 1, (0, 0.0), None
+        seat.round, seat.reopened, seat.busy = seat.round + 1, None, None
         seat.output += body.tokens
         self._expect_end(seat, body.reason)
         return Verdict(
@@ -314,12 +313,11 @@ class RemoteVerifier:
     def _reopen(self, seat: Seat) -> None:
         """Open a session again, and send its drafts again; but not twice for one reason. The host may ask for it once
         for each of the messages that it does not understand."""
-        (count, when), now = seat.reopened, time.monotonic()
-        if now - when < max(_SOONEST, 2 * self.link.round_trip) / 2:
+        (first, last), now = seat.reopened or (time.monotonic(), 0.0), time.monotonic()
+        if now - last < max(_SOONEST, 2 * self.link.round_trip) / 2:
             return
-        if seat.busy is None:
-            seat.reopened = (count + 1, now)
-        if count >= _REOPENED:
+        seat.reopened = (first, now)
+        if now - first > self._address.patience and seat.busy is None:
             seat.error = RemoteError("the host does not take the text up again; it is at fault")
         for message in self._of(seat):
             self.link.send(message)

@@ -14,8 +14,8 @@ from foretoken.remote.wire import DraftBody, Kind, Message
 class Seat:
     """A session. round: the next one; 0 until the prompt was read. output: its tokens so far. under_way: drafts that
     were sent and not answered, with their rounds, by their marks. answers: those that came, by the marks; that to the
-    prompt has none. error: why it ended. busy: since when the host has no room for it, and what it says. reopened: how
-    often it was opened again since the last answer, and when."""
+    prompt has none. error: why it ended. busy: since when the host has no room for it, and what it says. reopened: when
+    it was first and last opened again since the last answer."""
 
     request: Request
     session: int
@@ -25,7 +25,7 @@ class Seat:
     answers: dict[int | None, Message] = field(default_factory=dict)
     error: ForetokenError | None = None
     busy: tuple[float, str] | None = None
-    reopened: tuple[int, float] = (0, 0.0)
+    reopened: tuple[float, float] | None = None
 
     @property
     def known(self) -> int:
