@@ -22,6 +22,7 @@ from foretoken.remote import client as client_module
 from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
+from foretoken.remote.room import Room
 from foretoken.remote.wire import Code, DraftBody, ErrorBody, Kind, Message, OpenBody, ReadyBody, VerdictBody, to_json
 from tests.remote.served import PROMPT, SAMPLED, client, host, serving, truth
 
@@ -267,20 +268,25 @@ def test_a_client_that_does_not_read_is_hung_up_and_disturbs_nobody(
     assert done.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
 
 
-def test_a_text_waits_for_room_when_its_host_was_started_again() -> None:
+def test_a_text_waits_for_room_when_its_host_was_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_SOONEST", 0.05)
     with serving() as first:
         port = int(first.url.rpartition(":")[2])
         stream = client(first, draft="lookup").stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
         for _ in range(5):
             next(stream)
-    with serving(Limits(sessions=1), port=port) as second:
-        other = client(second, draft="none").stream(PROMPT, max_new_tokens=4)
-        next(other)
-        timer = threading.Timer(0.5, other.close)
-        timer.start()
+    room, refused = Room._no_room, 0
+
+    def full(self: Room, *its: Any) -> str | None:
+        nonlocal refused
+        refused += 1
+        return "there is no room" if refused < 4 else room(self, *its)
+
+    monkeypatch.setattr(Room, "_no_room", full)
+    with serving(port=port):
         for _ in stream:
             pass
-        timer.join()
+    assert refused == 4
     assert stream.completion.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
 
 
