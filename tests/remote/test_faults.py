@@ -290,6 +290,21 @@ def test_a_text_waits_for_room_when_its_host_was_started_again(monkeypatch: pyte
     assert stream.completion.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
 
 
+def test_a_prompt_that_takes_longer_than_a_client_is_patient_is_waited_for(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = Room._checked
+
+    def slow(self: Room, *its: Any) -> Any:
+        time.sleep(0.3)
+        return checked(self, *its)
+
+    monkeypatch.setattr(Room, "_checked", slow)
+    monkeypatch.setattr(client_module, "_SOONEST", 0.02)
+    model = client(host, draft="none", patience=0.1)
+    assert model.generate(PROMPT, max_new_tokens=3).tokens == truth(max_new_tokens=3).tokens
+
+
 def test_a_text_whose_verdict_the_host_has_lost_is_opened_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     room, lost = host.room, 0
     checked = type(room)._checked

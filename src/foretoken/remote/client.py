@@ -209,10 +209,10 @@ class RemoteVerifier:
                     continue
                 pause, resent = min(2 * pause, _LATEST), True
                 again = time.monotonic() + pause
-                if mark is None or seat.busy is not None:
+                if seat.busy is not None:
                     self._reopen(seat)
-                else:
-                    self.link.send(seat.drafting(mark))
+                else:  # a long prompt or a slow pass is no reason to give up
+                    self.link.send(self._opening(seat) if mark is None else seat.drafting(mark))
 
     def _is_over(self, seat: Seat) -> bool:
         """Whether nothing more comes for a session."""
@@ -343,7 +343,7 @@ class RemoteVerifier:
             elif message.kind == Kind.ERROR:
                 self._refused(seat, ErrorBody.read(message.body))
             elif message.kind == Kind.READY:
-                seat.busy = None
+                seat.busy = seat.reopened = None
                 if not seat.round:
                     seat.answers[None] = message
             elif message.kind in (Kind.VERDICT, Kind.PASSED) and message.mark in seat.under_way:
