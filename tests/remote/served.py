@@ -12,6 +12,7 @@ import pytest
 import foretoken
 from foretoken.api.remote import connect
 from foretoken.api.remote import host as hosted
+from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
 
@@ -51,3 +52,9 @@ Connect = Callable[..., foretoken.Model]
 
 def client(host: Host, **settings: Any) -> foretoken.Model:
     return connect(host.url, **{"pace": "fixed", **settings})
+
+
+def verifier_of(model: foretoken.Model) -> RemoteVerifier:
+    verifier = model._verifier
+    assert isinstance(verifier, RemoteVerifier)
+    return verifier

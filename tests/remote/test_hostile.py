@@ -11,8 +11,7 @@ import pytest
 from foretoken.errors import InputError, RemoteError
 from foretoken.remote.host import Host
 from foretoken.remote.wire import Code, DraftBody, ErrorBody, Kind, Message, OpenBody, ReadyBody, VerdictBody
-from tests.remote.served import PROMPT, SAMPLED, client, host, truth
-from tests.remote.test_faults import verifier_of
+from tests.remote.served import PROMPT, SAMPLED, client, host, truth, verifier_of
 
 __all__ = ["host"]
 

@@ -54,12 +54,11 @@ class Offloading:
 
     @property
     def draft_bytes(self) -> int:
-        """What a pass of the substitutes reads from memory: themselves, the layers that stay, and the output layer."""
-        plan, kinds = self.plan, self.stored.kinds
+        """What a pass of the substitutes reads from memory if layers are read: the substitutes, the layers that stay,
+        and the output layer."""
+        kinds = self.stored.kinds
         head = {name: kind for name, kind in kinds.items() if name.startswith(f"{HEAD}.weight")}
-        kept = sum(sum(plan.needs.of(plan.needs.parts, layer)) for layer in plan.resident)
-        substitutes = sum(plan.needs.substitutes[layer] for layer in plan.streamed)
-        return kept + substitutes + size_of(head or {EMBEDDING: kinds[f"{EMBEDDING}.weight"]})
+        return self.plan.kept + self.plan.substitutes + size_of(head or {EMBEDDING: kinds[f"{EMBEDDING}.weight"]})
 
     def load(self, settings: LoadSettings) -> Weights:
         """The weights: some in memory, the others read in each pass."""

@@ -75,10 +75,10 @@ class _Run:
         self.sent, self.received, self.wire = self.sent + sent, self.received + received, self.wire + wire
 
     def _counted(self) -> tuple[int, int, int]:
-        verifier = self.model._verifier
-        if not isinstance(verifier, RemoteVerifier) or self.relay is None:
+        if self.relay is None:
             return 0, 0, 0
-        return verifier.link.bytes_sent, verifier.link.bytes_received, self.relay.bytes
+        link = _verifier_of(self.model).link
+        return link.bytes_sent, link.bytes_received, self.relay.bytes
 
 
 @contextmanager
@@ -124,8 +124,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             _in_turn(runs, prompts, settings, network)
             rows += [_row(way, run, truth) for way, run in runs.items()]
             for run in runs.values():
-                verifier = run.model._verifier
-                assert isinstance(verifier, RemoteVerifier)
+                verifier = _verifier_of(run.model)
                 trips[network] = round(verifier.link.round_trip, 5)
                 verifier.close()  # or it would try to come back while the next network is measured
             relay.close()
@@ -148,6 +147,11 @@ def _connected(port: int, way: Way) -> Model:
     return model
 
 
+def _verifier_of(model: Model) -> RemoteVerifier:
+    assert isinstance(model._verifier, RemoteVerifier)
+    return model._verifier
+
+
 def _together(
     port: int, draft: str, count: int, prompts: Sequence[tuple[int, ...]], settings: dict[str, Any]
 ) -> dict[str, Any]:
@@ -168,8 +172,7 @@ def _together(
         thread.join()
     seconds = perf_counter() - began
     for model in models:
-        assert isinstance(model._verifier, RemoteVerifier)
-        model._verifier.close()
+        _verifier_of(model).close()
     tokens = sum(len(text.tokens) for text in done)
     return {"clients": count, "draft": draft, "texts": len(done), "tokens_per_second": round(tokens / seconds, 3)}
 

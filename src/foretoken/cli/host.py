@@ -15,6 +15,7 @@ from foretoken.common.source import DEFAULT_MODEL
 from foretoken.settings.load import LoadSettings
 
 _LOOK = 0.2  # seconds
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # a bound of memory is planned for one text, and a host has many
 _WITHOUT = (
     *("draft", "num_speculative_tokens", "rule", "pace", "cache"),
@@ -74,6 +75,3 @@ def host(
     if running.room.error is not None:
         raise RemoteError(f"the host failed ({running.room.error}); please report this")
     say(f"ended after {running.room.passes:,} passes, which checked {running.room.checked:,} draft tokens")
-
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -66,15 +66,21 @@ class Plan:
         return sum(self.needs.reads[part] for part in self.parts)
 
     @property
+    def kept(self) -> int:
+        """The bytes of the layers that stay."""
+        return sum(sum(self.needs.of(self.needs.parts, layer)) for layer in self.resident)
+
+    @property
+    def substitutes(self) -> int:
+        """The bytes of substitutes. A draft of substitutes substitutes every layer if none is read."""
+        return sum(self.needs.substitutes[layer] for layer in self.streamed or range(self.needs.layers))
+
+    @property
     def memory(self) -> dict[str, int]:
         """The bytes of memory in use, by what uses them."""
-        needs = self.needs
-        kept = sum(sum(needs.of(needs.parts, layer)) for layer in self.resident)
-        # a draft of substitutes substitutes every layer if none is read
-        substitutes = sum(needs.substitutes[layer] for layer in self.streamed or range(needs.layers))
         of = "substitutes of the others" if self.streamed else "substitutes"
-        named = {"layers that stay": kept, of: substitutes, "buffer for reads": self.buffer}
-        return {name: count for name, count in {**needs.fixed, **named}.items() if count}
+        named = {"layers that stay": self.kept, of: self.substitutes, "buffer for reads": self.buffer}
+        return {name: count for name, count in {**self.needs.fixed, **named}.items() if count}
 
     @property
     def total(self) -> int:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 from foretoken.errors import ContractError, InputError, RemoteError, SettingError, one_line
 from foretoken.protocol.types import NO_FEATURES, TARGET, Draft, FinishReason, PromptChunk, Request, Verdict
+from foretoken.remote.about import About
 from foretoken.remote.limits import asked_of
 from foretoken.remote.link import Address, Link
 from foretoken.remote.seats import Seat, accepted_of
@@ -68,8 +69,8 @@ class RemoteVerifier:
         self.context_length, self.vocab_size = self.about.context_length, self.about.vocab_size
         self._rows = min(MOST_NODES, max(self.about.rows - 1, 1))
 
-    def _linked(self) -> Link:
-        """A link, which is closed when nobody uses this verifier any more."""
+    def _linked(self, expected: About | None = None) -> Link:
+        """A link, which is closed when nobody uses this verifier any more. expected: what the host said before."""
         me = weakref.ref(self)
 
         def heard(message: Message) -> None:
@@ -84,7 +85,7 @@ class RemoteVerifier:
             if (its := me()) is not None:
                 its._give_up(error)
 
-        link = Link(self._address, heard, again, lost, getattr(self, "about", None))
+        link = Link(self._address, heard, again, lost, expected)
         weakref.finalize(self, link.close)
         return link
 
@@ -120,7 +121,7 @@ class RemoteVerifier:
             if (before := self._lost) is not None:
                 self._lost = None
                 try:
-                    self.link = self._linked()
+                    self.link = self._linked(self.about)
                 except BaseException:
                     self._lost = before
                     raise

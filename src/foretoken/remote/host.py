@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import re
 import select
 import socket
 import ssl
@@ -17,11 +16,12 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from foretoken.errors import InputError, RemoteError, SettingError, quoted
+from foretoken.errors import InputError, RemoteError, SettingError
 from foretoken.remote.about import About
 from foretoken.remote.link import quiet
 from foretoken.remote.room import Room
 from foretoken.remote.wire import MOST_JSON, VERSION, Code, ErrorBody, Kind, Message, read_json, to_json
+from foretoken.settings.values import place
 
 if TYPE_CHECKING:
     from websockets.sync.server import Server, ServerConnection
@@ -69,12 +69,9 @@ class Listening:
             )
 
     @classmethod
-    def at(cls, place: str, **more: Any) -> Self:
+    def at(cls, where: str, **more: Any) -> Self:
         """From HOST:PORT."""
-        found = re.fullmatch(r"(.+):([0-9]{1,5})", place, re.ASCII)
-        if found is None or int(found[2]) > 65535:
-            raise SettingError(f"listen is {quoted(place)}, expected HOST:PORT, such as 127.0.0.1:8443")
-        return cls(found[1].strip("[]"), int(found[2]), **more)
+        return cls(*place("listen", where), **more)
 
 
 class _Guest(NamedTuple):
@@ -230,8 +227,7 @@ class Host:
                     else:
                         self.room.take(*guest, message, send)
                 except (RemoteError, InputError) as error:
-                    body = ErrorBody(Code.REFUSED, str(error)).packed()
-                    send(Message(Kind.ERROR, message.session, message.round, body, message.mark))
+                    send(message.refused(Code.REFUSED, str(error)))
         finally:
             self.room.disconnected(*guest)
             with suppress(Full):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from foretoken.errors import InputError
@@ -14,16 +14,7 @@ from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.values import whole
 
 _OF_REQUEST = ("completion", "conversation", "prompt_of", "end_tokens")  # asked for beside GenerateSettings
-_PLAIN = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-)
+_WRITTEN_OTHERWISE = ("logit_bias", "constraint")  # of SamplingParams: GenerateSettings have them in another form
 _MOST = 64  # end tokens, and stop strings
 _LONGEST_STOP, _LONGEST_NAME = 1000, 40  # characters
 _LARGEST = (1 << 32) - 1
@@ -115,7 +106,7 @@ def asked_of(request: Request, session_of: Callable[[int], int | None]) -> dict[
     sampling = request.sampling
     kind, text = sampling.constraint or ("regex", None)
     return {
-        **{name: getattr(sampling, name) for name in _PLAIN},
+        **{each.name: getattr(sampling, each.name) for each in fields(sampling) if each.name not in _WRITTEN_OTHERWISE},
         "logit_bias": dict(sampling.logit_bias) or None,
         kind: text,
         "max_new_tokens": request.max_new_tokens,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
 import socket
 import threading
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from foretoken.errors import ForetokenError, SettingError
+from foretoken.settings.values import place
 
 _SEGMENT = 1448  # bytes: of Ethernet's 1500, without the headers of IP and TCP
 _TIMEOUT = 0.2  # seconds after which TCP sends again what nobody has confirmed
@@ -175,13 +175,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0, help="where clients come in (%(default)s: any)")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    found = re.fullmatch(r"(.+):([0-9]{1,5})", arguments.to, re.ASCII)
     try:
-        if found is None or int(found[2]) > 65535:
-            raise SettingError(f"{arguments.to!r} names no port; expected HOST:PORT")
-        relay = Relay(
-            found[1].strip("[]"), int(found[2]), PROFILES[arguments.profile], listen=arguments.port, seed=arguments.seed
-        )
+        host, port = place("the host's place", arguments.to)
+        relay = Relay(host, port, PROFILES[arguments.profile], listen=arguments.port, seed=arguments.seed)
     except ForetokenError as error:
         parser.exit(2, f"foretoken: {error}\n")
     print(f"ws://127.0.0.1:{relay.port} leads to {arguments.to} over {arguments.profile}; Ctrl-C ends it", flush=True)

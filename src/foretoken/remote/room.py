@@ -185,8 +185,8 @@ class Room:
         try:
             self._do(came)
         except Exception as error:
-            body = ErrorBody(Code.REFUSED, str(error) if isinstance(error, ForetokenError) else "it cannot be served")
-            came.send(Message(Kind.ERROR, came.message.session, came.message.round, body.packed()))
+            why = str(error) if isinstance(error, ForetokenError) else "it cannot be served"
+            came.send(came.message.refused(Code.REFUSED, why))
 
     def _do(self, came: _Came) -> None:
         client, _, message, send, body = came
@@ -202,7 +202,7 @@ class Room:
             self._open(came, body, seat)
         elif isinstance(body, DraftBody):
             if seat is None:
-                send(Message(Kind.ERROR, message.session, message.round, ErrorBody(Code.GONE, _UNKNOWN).packed()))
+                send(message.refused(Code.GONE, _UNKNOWN))
                 return
             seat.send, seat.heard = send, time.monotonic()
             self._draft(seat, message, body)
@@ -221,7 +221,7 @@ class Room:
             self._end(seat)
         why = self._no_room(client, wanted)
         if why is not None:
-            send(Message(Kind.ERROR, message.session, 0, ErrorBody(Code.BUSY, why).packed()))
+            send(message.refused(Code.BUSY, why))
             return
         beside = self._seats.get((client, wanted.prompt_of)) if wanted.prompt_of is not None else None
         conversation, key = None, (client, wanted.conversation or 0)
@@ -285,7 +285,7 @@ class Room:
             seat.tell(Kind.PASSED, b"", round=round_, mark=mark)
         elif before is not None and before[0] == mark and round_ > seat.wire_round and not self._is_ready(seat):
             # it has come again, and what it waits for does not come: the client is further than this session
-            seat.tell(Kind.ERROR, ErrorBody(Code.GONE, _UNKNOWN).packed(), round=round_, mark=mark)
+            seat.send(message.refused(Code.GONE, _UNKNOWN))
             self._end(seat)
         else:
             if before is not None and before[0] != mark:
@@ -317,10 +317,9 @@ class Room:
 
     def _current(self, seat: Guest) -> DraftBody | None:
         """The draft for a session's round. One that was made behind a wrong guess is passed over."""
-        found = seat.drafts.get(seat.wire_round)
-        if found is None:
+        if seat.current is None:
             return None
-        mark, draft = found
+        mark, draft = seat.current
         if draft.base != seat.known:
             del seat.drafts[seat.wire_round]
             seat.tell(Kind.PASSED, b"", round=seat.wire_round, mark=mark)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.errors import ForetokenError
 from foretoken.protocol.types import Draft, Request
 from foretoken.remote.wire import DraftBody, Kind, Message
@@ -41,11 +42,6 @@ class Seat:
 
 def accepted_of(draft: Draft, tokens: Sequence[int]) -> tuple[int, ...]:
     """The nodes of a draft that its verdict has accepted, root to leaf: those along its tokens."""
-    node, accepted = -1, list[int]()
-    for token in tokens:
-        nodes = zip(draft.tokens, draft.parents, strict=True)
-        found = next((at for at, (its, parent) in enumerate(nodes) if parent == node and its == token), None)
-        if found is None:
-            break
-        accepted.append(node := found)
+    following = iter((*tokens, NOTHING))
+    accepted, _ = walk(draft.tokens, draft.parents, lambda _: next(following))
     return tuple(accepted)

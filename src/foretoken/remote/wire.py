@@ -75,6 +75,10 @@ class Message:
         """As it is sent."""
         return _HEADER.pack(VERSION, self.kind, self.mark, self.session, self.round, len(self.body)) + self.body
 
+    def refused(self, code: Code, text: str) -> Message:
+        """The error that answers it."""
+        return Message(Kind.ERROR, self.session, self.round, ErrorBody(code, text).packed(), self.mark)
+
     @classmethod
     def read(cls, data: bytes | str) -> Message:
         """A message that came. Raises RemoteError for one that is none."""

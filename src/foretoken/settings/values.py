@@ -25,6 +25,14 @@ def whole(name: str, value: object, least: int, most: int) -> None:
         raise SettingError(f"{name} is {quoted(value)}, expected a whole number, {least} to {most}")
 
 
+def place(name: str, value: str) -> tuple[str, int]:
+    """The host and the port of HOST:PORT. Raises SettingError for anything else."""
+    found = re.fullmatch(r"(.+):([0-9]{1,5})", value, re.ASCII)
+    if found is None or int(found[2]) > 65535:
+        raise SettingError(f"{name} is {quoted(value)}, expected HOST:PORT, such as 127.0.0.1:8443")
+    return found[1].strip("[]"), int(found[2])
+
+
 def number(name: str, value: object, least: float, most: float, also: str = "", *, open_below: bool = False) -> None:
     """Raise SettingError if a value is not a number from `least` to `most`. also: what else the caller accepts, for the
     message. open_below: `least` itself is refused."""
