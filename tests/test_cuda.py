@@ -1,14 +1,25 @@
-"""The same code on a GPU. Its promise there is the weaker one, so it is compared with the CPU, and with itself."""
+"""The same code on a GPU. Its bits are others than the CPU's, so it is compared with plain decoding on the GPU."""
 
 from __future__ import annotations
 
+import gc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import foretoken
+from foretoken.api.build import plan
+from foretoken.api.on_gpu import CUDA, SHARE
+from foretoken.decoder.on_device import host_memory
 from foretoken.decoder.rows import chain
+from foretoken.errors import ModelError
+from foretoken.kernels import gpu
+from foretoken.kernels.gpu import telling_of_memory
+from foretoken.offload.host import Copied, HostMemory, bound_memory
+from foretoken.offload.store import Extent
+from foretoken.offload.stream import Stream
 from foretoken.training.drafter import Recipe, Training
 from foretoken.training.kinds import Kind
 
@@ -26,14 +37,97 @@ def test_a_gpu_says_what_the_cpu_says() -> None:
     assert float((logits[0] - logits[1]).abs().max() / logits[0].abs().max()) <= 1e-4
 
 
-def test_drafting_on_a_gpu_gives_what_plain_decoding_gives_there() -> None:
+@pytest.mark.parametrize("draft", ["lookup", "int4", "mxfp4,lookup", "int4:k=2", "moa"])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_drafting_on_a_gpu_gives_what_plain_decoding_gives_there(draft: str, temperature: float) -> None:
     plain, drafted = (
-        foretoken.load("stdlib-7m", device="cuda", draft=draft, pace="fixed").generate(PROMPT, max_new_tokens=60)
-        for draft in ("none", "lookup")
+        foretoken.load("stdlib-7m", device="cuda", draft=each, pace="fixed").generate(
+            PROMPT, max_new_tokens=60, temperature=temperature, hash_logits=True, ignore_eos=True
+        )
+        for each in ("none", draft)
     )
     assert plain.tokens == drafted.tokens
     assert drafted.stats.accepted_tokens > 0
-    assert drafted.promise == "algorithmic"
+    assert drafted.promise == ("exact" if gpu.runs_on("cuda") else "algorithmic")
+    if drafted.promise == "exact":
+        assert plain.logits_sha256 == drafted.logits_sha256
+
+
+@pytest.mark.parametrize("draft", ["none", "subspec", "subspec,lookup"])
+def test_layers_that_are_copied_in_each_pass_say_what_those_on_the_gpu_say(draft: str) -> None:
+    plain = foretoken.load("stdlib-7m", device="cuda", draft="none").generate(
+        PROMPT, max_new_tokens=60, hash_logits=True, ignore_eos=True
+    )
+    model = foretoken.load("stdlib-7m", device="cuda", draft=draft, pace="fixed", stream_layers="all")
+    done = model.generate(PROMPT, max_new_tokens=60, hash_logits=True, ignore_eos=True)
+    assert model.target.home == "copied and streamed"
+    assert (done.tokens, done.logits_sha256) == (plain.tokens, plain.logits_sha256)
+    assert (done.stats.accepted_tokens > 0) == (draft != "none")
+
+
+def test_a_part_is_never_overwritten_while_the_gpu_reads_it() -> None:
+    size, count, device = 1 << 20, 8, torch.device("cuda")
+    memory = host_memory(size * count, device)
+    memory.copy_(torch.randint(0, 256, (size * count,), dtype=torch.uint8))
+    units = [[Extent(0, at * size, (at + 1) * size)] for at in range(count)]
+    host = HostMemory(memory)
+    stream = Stream([host], units, torch.empty(3 * size, dtype=torch.uint8, device=device))
+    homes = [Copied(stream, at, host=host) for at in range(count)]
+    for at in [*range(count)] * 5:
+        homes[at].acquire()
+        torch.cuda._sleep(20_000_000)  # the GPU comes to read it much later than this thread
+        start, stop = stream.place(at)
+        seen = stream.memory[start:stop].clone()
+        homes[at].release()
+        assert torch.equal(seen.cpu(), memory[at * size : (at + 1) * size])
+
+
+def test_a_bound_of_a_gpu_s_memory_is_kept() -> None:
+    settings = {"device": "cuda", "draft": "subspec", "context": 256}
+    bound = int(plan("stdlib-7m", memory="2GiB", **settings)[0].plan.total / SHARE) - (2 << 20)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        model = foretoken.load("stdlib-7m", memory=bound, **settings)
+        done = model.generate(PROMPT, max_new_tokens=40)
+        assert model.target.home == "copied and streamed"
+        assert done.stats.accepted_tokens > 0
+        assert torch.cuda.max_memory_reserved() <= bound - CUDA
+    finally:
+        bound_memory(torch.device("cuda"), None, CUDA)
+
+
+def test_threads_that_share_a_model_take_turns() -> None:
+    model = foretoken.load("stdlib-7m", device="cuda", draft="int4,lookup", pace="fixed")
+    prompts = [PROMPT, "class Reader:\n    def read(self):", "import os\n\ndef walk(top):", "x = {"]
+    alone = [model.generate(prompt, max_new_tokens=80, ignore_eos=True).tokens for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(
+            pool.map(lambda prompt: model.generate(prompt, max_new_tokens=80, ignore_eos=True).tokens, prompts)
+        )
+    assert beside == alone
+
+
+def test_models_that_end_leave_the_others_as_they_are() -> None:
+    stays = foretoken.load("stdlib-7m", device="cuda", draft="int4", pace="fixed")
+    before = stays.generate(PROMPT, max_new_tokens=60, hash_logits=True, ignore_eos=True)
+    for _ in range(3):
+        other = foretoken.load("stdlib-1m", device="cuda", draft="int4", pace="fixed")
+        other.generate(PROMPT, max_new_tokens=60, ignore_eos=True)
+        del other
+        gc.collect()
+        torch.cuda.empty_cache()
+        again = stays.generate(PROMPT, max_new_tokens=60, hash_logits=True, ignore_eos=True)
+        assert (again.tokens, again.logits_sha256) == (before.tokens, before.logits_sha256)
+
+
+def test_a_gpu_without_memory_is_told_of_in_a_line() -> None:
+    with (
+        pytest.raises(ModelError, match="the GPU has no memory left; with a bound such as --memory 6GiB"),
+        telling_of_memory(),
+    ):
+        torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
 
 @pytest.mark.parametrize("kind", [Kind(), Kind(inferred=1), Kind("eagle2"), Kind("eagle3")], ids=str)

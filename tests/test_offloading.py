@@ -12,6 +12,7 @@ import pytest
 import foretoken
 from foretoken.api.build import plan
 from foretoken.api.offloading import SUBSPEC, with_long_chunks
+from foretoken.api.on_gpu import CUDA, SHARE
 from foretoken.common.source import resolve
 from foretoken.decoder.config import read_config
 from foretoken.decoder.homes.parts import PARTS
@@ -117,6 +118,31 @@ def test_a_bound_chooses_the_draft(caplog: pytest.LogCaptureFixture, monkeypatch
     assert (draft, len(found.plan.streamed)) == ("none", 3)
 
 
+def test_a_bound_of_a_gpu_s_memory_is_planned_without_the_process_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: pytest.fail("that is no memory of the GPU"))
+    monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: None)
+    roomy, _ = plan("stdlib-7m", device="cuda", memory="2GiB", draft="subspec")
+    assert roomy.plan.memory["CUDA and its libraries"] == CUDA
+    assert not roomy.plan.streamed
+    whole = plan("stdlib-7m", device="cuda", memory="2GiB", draft="lookup")[0].plan.total
+    bound = int(whole / SHARE) - (1 << 20)
+    assert plan("stdlib-7m", device="cuda", memory=bound, draft="lookup")[0].plan.streamed
+    monkeypatch.setattr("foretoken.api.on_gpu.memory_left", lambda: 1000)
+    with pytest.raises(SettingError, match="for which cuda has no room, would lie in the machine's memory, and"):
+        plan("stdlib-7m", device="cuda", memory=bound, draft="lookup")
+
+
+def test_what_a_gpu_cannot_do_is_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: "it is old")
+    with pytest.raises(
+        SettingError, match=r"draft 'subspec' needs low-bit weights on the GPU \(it is old\); use 'lookup'"
+    ):
+        plan("stdlib-7m", device="cuda", memory="2GiB", draft="subspec")
+    monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: None)
+    with pytest.raises(SettingError, match="draft 'subspec' is no smaller on a GPU than one of 4 bits"):
+        plan("stdlib-7m", device="cuda", memory="2GiB", draft="subspec:format=int2")
+
+
 def test_a_bound_is_one_of_the_context_too() -> None:
     model = foretoken.load("stdlib-1m", draft="none", memory="2GiB")
     assert model.context_length == 1024
@@ -143,7 +169,7 @@ def test_a_bound_is_one_of_the_context_too() -> None:
         ({"memory": "8GiB", "dtype": "float32"}, "dtype is 'float32', which cannot be had under a bound of memory"),
         ({"memory": "8GiB", "weights": "copied"}, "weights is 'copied', which cannot be had"),
         ({"stream_layers": "all", "cache": False}, "cache is False, which cannot be had"),
-        ({"memory": "8GiB", "device": "cuda"}, "device is 'cuda', which cannot be had"),
+        ({"memory": "8GiB", "device": "cuda", "disk_bandwidth": "1GB/s"}, "with device 'cuda' layers come from memory"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_read(settings: dict[str, object], message: str) -> None:

@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ import torch
 
 import foretoken
 from foretoken import kernels
+from foretoken.api.checkpoint import decoder_of
 from foretoken.errors import SettingError
 from foretoken.kernels import native, rowwise
 from foretoken.settings.load import LoadSettings
+from tests.decoder.low_bit import made as tiny
 from tests.tiny import needs_native
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
@@ -65,15 +68,19 @@ def test_pytorch_on_the_cpu_keeps_what_is_asked(asked: str, made: str, monkeypat
     assert done.audit.identical or made == "algorithmic"
 
 
-def test_exactness_on_a_gpu_is_refused_before_anything_is_looked_for() -> None:
+def test_exactness_is_refused_where_it_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, weights = tiny()
+    settings = LoadSettings(promise="exact", device="cuda")
+    made = SimpleNamespace(promise="algorithmic", device=torch.device("cuda"))
+    monkeypatch.setattr("foretoken.api.checkpoint.Decoder", lambda *given, **settings: made)
+    monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: "it is old")
     with pytest.raises(SettingError) as error:
-        LoadSettings(promise="exact", device="cuda:1")
+        decoder_of(config, weights, settings)
     assert str(error.value) == (
-        "promise is 'exact', but device is 'cuda:1': that a GPU keeps rows independent has not been shown; "
-        "use the CPU, or promise 'auto'"
+        "promise is 'exact', which cannot be kept on cuda (it is old); use the CPU, or promise 'auto'"
     )
     for promise in ("auto", "algorithmic"):
-        assert LoadSettings(promise=promise, device="cuda").promise == promise
+        assert decoder_of(config, weights, LoadSettings(promise=promise, device="cuda")) is made
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,14 @@ needs_reset = pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK)
 ARGUMENTS = ["--memory", "1GiB", "--draft", "lookup", "--count", "1", "--tokens", "6", "--plain-tokens", "4"]
 
 
-DONE = {"threads": 1, "prompts": []}  # what stands for the model in memory
+DONE = {
+    "arithmetic": "native",
+    "promise": "exact",
+    "gpu": None,
+    "bus_bytes_per_second": None,
+    "threads": 1,
+    "prompts": [],
+}  # what stands for the model in memory
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:

@@ -156,7 +156,7 @@ def test_a_record_that_was_tampered_with_ends_with_1(cli: Cli, tmp_path: Path) -
         (("verify", __file__), "is not JSON"),
         (("generate", "x", "--record", "/dev/null/at/all"), "/dev/null/at/all cannot hold the record (Not a directory"),
         (("generate", "x", "--record", "/"), "/ is a folder; expected the name of a file for the record"),
-        (("generate", "x", "--promise", "exact", "--device", "cuda"), "promise is 'exact', but device is 'cuda'"),
+        (("generate", "x", "--device", "gpu"), "device is 'gpu', expected cpu, cuda or cuda:NUMBER"),
         (("generate", "x", "--promise", "vague"), "promise is 'vague'"),
         (("generate", "x", "--weights", "mmap"), "weights is 'mmap'; did you mean 'mapped'?"),
     ],

@@ -283,7 +283,7 @@ def test_a_level_that_is_not_there_is_refused() -> None:
             assert str(error.value).endswith(f"; it has {', '.join(native.supported())}")
     with pytest.raises(ContractError) as wrong:
         tiny_decoder(arithmetic="natve")
-    assert str(wrong.value) == "arithmetic is 'natve'; expected auto, pytorch, native or native ISA"
+    assert str(wrong.value) == "arithmetic is 'natve'; expected auto, pytorch, triton, native or native ISA"
 
 
 @pytest.mark.parametrize("isa", HERE)

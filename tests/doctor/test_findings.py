@@ -255,7 +255,9 @@ def test_what_was_left_out_to_be_quick_is_no_finding_to_act_on() -> None:
 
 def test_a_gpu_is_named_with_what_it_promises() -> None:
     found = findings_of(machine(gpus=(Gpu("A GPU", 80 * GIB),)))
-    assert found["gpu"].text == "A GPU (85.9 GB): `--device cuda` uses it, with the promise algorithmic."
+    assert found["gpu"].text == "A GPU (85.9 GB): `--device cuda` uses it, with the promise exact."
+    found = findings_of(machine(gpus=(Gpu("A GPU", 80 * GIB, "it is old"),)))
+    assert found["gpu"].text.endswith(" uses it, with the promise algorithmic, slowly (it is old).")
 
 
 def asked(checkpoint: Checkpoint, *fits: str) -> dict[str, Finding]:

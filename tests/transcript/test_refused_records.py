@@ -72,7 +72,7 @@ def test_a_field_that_is_missing_is_named(altered: Altered, name: str) -> None:
         (put(logits_sha256="0x12"), "logits_sha256 is '0x12', expected 64 hexadecimal digits"),
         (put(files={}), "files is {}, expected names of files with 64"),
         (put(files={"config.json": 1}), "files is {'config.json': 1}, expected names of files with 64"),
-        (put(arithmetic={"engine": "other"}), "arithmetic.engine is 'other', expected native or pytorch"),
+        (put(arithmetic={"engine": "other"}), "arithmetic.engine is 'other', expected native, pytorch or triton"),
         (put(promise="perfect"), "promise is 'perfect', expected exact or algorithmic"),
         (put(provenance=1), "lacks provenance.versions.foretoken"),
         (settings(temperature=0.7), "settings.seed is None, expected a whole number, because tokens were sampled"),

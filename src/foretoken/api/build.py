@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from foretoken.api.automatic import with_draft_chosen
 from foretoken.api.checkpoint import (
     Checkpoint,
@@ -37,6 +39,7 @@ from foretoken.api.offloading import (
     warn_if_larger_than_memory,
     with_long_chunks,
 )
+from foretoken.api.on_gpu import CUDA
 from foretoken.api.pacing import choices_of, pace_of
 from foretoken.common.files import FilesAsRead
 from foretoken.common.malloc import give_back_freed_memory
@@ -49,7 +52,8 @@ from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import expect_known, find_levels, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.errors import SettingError, quoted
-from foretoken.kernels import forked
+from foretoken.kernels import forked, gpu
+from foretoken.offload.host import bound_memory
 from foretoken.protocol.types import TARGET
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
@@ -87,12 +91,15 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     folder = resolve(model, chosen.revision, accept=read_config)
     forked.settle()  # the load may convert weights and make copies
     if chosen.offloads:
-        if chosen.memory is not None:
+        if chosen.memory is not None and chosen.device == "cpu":
             give_back_freed_memory()  # what malloc keeps would count as memory in use
         files, offloading, config, tokenizer, chosen = _offloading(folder, str(model), chosen)
         levels = offloading.levels
         choices_of(levels, chosen)
-        weights = offloading.load(chosen)
+        assert chosen.memory is None or isinstance(chosen.memory, int)
+        bound_memory(torch.device(chosen.device), chosen.memory, CUDA)
+        with gpu.telling_of_memory():
+            weights = offloading.load(chosen)
     else:
         guessed = chosen.draft == AUTO
         chosen = with_draft_chosen(chosen, folder, str(model))
@@ -109,7 +116,9 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
             log.info("draft lookup for now: %s", error)
             chosen = replace(chosen, draft="lookup")
             levels = find_levels(name_levels(chosen), folder)
-        config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
+        bound_memory(torch.device(chosen.device), None, CUDA)
+        with gpu.telling_of_memory():
+            config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
         config = bounded(config, chosen)
     target = decoder_of(config, weights, chosen)
     target.room = room(config, levels, chosen) or target.room
@@ -156,7 +165,7 @@ def _offloading(
     found = planned_with("lookup")  # which takes no memory
     if not found[1].plan.streamed:
         found = _without_reading(planned_with, with_draft_chosen(settings, folder, name).draft) or found
-    elif can_substitute(config) and settings.rule != "rejection":  # which cannot judge such trees
+    elif can_substitute(config, settings.device) and settings.rule != "rejection":  # which cannot judge such trees
         found = _with_substitutes(planned_with) or found
     chosen, offloading = found
     return files, offloading, config, tokenizer, chosen
@@ -242,7 +251,8 @@ def _drafting(
     def load(level: Level) -> LoadedLevel:
         key = loaded_as(level)
         if key not in known:
-            known[key] = load_level(level, checkpoint.folder, target, settings)
+            with gpu.telling_of_memory():
+                known[key] = load_level(level, checkpoint.folder, target, settings)
         decoders[level.called] = known[key].decoder
         return known[key]
 

@@ -16,6 +16,7 @@ from foretoken.decoder.shapes import expected_shapes
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.weights import Weights
 from foretoken.errors import CheckpointError, SettingError
+from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 
@@ -84,10 +85,17 @@ def bytes_in_memory(config: DecoderConfig, settings: LoadSettings) -> int:
 
 
 def decoder_of(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:
-    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep."""
+    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep. Raises
+    SettingError if exact is asked for and cannot be kept."""
     # "auto" asks for "exact" and takes what is possible: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
-    return Decoder(config, weights, threads=settings.threads, promise=asked)
+    made = Decoder(config, weights, threads=settings.threads, promise=asked)
+    if settings.promise == "exact" and made.promise != "exact":
+        raise SettingError(
+            f"promise is 'exact', which cannot be kept on {settings.device} ({gpu.why_not(made.device)}); use the CPU, "
+            "or promise 'auto'"
+        )
+    return made
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:

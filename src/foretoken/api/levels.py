@@ -25,6 +25,7 @@ from foretoken.drafters.decoders import in_format
 from foretoken.drafters.recipe import Level, LoadedLevel
 from foretoken.errors import SettingError
 from foretoken.formats import FORMATS, Format
+from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
@@ -229,7 +230,7 @@ def _tell(called: str, weights: Weights, how: str, began: float) -> None:
 def warn_if_inflated(called: str, weights: Weights) -> None:
     """Log a warning if low-bit weights run in PyTorch."""
     why = why_not(weights)
-    if why is not None:
+    if why is not None and gpu.why_not(weights.embedding.device) is not None:
         log.warning(
             "%s runs in PyTorch (%s), which makes bf16 of low-bit weights: it is no smaller and no faster than the "
             "weights that it was made of",

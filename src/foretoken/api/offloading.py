@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import psutil
+import torch
 
+from foretoken.api import on_gpu
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
 from foretoken.decoder.config import DecoderConfig, read_config
@@ -18,6 +21,7 @@ from foretoken.decoder.homes.parts import PARTS
 from foretoken.decoder.low_bit import size_in
 from foretoken.decoder.memory import FIRST_CAPACITY
 from foretoken.decoder.native_pass import PIECE
+from foretoken.decoder.on_device import bytes_copied, load_to_device
 from foretoken.decoder.shapes import EMBEDDING, HEAD, OUTPUT
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import Reading, Stored, load_streamed, stream_of
@@ -26,7 +30,7 @@ from foretoken.drafters.recipe import Level
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import SettingError
 from foretoken.formats import Format
-from foretoken.kernels import native
+from foretoken.kernels import gpu, native
 from foretoken.offload.plan import Needs, Plan, fit, reading, spread
 from foretoken.protocol.roles import Drafter, Verifier
 from foretoken.settings.load import ALL, LoadSettings
@@ -62,6 +66,9 @@ class Offloading:
 
     def load(self, settings: LoadSettings) -> Weights:
         """The weights: some in memory, the others read in each pass."""
+        if settings.device != "cpu":
+            device, verify = torch.device(settings.device), settings.verify_weights
+            return load_to_device(self.stored, self.plan.parts, self.plan.buffer, device, verify=verify)
         assert settings.disk_bandwidth is None or isinstance(settings.disk_bandwidth, int)
         return load_streamed(
             self.stored,
@@ -92,18 +99,21 @@ def with_long_chunks(config: DecoderConfig, settings: LoadSettings) -> LoadSetti
         return settings
     most = min(config.context_length, settings.rows_per_pass, _LONGEST)
     if settings.memory is not None:
-        whole, piece = _row_bytes(config)
+        whole, piece = _row_bytes(config) if settings.device == "cpu" else (on_gpu.row_bytes(config), 0)
         most = min(most, (int(settings.memory) // _SHARE - piece * PIECE) // whole)
     return replace(settings, prefill_chunk=max(most, settings.prefill_chunk))
 
 
 def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Offloading:
-    """The plan for a model. To be called when all libraries are loaded: the memory in use now is part of the bound.
+    """The plan for a model. To be called when all libraries are loaded: the memory in use now is part of the bound, but
+    for that of a GPU.
 
     Raises SettingError for a bound within which the model cannot run.
     """
+    if settings.device != "cpu":
+        on_gpu.expect_possible(config, levels, settings)
     low_bit = [level.name for level in levels if level.format is not None]
-    if low_bit and settings.memory is not None and native.module() is None:
+    if low_bit and settings.memory is not None and native.module() is None and settings.device == "cpu":
         raise SettingError(
             f"without the native engine no bound of memory holds with draft {low_bit[0]!r}: PyTorch makes bf16 of "
             "low-bit weights; use draft 'lookup' or 'none' (foretoken doctor says why there is no native engine)"
@@ -122,7 +132,9 @@ def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settin
             )
     else:
         assert isinstance(settings.memory, int)
-        plan = fit(needs, settings.memory)
+        plan = fit(needs, int(settings.memory * (1.0 if settings.device == "cpu" else on_gpu.SHARE)))
+    if settings.device != "cpu":
+        on_gpu.expect_host_memory(plan, settings.device)
     return Offloading(stored, plan, _sharing(levels, plan.streamed, config.num_layers))
 
 
@@ -144,9 +156,9 @@ def warn_if_larger_than_memory(folder: Path, name: str) -> None:
         )
 
 
-def can_substitute(config: DecoderConfig) -> bool:
+def can_substitute(config: DecoderConfig, device: str) -> bool:
     """Whether low-bit substitutes can be faster than the layers."""
-    return native.module() is not None and config.low_bit is None
+    return config.low_bit is None and (native.module() is not None if device == "cpu" else gpu.runs_on(device))
 
 
 def sharing(levels: Sequence[Level], weights: Weights) -> list[Level]:
@@ -178,27 +190,33 @@ def memory_in_use() -> int:
 
 
 def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Needs:
+    on_cpu = settings.device == "cpu"
     substitutes = [0] * config.num_layers
     copies = 0
     for level in levels:
         if level.format is not None and level.recipe.substitutes:
-            each = _of_layers(level.format, config)
+            each = _of_layers(level.format, config) if on_cpu else on_gpu.of_layers(level.format, config)
             substitutes = [one + other for one, other in zip(substitutes, each, strict=True)]
         elif level.format is not None:
-            copies += size_in(level.format, config if level.is_copy else read_config(_folder(level)), level.own_layers)
+            its = config if level.is_copy else read_config(_folder(level))
+            copies += (size_in if on_cpu else on_gpu.size_in)(level.format, its, level.own_layers)
         elif level.has_decoder:
             copies += sum(path.stat().st_size for path in weight_files(_folder(level)))
+    libraries = (
+        {"Python and its libraries": memory_in_use() + _GROWS} if on_cpu else {"CUDA and its libraries": on_gpu.CUDA}
+    )
+    rows = max(settings.prefill_chunk, _rows(levels))
     fixed = {
-        "Python and its libraries": memory_in_use() + _GROWS,
+        **libraries,
         "embedding, output layer, norms": size_of(stored.besides),
         "keys and values": _cache_bytes(stored, config, levels),
-        "a pass": _pass_bytes(config, levels, settings),
+        "a pass": _pass_bytes(config, levels, rows) if on_cpu else on_gpu.pass_bytes(config, levels, rows),
         "drafts": copies,
     }
     parts = range(stored.parts)
     return Needs(
         tuple(stored.bytes_of(part) for part in parts),
-        tuple(stored.bytes_read(part) for part in parts),
+        tuple((stored.bytes_read if on_cpu else partial(bytes_copied, stored))(part) for part in parts),
         tuple(substitutes),
         fixed,
     )
@@ -240,10 +258,9 @@ def _row_bytes(config: DecoderConfig) -> tuple[int, int]:
     )
 
 
-def _pass_bytes(config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> int:
+def _pass_bytes(config: DecoderConfig, levels: Sequence[Level], rows: int) -> int:
     """What is computed in a pass: numbers for each row, and rows of logits."""
     whole, piece = _row_bytes(config)
-    rows = max(settings.prefill_chunk, _rows(levels))
     logits = 2 * 4 * _LOGITS * config.vocab_size
     # a draft's decoder reads what was accepted, and expands a tree's nodes: some dozens of rows
     drafts = sum(level.has_decoder for level in levels) * ((whole + piece) * _LOGITS + logits)

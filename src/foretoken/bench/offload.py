@@ -19,13 +19,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, mean, median, stdev
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from foretoken.api.build import load
-from foretoken.bench import offload_peers
+from foretoken.bench import offload_peers, on_gpu
 from foretoken.bench.bounded import forget_peak_memory, peak_memory, read_bytes
 from foretoken.bench.disk import read_speed, reads_directly
 from foretoken.bench.fields import expect_counts
@@ -41,6 +42,7 @@ from foretoken.decoder.shards import weight_files
 from foretoken.decoder.streaming import stream_of
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import ForetokenError, SettingError
+from foretoken.offload.stream import Stream
 from foretoken.settings.load import LoadSettings
 
 _KIND = "offload"
@@ -80,23 +82,27 @@ class Way(NamedTuple):
 def generated(asked: Asked) -> dict[str, Any]:
     """In a process of its own: load, generate, and what the system counted."""
     model = load(asked.model, **asked.settings)
+    device = model.target.device
     suite = open_suite(asked.prompts, model.tokenizer, count=asked.count)
     prompts = first_turns(suite, model)
     if (layers := stream_of(model.target.weights)) is not None:
         layers.read_ahead(asked.read_ahead)
     model.generate(prompts[0], max_new_tokens=_WARM_UP)
-    only_reads = asked.settings["draft"] == "none" and layers is not None
+    on_cpu = device.type == "cpu"
+    only_reads = on_cpu and asked.settings["draft"] == "none" and layers is not None
     is_slowed = asked.settings.get("disk_bandwidth") is not None  # then the disk's own speed says nothing
     files = weight_files(model.folder) if only_reads and not is_slowed else []
-    rows, peaks, disk = [], [peak_memory()], _disk(files)
+    peak = peak_memory if on_cpu else partial(on_gpu.peak_memory, device)
+    moved = read_bytes if on_cpu else partial(_copied, layers)
+    rows, peaks, disk = [], [peak()], _disk(files)
     for number, prompt in enumerate(prompts):
-        before = read_bytes()
+        before = moved()
         stream = model.stream(
             prompt, max_new_tokens=asked.tokens, temperature=asked.temperature, seed=number, ignore_eos=True
         )
-        pieces = [(perf_counter(), read_bytes()) for _ in stream]
-        done, stats, bytes_read = stream.completion, stream.completion.stats, read_bytes() - before
-        peaks.append(peak_memory())
+        pieces = [(perf_counter(), moved()) for _ in stream]
+        done, stats, bytes_read = stream.completion, stream.completion.stats, moved() - before
+        peaks.append(peak())
         earlier, disk = disk, _disk(files)
         rows.append(
             {
@@ -118,7 +124,21 @@ def generated(asked: Asked) -> dict[str, Any]:
                 "decoding": {"seconds": pieces[-1][0] - pieces[0][0], "bytes_read": pieces[-1][1] - pieces[0][1]},
             }
         )
-    return {"home": model.target.home, "threads": model.target.threads, "peak_memory": max(peaks), "prompts": rows}
+    return {
+        "home": model.target.home,
+        "arithmetic": model.target.arithmetic,
+        "promise": model.promise,
+        "threads": model.target.threads,
+        "peak_memory": max(peaks),
+        "bus_bytes_per_second": None if on_cpu or layers is not None else round(on_gpu.bus_speed(device)),
+        "gpu": None if on_cpu else on_gpu.name_of(device),
+        "prompts": rows,
+    }
+
+
+def _copied(layers: Stream | None) -> int:
+    """The bytes of layers that were copied to a GPU."""
+    return 0 if layers is None else layers.traffic.bytes
 
 
 def _disk(files: Sequence[Path]) -> list[int]:
@@ -151,7 +171,9 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     origin = provenance()
     expect_counts(arguments, count=1, tokens=2, plain_tokens=2, repeats=1)  # one token has no speed
     bound = {"memory": arguments.memory, "disk_bandwidth": arguments.disk_bandwidth, "context": arguments.context}
-    settings = LoadSettings.of(bound)  # refuses at once
+    settings = LoadSettings.of({**bound, "device": arguments.device})  # refuses at once
+    if arguments.peer and arguments.device != "cpu":
+        raise SettingError("peers are measured on the CPU alone; leave peer or device out")
     if arguments.peer and arguments.disk_bandwidth is not None:
         raise SettingError("disk_bandwidth slows down only our own reads, and not a peer's; leave one of them out")
     ways = [Way("none"), *map(Way, arguments.draft), *(Way(draft, as_asked=True) for draft in arguments.as_asked)]
@@ -164,14 +186,15 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         tokens = arguments.plain_tokens if way.draft == "none" else arguments.tokens
         its = {name: value for name, value in bound.items() if value is not None} if way.bounded else {}
         ahead = 0 if way.as_asked else None
-        its = {"draft": way.draft, **its}
+        its = {"draft": way.draft, "device": arguments.device, **its}
         return Asked(arguments.model, its, arguments.prompts, arguments.count, tokens, arguments.temperature, ahead)
 
-    truth, threads = {}, 0
+    truth, threads, here = {}, 0, dict[str, Any]()
     for tokens in {arguments.tokens, arguments.plain_tokens}:
         _say(f"the model in memory, for comparison, {tokens} tokens")
         found = _run(replace(asked(Way("none", bounded=False)), tokens=tokens))
         truth[tokens], threads = [row["sha256"] for row in found["prompts"]], found["threads"]
+        here = {name: found[name] for name in ("arithmetic", "promise", "gpu", "bus_bytes_per_second")}
     runs: dict[Way, list[dict[str, Any]]] = {way: [] for way in ways}
     files = weight_files(folder)
     for repeat in range(arguments.repeats):
@@ -192,7 +215,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "bound": settings.memory,
         **{name: getattr(arguments, name) for name in ("disk_bandwidth", "context", "prompts", "count", "tokens")},
         **{name: getattr(arguments, name) for name in ("plain_tokens", "temperature", "repeats")},
-        "promise": "exact",
+        "device": arguments.device,
+        **here,
         "direct_reads": reads_directly(files),
         "rows": rows,
         "peers": peers,
@@ -282,6 +306,7 @@ def main() -> None:
     parser.add_argument("--peer-tokens", type=int, default=16, help="for each prompt of a peer, which may be slow")
     parser.add_argument("--work", type=Path, default=Path(), help="the folder for what peers make of the model")
     parser.add_argument("--disk-bandwidth")
+    parser.add_argument("--device", default="cpu", help="cpu; or cuda, for a bound of a GPU's memory (%(default)s)")
     parser.add_argument("--context", type=int)
     parser.add_argument("--prompts", default="auto")
     parser.add_argument("--count", type=int, default=6)

@@ -85,8 +85,8 @@ LOAD: dict[str, Any] = {
     "promise": _option(
         str,
         _LOADING,
-        "exact (CPU only): every token and every logit is as without a draft. algorithmic: the same method, but "
-        "rounding may differ. auto: exact where possible.",
+        "exact: every token and every logit is as without a draft. algorithmic: the same method, but rounding may "
+        "differ. auto: exact where possible, which is on the CPU and on most GPUs.",
     ),
     "weights": _option(
         str,

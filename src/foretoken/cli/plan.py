@@ -29,13 +29,16 @@ def plan(
     """Show what a memory limit (--memory) means for a model: what stays in memory, what is read from the disk in each
     pass, and how long a token then takes.
 
-    Nothing is loaded. The speeds of disk and memory are measured. --disk-bandwidth gives another for the disk.
+    Nothing is loaded. The speeds of disk and memory are measured. --disk-bandwidth gives another for the disk. With
+    --device cuda, the limit is one of the GPU's memory, and layers are copied from the machine's memory.
     """
     if not loading.offloads:
         raise SettingError("there is no bound to plan for; give one, such as --memory 8GiB")
 
     from foretoken.api.build import plan as planned
+    from foretoken.api.checkpoint import expect_device
 
+    expect_device(loading.device)
     with saying():
         found, draft = planned(model, **vars(loading))
         speeds = _speeds(found, loading)
@@ -52,6 +55,13 @@ class _Speeds(NamedTuple):
 
 
 def _speeds(found: Offloading, loading: LoadSettings) -> _Speeds:
+    if loading.device != "cpu":
+        from torch import device
+
+        from foretoken.bench.on_gpu import bus_speed, memory_speed_of
+
+        its = device(loading.device)
+        return _Speeds(bus_speed(its), "measured just now", memory_speed_of(its) if found.plan.streamed else None)
     from foretoken.bench.disk import read_speed
     from foretoken.doctor.speed import memory_speed
     from foretoken.kernels import forked, native
@@ -77,9 +87,10 @@ def _lines(model: str, found: Offloading, draft: str, loading: LoadSettings, spe
     if not plan.streamed:
         return [*lines, f"All {many(plan.needs.layers, 'layer')} stay in memory: nothing is read while it generates."]
     stay = f"{len(plan.resident)} of {many(plan.needs.layers, 'layer')} stay in memory"
-    seconds = plan.bytes_a_pass / speeds.reading
+    seconds, on_cpu = plan.bytes_a_pass / speeds.reading, loading.device == "cpu"
+    moved = ("reads", "the disk") if on_cpu else ("copies", "the machine's memory")
     lines += [
-        f"{stay}; each pass reads {size(plan.bytes_a_pass)} from the disk.",
+        f"{stay}; each pass {moved[0]} {size(plan.bytes_a_pass)} from {moved[1]}.",
         f"At {speeds.reading / 1e9:.2f} GB/s ({speeds.how}) that takes {seconds:.2g} s: a token of plain decoding.",
     ]
     return [*lines, *_drafting(found, seconds, speeds)] if any(plan.needs.substitutes) else lines

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from foretoken.decoder.memory import UNWRITTEN, Memory, Places
+from foretoken.decoder.memory import FIRST_CAPACITY, UNWRITTEN, Memory, Places
 from foretoken.errors import ContractError
 
 _writers = itertools.count(1)
@@ -137,6 +137,21 @@ class Cache:
                 prefix.append((at.base, end, *below.address(0, at.layers.start)))
             end = min(end, at.base)
         return Places(own.address(self.length - self.base, self.layers.start), prefix[::-1], memory)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type that keys and values are rounded to."""
+        return self._memory.keys.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """From the key of one position to that of the next."""
+        return self._memory.keys.stride(1) * self._memory.keys.itemsize
+
+    @property
+    def head_bytes(self) -> int:
+        """From the key of one head to that of the next."""
+        return self._memory.keys.stride(2) * self._memory.keys.itemsize
 
     def lineage(self) -> Iterator[Cache]:
         """This cache and, if it is a view, all caches under it."""
@@ -257,8 +272,10 @@ class Cache:
     def _like(self, layers: range, parent: Cache | None = None, base: int = 0) -> Cache:
         _, _, kv_heads, head_dim = self._memory.keys.shape
         memory = Memory.empty(len(layers), kv_heads, head_dim, self._memory.keys.dtype, self.device)
-        # with room for as much as this one: where memory is bounded, nothing is copied into twice as much to grow
-        return Cache(layers, memory._replace(least=self._memory.least), parent, base)
+        # with room for as much as this one: where memory is bounded, nothing is copied into twice as much to grow. On a
+        # GPU room takes memory even if it is not used, so there a view begins small
+        least = FIRST_CAPACITY if self.device.type != "cpu" and parent is not None else self._memory.least
+        return Cache(layers, memory._replace(least=least), parent, base)
 
     def _expect_root(self, what: str, length: int) -> None:
         if self.parent is not None or not 0 <= length <= self.length:

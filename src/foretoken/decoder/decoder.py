@@ -7,6 +7,7 @@ and Mixture of Attentions runs the last few. Hidden states between the calls are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.cost import CostModel
+from foretoken.decoder.gpu_pass import GpuPass
 from foretoken.decoder.memory import FIRST_CAPACITY, Memory
 from foretoken.decoder.native_pass import NativePass, why_not
 from foretoken.decoder.outputs import Outputs, Scored
@@ -23,7 +25,7 @@ from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.torch_pass import TorchPass
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError, NumericsError
-from foretoken.kernels import forked, native
+from foretoken.kernels import forked, gpu, native
 from foretoken.protocol.telemetry import Cost
 
 T = TypeVar("T")
@@ -61,20 +63,28 @@ class Decoder:
         self.config = config
         self.weights = weights
         self.device = weights.embedding.device
-        self.because = why_not(weights) if arithmetic != "pytorch" else "PyTorch was asked for"
         kind, _, isa = arithmetic.partition(" ")
+        if kind == "auto" and self.device.type != "cpu" and gpu.why_not(self.device) is None:
+            kind = "triton"
+        asked = {"pytorch": "PyTorch was asked for", "triton": "it runs on a GPU"}
+        self.because = asked[kind] if kind in asked else why_not(weights)
         if self.because is not None and weights.layouts != {"rows"}:
             raise ContractError(f"weights laid out for {weights.layouts} cannot run in PyTorch ({self.because})")
-        if kind not in ("auto", "pytorch", "native") or (kind == "native" and self.because is not None):
+        if kind not in ("auto", "native", *asked) or (kind == "native" and self.because is not None):
             lacking = f" (not native here: {self.because})" if kind == "native" else ""
-            raise ContractError(f"arithmetic is {arithmetic!r}; expected auto, pytorch, native or native ISA{lacking}")
+            raise ContractError(
+                f"arithmetic is {arithmetic!r}; expected auto, pytorch, triton, native or native ISA{lacking}"
+            )
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
         self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not checked yet
         self.room = FIRST_CAPACITY  # positions for which a new cache has room at once; it then need not grow
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
-        self._pass: NativePass | TorchPass
-        if self.because is None:
+        self._pass: NativePass | GpuPass | TorchPass
+        if kind == "triton":
+            self._pass = GpuPass(config, weights, rope)
+            self.promise = "exact"
+        elif self.because is None:
             self._pass = NativePass(config, weights, rope, self.threads, isa or native.isa())
             self.promise = "exact"
         else:
@@ -154,7 +164,8 @@ class Decoder:
                 f"hidden states are {list(hidden.shape)} on {hidden.device}; expected [N, {self.config.hidden_size}] "
                 f"on {self.device}"
             )
-        logits = self._pass.head(hidden)
+        with gpu.telling_of_memory():
+            logits = self._pass.head(hidden)
         self._add_cost(self._costs.head(len(hidden)), rows)
         return logits
 
@@ -222,7 +233,7 @@ class Decoder:
 
         def score(hidden: torch.Tensor) -> Scored:
             with torch.no_grad():
-                logits = self.head(hidden, rows)
+                logits = self.head(hidden, rows).cpu()  # walks and drafts look at one row after the other
             return Scored(logits, lambda row: kernels.argmax(logits[row]))
 
         return score
@@ -274,10 +285,12 @@ class Decoder:
         """What a pass gives. One that is broken off holds no part of the model any more: Ctrl-C may come where a part
         is there already, and the code that would give it back is not yet in charge. Others would wait for its place."""
         try:
-            return run()
+            with gpu.telling_of_memory():
+                return run()
         except BaseException:
             for home in filter(None, self.weights.homes):
-                home.release()
+                with suppress(RuntimeError):  # of a GPU that is of no use any more: the first error says more
+                    home.release()
             raise
 
     def _expect_known(self, tokens: list[int]) -> None:

@@ -95,7 +95,7 @@ def quantised_linears(
         for home, names in groupby(linears, key=weights.home_of):
             with acquired(home):
                 for name in names:
-                    values, stored = _plain(linears[name], None, threads).values.cpu(), stored_as(name, config)
+                    values, stored = _plain(linears[name], None, threads).values, stored_as(name, config)
                     yield name, quantise(values, format, name=stored, quantiser=quantiser, threads=threads)
                     done(linears[name].nbytes)
 

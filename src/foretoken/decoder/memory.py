@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from foretoken.errors import ContractError
+from foretoken.kernels import gpu
 
 UNWRITTEN = 0  # the tag of a slot that no pass has written
 FIRST_CAPACITY = 256  # positions
@@ -50,7 +51,8 @@ class Memory(NamedTuple):
             capacity *= 2
         tags = np.full((len(self.tags), capacity), UNWRITTEN)
         tags[:, : self.tags.shape[1]] = self.tags
-        return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags, self.least)
+        with gpu.telling_of_memory():
+            return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags, self.least)
 
     def copy_to(self, other: Memory, length: int) -> None:
         """Copy the keys and values of the first `length` positions, without their tags, to other memory with room."""

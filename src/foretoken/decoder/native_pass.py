@@ -25,7 +25,7 @@ from foretoken.decoder.homes.parts import PARTS, acquired, stretches
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.outputs import Scored, step_by_step
 from foretoken.decoder.rope import RopeTable
-from foretoken.decoder.rows import Rows
+from foretoken.decoder.rows import Rows, kind_of
 from foretoken.decoder.weights import Weights
 from foretoken.errors import ContractError
 from foretoken.kernels import native
@@ -246,17 +246,7 @@ class NativePass:
 
     def _expect_fit(self, rows: Rows, layers: range) -> None:
         """Raise ContractError for memory whose layout native code does not expect: it writes by address."""
-        rows.expect_placed()
-        _expect_covered(rows, layers)
-        c = self._config
-        expected = f"{c.num_kv_heads} heads of {c.head_dim}, {str(self.cache_dtype).removeprefix('torch.')}"
-        for segment in rows.segments:
-            if segment.cache.device.type != "cpu":
-                raise ContractError(f"a cache lies on {segment.cache.device}; expected one that this decoder made")
-            if segment.cache.kind != expected:
-                raise ContractError(
-                    f"a cache holds {segment.cache.kind}; expected {expected}: one that this decoder made"
-                )
+        rows.expect_fit(kind_of(self._config, self.cache_dtype), torch.device("cpu"), layers)
 
     def _layer(self, at: int, window: int | None) -> list[int]:
         w = self._weights.layers[at]
@@ -296,12 +286,3 @@ def _placed(rows: Rows) -> Iterator[list[list[int]]]:
     finally:
         for cache in caches:
             cache.writers -= 1
-
-
-def _expect_covered(rows: Rows, layers: range) -> None:
-    for segment in rows.segments:
-        for cache in segment.cache.lineage():
-            if layers and not (cache.layers.start <= layers.start and layers.stop <= cache.layers.stop):
-                raise ContractError(
-                    f"layers {layers.start} to {layers.stop} were asked of a view that covers {cache.layers}"
-                )

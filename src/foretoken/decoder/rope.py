@@ -45,6 +45,11 @@ class RopeTable:
         sin = torch.stack([page[1][p % PAGE] for page, p in zip(pages, positions, strict=True)])
         return cos, sin
 
+    def upto(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin of the first `count` positions, or some more: float32 [at least count, head_dim / 2]."""
+        pages = [self._page(number) for number in range(-(-count // PAGE))]
+        return torch.cat([page[0] for page in pages]), torch.cat([page[1] for page in pages])
+
     def addresses(self, positions: list[int]) -> tuple[list[int], list[int]]:
         """The addresses of the cosines and sines of some positions: float32 [head_dim / 2] each."""
         row = 4 * (self._head_dim // 2)

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
+import torch
+
 from foretoken.decoder.cache import Cache, new_writer
+from foretoken.decoder.config import DecoderConfig
 from foretoken.errors import ContractError
 from foretoken.protocol.telemetry import Cost
 
@@ -80,6 +83,21 @@ class Rows:
                     f"their cache has since given up (it has {cache.scratch} slots from {cache.length} on)"
                 )
 
+    def expect_fit(self, kind: str, device: torch.device, layers: range) -> None:
+        """Raise ContractError for rows that a pass cannot write by address: in caches of another kind (`kind_of`), on
+        another device, or that do not cover its layers."""
+        self.expect_placed()
+        for segment in self.segments:
+            for cache in segment.cache.lineage():
+                if layers and not (cache.layers.start <= layers.start and layers.stop <= cache.layers.stop):
+                    raise ContractError(
+                        f"layers {layers.start} to {layers.stop} were asked of a view that covers {cache.layers}"
+                    )
+            if segment.cache.device != device:
+                raise ContractError(f"a cache lies on {segment.cache.device}; expected one that this decoder made")
+            if segment.cache.kind != kind:
+                raise ContractError(f"a cache holds {segment.cache.kind}; expected {kind}: one that this decoder made")
+
     def followers(self, row: int, count: int) -> list[int]:
         """A row and its descendants in the tree, in the order of the pass: at most `count` rows."""
         segment = next(s for s in self.segments if s.span.start <= row < s.span.stop)
@@ -95,6 +113,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+def kind_of(config: DecoderConfig, dtype: torch.dtype) -> str:
+    """What `Cache.kind` says of a decoder's caches."""
+    return f"{config.num_kv_heads} heads of {config.head_dim}, {str(dtype).removeprefix('torch.')}"
 
 
 def _path(cache: Cache, slot: int) -> list[int]:

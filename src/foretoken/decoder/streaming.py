@@ -130,11 +130,11 @@ def load_streamed(
     units = [extents(stored.places[name] for name in stored.of_part(part)) for part in order]
     kinds = {name: kind for name, kind in stored.kinds.items() if name not in away}
     if reading.verify:  # before memory is taken: this needs some, too
-        files: Sequence[DirectFile] = opened(stored.paths, _blocks(stored, kinds, units), throttle)
+        files: Sequence[DirectFile] = opened(stored.paths, blocks_of(stored, kinds, units), throttle)
     else:
         files = [DirectFile(path) for path in stored.paths]
     kept = together(kinds, instead=_INSTEAD)
-    _read(stored, files, kept, throttle)
+    read_tensors(stored, files, kept, throttle)
 
     memory = allocate(-(-buffer // ALIGNED) * ALIGNED if order else 0, instead=_INSTEAD)
     homes: list[PartHome | None] = [None] * stored.parts
@@ -168,13 +168,13 @@ def read_codes(
     linears = linear_shapes(config, without=without)
     kinds = {f"{name}.weight.{each}" for name, shape in linears.items() for each in parts(config.low_bit, *shape)}
     tensors = together({name: kind for name, kind in stored.kinds.items() if name in kinds}, instead=instead)
-    _read(stored, [DirectFile(path) for path in stored.paths], tensors, Throttle(None))
+    read_tensors(stored, [DirectFile(path) for path in stored.paths], tensors, Throttle(None))
     coded = _taken(tensors, config.low_bit, linears)
     _expect_valid(list(coded.items()), threads)
     return coded
 
 
-def _blocks(stored: Stored, kept: Iterable[str], units: Iterable[Iterable[Extent]]) -> Iterator[tuple[int, Block]]:
+def blocks_of(stored: Stored, kept: Iterable[str], units: Iterable[Iterable[Extent]]) -> Iterator[tuple[int, Block]]:
     """What is read of the files: of tensors that stay in memory, and of units. With the numbers of the files."""
     for name in kept:
         place = stored.places[name]
@@ -188,7 +188,9 @@ def _pieces(place: Place) -> Iterator[tuple[int, int]]:
     return ((at, min(_BLOCK, place.stop - at)) for at in range(place.start, place.stop, _BLOCK))
 
 
-def _read(stored: Stored, files: Sequence[DirectFile], into: Mapping[str, torch.Tensor], throttle: Throttle) -> None:
+def read_tensors(
+    stored: Stored, files: Sequence[DirectFile], into: Mapping[str, torch.Tensor], throttle: Throttle
+) -> None:
     """Read whole tensors, on several threads."""
     with ThreadPoolExecutor(READERS) as pool, progress("reading weights", sum(t.nbytes for t in into.values())) as done:
         reads = []

@@ -1,4 +1,4 @@
-"""A decoder's passes in PyTorch, if it cannot run natively: without a native module, or on a GPU."""
+"""A decoder's passes in PyTorch, if it can run neither natively nor on a GPU with our kernels."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from foretoken.common.provenance import version_of
 from foretoken.doctor.facts import BINDING, COUNTING, WAITING, Amx, Engine, Gpu, Part, Threads
 from foretoken.doctor.machine import allowed_cores, cpu_flags
 from foretoken.errors import NativeError
-from foretoken.kernels import native, rowwise
+from foretoken.kernels import gpu, native, rowwise
 
 PACKAGES = ("foretoken", "torch", "transformers", "safetensors", "numpy")
 PARTS = {  # package: what it is for, and pip's requirement
@@ -95,8 +95,11 @@ def parts() -> tuple[Part, ...]:
 
 def gpus() -> tuple[Gpu, ...]:
     """The GPUs that PyTorch can use."""
-    every = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return tuple(Gpu(gpu.name, gpu.total_memory) for gpu in every)
+    found = []
+    for number in range(torch.cuda.device_count()):
+        its = torch.cuda.get_device_properties(number)
+        found.append(Gpu(its.name, its.total_memory, gpu.why_not(torch.device("cuda", number))))
+    return tuple(found)
 
 
 def _amx(root: Path = Path("/")) -> Amx:

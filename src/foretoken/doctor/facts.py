@@ -135,10 +135,11 @@ class Part:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU that PyTorch sees."""
+    """A GPU that PyTorch sees. why_not: why our kernels cannot run there; None if they can."""
 
     name: str
     memory: int
+    why_not: str | None = None
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def zero_points(groups: torch.Tensor, inputs: int, scale: torch.Tensor, zero: to
     """
     last = (1 << bits) - 1
     numbers = groups.clamp(-integers.LARGEST, integers.LARGEST).div_(integers.divisor(scale)[..., None])
-    present = (torch.arange(numbers[0].numel()) < inputs).view(numbers.shape[1:]).float()
+    present = (torch.arange(numbers[0].numel(), device=groups.device) < inputs).view(numbers.shape[1:]).float()
     count = _sum(present)
     whole = inputs == present.numel()
 
@@ -59,7 +59,7 @@ def zero_points(groups: torch.Tensor, inputs: int, scale: torch.Tensor, zero: to
 
     now = zero.float()
     best = now
-    least = torch.full(scale.shape, torch.inf)
+    least = torch.full(scale.shape, torch.inf, device=groups.device)
     beta = BETA
     for _ in range(STEPS):
         less, error, power, total = errors(now, 1)

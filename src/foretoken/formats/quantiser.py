@@ -16,6 +16,7 @@ Quantiser = Literal["direct", "hqq", "gptq"]
 QUANTISERS: tuple[Quantiser, ...] = ("direct", "hqq", "gptq")
 
 _TOGETHER = 1 << 18  # numbers that a thread casts together; what is computed from them stays in its cache
+_ON_A_GPU = 1 << 22  # numbers that a GPU casts together; what is computed from them takes forty times the bytes
 
 
 def expect_quantiser(format: Format, quantiser: str) -> None:
@@ -39,7 +40,7 @@ def quantise(
     threads: int | None = None,
     factor: torch.Tensor | None = None,
 ) -> QuantisedWeight:
-    """Quantise a weight [outputs, inputs], float16, bfloat16 or float32.
+    """Quantise a weight [outputs, inputs], float16, bfloat16 or float32, where it lies.
 
     name: the weight's, for messages. quantiser: `direct` rounds; `hqq` also looks for better zero points, for formats
     that have them; `gptq` lets weights make up for the errors of others. threads: by default as many as torch has.
@@ -61,10 +62,11 @@ def quantise(
     if (quantiser == "gptq") != (factor is not None) or (factor is not None and factor.shape != (inputs, inputs)):
         came = "no factor" if factor is None else f"a factor {list(factor.shape)}"
         raise ContractError(f"{quantiser} came with {came} for {name}; expected one [inputs, inputs], for gptq alone")
-    made = {part: torch.empty(p.shape, dtype=p.dtype) for part, p in parts(format, outputs, inputs).items()}
+    kinds, on_cpu = parts(format, outputs, inputs), weight.device.type == "cpu"
+    made = {part: torch.empty(p.shape, dtype=p.dtype, device=weight.device) for part, p in kinds.items()}
     codes, scales = made["codes"], made["scales"]
     by_tile = scales.view(len(codes), TILE) if format.name == "int8" else scales.transpose(1, 2)
-    step = max(_TOGETHER // inputs // TILE, 1)  # tiles
+    step = max((_TOGETHER if on_cpu else _ON_A_GPU) // inputs // TILE, 1)  # tiles
     if factor is not None:  # it works input by input: calls for few outputs would take longer than their arithmetic
         step = -(-len(codes) // (threads or torch.get_num_threads()))
 
@@ -77,7 +79,7 @@ def quantise(
         codes[span], kept = _cast(rows, format, quantiser, factor)
         by_tile[span] = kept.view(-1, TILE, *kept.shape[1:])
 
-    on_threads(fill, range(0, len(codes), step), threads)
+    on_threads(fill, range(0, len(codes), step), threads if on_cpu else 1)
     return QuantisedWeight(format, (outputs, inputs), codes, scales)
 
 
@@ -111,7 +113,7 @@ def _padded(rows: torch.Tensor, outputs: int, inputs: int) -> torch.Tensor:
     more = (-len(rows) % outputs, -rows.shape[1] % inputs)
     if more == (0, 0):
         return rows.float().contiguous()
-    padded = torch.zeros(len(rows) + more[0], rows.shape[1] + more[1])
+    padded = torch.zeros(len(rows) + more[0], rows.shape[1] + more[1], device=rows.device)
     padded[: len(rows), : rows.shape[1]] = rows
     return padded
 

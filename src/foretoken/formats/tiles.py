@@ -42,7 +42,7 @@ def unpack(tiles: torch.Tensor, bits: int) -> torch.Tensor:
     registers = tiles.clone().contiguous()  # in a file they may begin anywhere, but int32 needs alignment
     registers = registers.view(torch.int32).view(count, blocks, bits, TILE).permute(0, 3, 1, 2)
     registers = _swapped(registers.contiguous())  # [tiles, 16, blocks, registers]
-    lanes = torch.zeros(count, TILE, blocks, COLUMNS, dtype=torch.int32)
+    lanes = torch.zeros(count, TILE, blocks, COLUMNS, dtype=torch.int32, device=tiles.device)
     first = 0
     for low, width in _planes(bits):
         together = 8 // width

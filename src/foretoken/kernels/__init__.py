@@ -2,7 +2,8 @@
 
     native      C++, for each instruction set: a whole pass in one call, the same bits for any number of rows
     reference   PyTorch, operation by operation: defines the native bits; slow, for tests
-    rowwise     PyTorch, without a native module or on a GPU: rows independent on the CPU, other bits than native
+    rowwise     PyTorch, without a native module: rows independent on the CPU, other bits than native
+    gpu         Triton and CUDA's libraries, on a GPU: rows independent, other bits than either
 
 The implementation of an operation is chosen once, when the operation is first used. `explain()` gives the choice and
 its reason. Two environment variables control the choice:

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 
 BLOCK = 16  # rows; up to here a linear layer takes as long as for one row: the time goes into reading weights
+GPU_BLOCK = 64  # the same on a GPU
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def pinned_threads(threads: int) -> Iterator[None]:
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """x: float32 [N, inputs]; weight: [outputs, inputs], any float type; bias: [outputs], rounded to the weight's type.
     Returns float32 [N, outputs]."""
-    block, bias = block_of(weight, bias), _rounded(bias, weight)
+    block, bias = block_of(weight, bias), rounded(bias, weight)
     out = torch.empty((len(x), weight.shape[0]), dtype=torch.float32, device=x.device)
     for start in range(0, len(x), block):
         rows = x[start : start + block]
@@ -48,24 +49,38 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
 
 def linear_batched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`linear` over all rows at once: faster if more rows take longer, in an order that may depend on their number."""
-    return functional.linear(x.to(weight.dtype), weight, _rounded(bias, weight)).float()
+    return functional.linear(x.to(weight.dtype), weight, rounded(bias, weight)).float()
 
 
-def _rounded(bias: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor | None:
+def product(
+    rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rows [N, inputs] times a weight [outputs, inputs] of the same type, in one call of the library."""
+    if out is None:
+        return functional.linear(rows, weight, bias)
+    return torch.mm(rows, weight.t(), out=out) if bias is None else torch.addmm(bias, rows, weight.t(), out=out)
+
+
+def rounded(bias: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor | None:
     """The bias in the weight's type, which may differ: a low-bit weight's values are bf16, biases have the model's."""
     return None if bias is None else bias.to(weight.dtype)
 
 
 def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
-    """The number of rows in a block of this layer: BLOCK, or 1 if this machine does not treat a block's rows alike.
+    """The number of rows in a block of this layer: BLOCK, on a GPU GPU_BLOCK, or 1 if this machine does not treat a
+    block's rows alike.
 
     No matrix library promises to treat rows alike, so each shape is tested once. (The test is needed: MKL's float32
     product with 2 to 11 outputs does not treat rows alike if the number of inputs is no multiple of 4.)
     """
-    place = weight.data_ptr() % _LINE  # a mapped weight may be unaligned, and then get a different kernel
-    key = (tuple(weight.shape), weight.dtype, weight.device, place, bias is not None, torch.get_num_threads())
+    on_cpu = weight.device.type == "cpu"
+    # a mapped weight may be unaligned, and then get a different kernel
+    place = weight.data_ptr() % (_LINE if on_cpu else _GPU_LINE)
+    threads = torch.get_num_threads() if on_cpu else 0
+    key = (tuple(weight.shape), weight.dtype, weight.device, place, bias is not None, threads)
     if key not in _blocks:
-        _blocks[key] = BLOCK if _treats_rows_alike(weight, bias) else 1
+        block = BLOCK if on_cpu else GPU_BLOCK
+        _blocks[key] = block if _treats_rows_alike(weight, bias, block) else 1
     return _blocks[key]
 
 
@@ -76,11 +91,12 @@ def blocks_in_use() -> list[int]:
 
 _blocks: dict[tuple[object, ...], int] = {}  # facts about the machine, not about a model
 _LINE = 64  # bytes
+_GPU_LINE = 256  # bytes: libraries for GPUs look at no larger multiple
 _PERIOD = 65_537  # random numbers, which are repeated: a prime, so that no two rows of a weight are the same
 _LARGE = 16_000_000  # numbers
 
 
-def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> bool:
     """Whether a block's rows keep their results, bit for bit, when they move to other places in the block.
 
     The test uses random weights of the same shape, type and alignment, because a model's weights may hide a difference
@@ -91,18 +107,23 @@ def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     if weight.numel() < _LARGE:
         weight = _like(weight, numbers)
     bias = None if bias is None else numbers.repeat(-(-len(bias) // _PERIOD))[: len(bias)]
-    rows = torch.randn((BLOCK, weight.shape[1]), generator=generator).to(weight)
-    still = functional.linear(rows, weight, bias)
+    rows = torch.randn((block, weight.shape[1]), generator=generator).to(weight)
+
+    def made(rows: torch.Tensor) -> torch.Tensor:
+        return product(rows, weight, bias, None if rows.device.type == "cpu" else rows.new_empty(block, len(weight)))
+
+    still = made(rows)
     # with few outputs rows may agree by chance, so all moves are tried; a large weight is slow, so three are
-    moves = range(1, BLOCK) if weight.numel() < 1_000_000 else (1, 5, BLOCK - 1)
-    return all(torch.equal(functional.linear(rows.roll(move, 0), weight, bias), still.roll(move, 0)) for move in moves)
+    moves = range(1, block) if weight.numel() < 1_000_000 else (1, 5, block - 1)
+    return all(torch.equal(made(rows.roll(move, 0)), still.roll(move, 0)) for move in moves)
 
 
 def _like(weight: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """The numbers, repeated, as a tensor with the weight's shape, its type and its offset in a cache line."""
     size = weight.numel() * weight.element_size()
-    memory = torch.empty(size + _LINE, dtype=torch.uint8, device=weight.device)
-    start = (weight.data_ptr() - memory.data_ptr()) % _LINE // weight.element_size() * weight.element_size()
+    line = _LINE if weight.device.type == "cpu" else _GPU_LINE
+    memory = torch.empty(size + line, dtype=torch.uint8, device=weight.device)
+    start = (weight.data_ptr() - memory.data_ptr()) % line // weight.element_size() * weight.element_size()
     like = memory[start : start + size].view(weight.dtype)
     like.copy_(numbers.repeat(-(-weight.numel() // _PERIOD))[: weight.numel()])
     return like.view(weight.shape)

@@ -18,19 +18,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from foretoken.errors import ContractError, ForetokenError
-from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
+from foretoken.offload.direct import ALIGNED, Throttle
 from foretoken.offload.ring import offsets, overlap
 from foretoken.offload.store import Extent
 
 READERS = 4  # threads: disks do several reads at once
-BLOCK = 4 << 20  # bytes of one read
+_PATIENCE = 2.0  # seconds for one that has begun
+BLOCK = 4 << 20  # bytes of one read of a file
 
 Reply = SimpleQueue[BaseException | None]
+
+
+class Source(Protocol):
+    """What units are read from: a file, or the machine's memory."""
+
+    def read(self, into: Any, offset: int) -> None:
+        """Fill a part of the buffer with the bytes from `offset` on: a memoryview, or a tensor on a GPU. It is filled
+        when this returns. Raises CheckpointError if it cannot be."""
+        ...
 
 
 class _Hold(NamedTuple):
@@ -76,8 +86,8 @@ class _Read(NamedTuple):
     """What a reader is to do."""
 
     visit: _Visit
-    file: DirectFile
-    into: memoryview
+    file: Source
+    into: Any
     offset: int
 
 
@@ -93,10 +103,11 @@ class Traffic:
 class _Clerk:
     """Decides what is read where. All but `begin` and the queues is its own thread's."""
 
-    files: Sequence[DirectFile]
+    files: Sequence[Source]
     units: Sequence[Sequence[Extent]]
     ranges: Sequence[tuple[int, int]]
-    view: memoryview
+    view: Any  # the buffer, into slices of which is read
+    block: int
     throttle: Throttle
     traffic: Traffic
     inbox: SimpleQueue[_Message | None] = field(default_factory=SimpleQueue)
@@ -106,18 +117,29 @@ class _Clerk:
     _waiting: list[_Hold] = field(default_factory=list)
     _next: int = 0  # the unit that is read next
     ahead: int | None = None  # the most units that are read ahead of those that are held; None: as there is room
+    ended: threading.Event = field(default_factory=threading.Event)  # no read begins any more
+    _readers: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
         """Begin the threads."""
         threading.Thread(target=self._work, name="foretoken-clerk", daemon=True).start()
         for _ in range(READERS):
-            threading.Thread(target=_reader, args=(self.reads, self.inbox, self.throttle), daemon=True).start()
+            reader = threading.Thread(
+                target=_reader, args=(self.reads, self.inbox, self.throttle, self.ended), daemon=True
+            )
+            self._readers.append(reader)
+            reader.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads. Waits for those that copy to a GPU: when Python ends, a thread that is still in PyTorch's
+        code would end the whole process with an error."""
+        self.ended.set()
         self.inbox.put(None)
         for _ in range(READERS):
             self.reads.put(None)
+        if isinstance(self.view, torch.Tensor):
+            for reader in self._readers:
+                reader.join(_PATIENCE)
 
     def _work(self) -> None:
         while (message := self.inbox.get()) is not None:
@@ -202,7 +224,7 @@ class _Clerk:
         visit, at = _Visit(self._next, any(hold.unit == self._next for hold in self._waiting)), start
         self._visits.append(visit)
         for extent in self.units[visit.unit]:
-            for offset, size in extent.blocks(BLOCK):
+            for offset, size in extent.blocks(self.block):
                 visit.left += 1
                 self.reads.put(_Read(visit, self.files[extent.file], self.view[at : at + size], offset))
                 at += size
@@ -211,11 +233,16 @@ class _Clerk:
         return True
 
 
-def _reader(reads: SimpleQueue[_Read | None], inbox: SimpleQueue[_Message | None], throttle: Throttle) -> None:
+def _reader(
+    reads: SimpleQueue[_Read | None],
+    inbox: SimpleQueue[_Message | None],
+    throttle: Throttle,
+    ended: threading.Event,
+) -> None:
     """What a reader's thread does."""
     while (read := reads.get()) is not None:
         error: BaseException | None = None
-        if not read.visit.given_up:
+        if not read.visit.given_up and not ended.is_set():
             try:
                 until = throttle.begin(len(read.into))
                 read.file.read(read.into, read.offset)
@@ -231,19 +258,22 @@ class Stream:
     """Units of a model that come in while passes run.
 
     files: those in which the units lie. units: what to read for each, in the order of use. memory: the buffer, uint8,
-    which begins at a multiple of `ALIGNED`. Any number of threads may use it; each holds one unit at a time.
+    which begins at a multiple of `ALIGNED`, or lies on a GPU. block: bytes of one read. Any number of threads may use
+    it; each holds one unit at a time.
     """
 
-    files: Sequence[DirectFile]
+    files: Sequence[Source]
     units: Sequence[Sequence[Extent]]
     memory: torch.Tensor
     throttle: Throttle = field(default_factory=lambda: Throttle(None))
+    block: int = BLOCK
     traffic: Traffic = field(init=False, default_factory=Traffic)
     _since: float | None = field(init=False, default=None)  # when the last pass began to wait, if it still waits
 
     def __post_init__(self) -> None:
         sizes = [sum(extent.size for extent in unit) for unit in self.units]
-        if self.memory.data_ptr() % ALIGNED or len(self.memory) < max(sizes):
+        on_cpu = self.memory.device.type == "cpu"
+        if (on_cpu and self.memory.data_ptr() % ALIGNED) or len(self.memory) < max(sizes):
             raise ContractError(
                 f"a buffer of {len(self.memory)} bytes at {self.memory.data_ptr():#x}; expected at least {max(sizes)} "
                 f"at a multiple of {ALIGNED}"
@@ -253,8 +283,8 @@ class Stream:
         self._begin()
 
     def _begin(self) -> None:
-        view = self.memory.numpy().data
-        self._clerk = _Clerk(self.files, self.units, self._ranges, view, self.throttle, self.traffic)
+        view = self.memory.numpy().data if self.memory.device.type == "cpu" else self.memory
+        self._clerk = _Clerk(self.files, self.units, self._ranges, view, self.block, self.throttle, self.traffic)
         weakref.finalize(self, self._clerk.stop)
         self._clerk.begin()
         self._process = os.getpid()

@@ -54,15 +54,16 @@ class LoadSettings(Settings):
     dtype: str = "auto"
     # Where the model runs: `cpu` or `cuda` (`cuda:1` for the second GPU).
     device: str = "cpu"
-    # The promise to keep. `exact` needs the CPU. `algorithmic` is the same method without a guarantee for every bit.
-    # `auto` is exact wherever that can be kept.
+    # The promise to keep. `exact`: every token and every logit is as without a draft. `algorithmic` is the same method
+    # without a guarantee for every bit. `auto` is exact wherever that can be kept: on the CPU, and on most GPUs.
     promise: str = "auto"
     # Where the weights lie. `mapped`: in their files. `copied`: in memory of their own. `auto`: copied where that is
     # faster and leaves 2 GiB free.
     weights: str = "auto"
     # The most memory that the whole process may use, such as `8GiB` (2**30 bytes each) or `8GB` (10**9). Layers for
     # which there is no room are read from the disk in each pass. In that case `subspec,lookup` is usually the best
-    # draft. With None, there is no bound. `foretoken plan` shows what a bound would mean.
+    # draft. With None, there is no bound. `foretoken plan` shows what a bound would mean. On a GPU, it is the most of
+    # the GPU's memory, and the other layers are copied from the machine's memory in each pass.
     memory: str | int | None = None
     # The most tokens of one text, prompt and output together. With None, as many as the model can read, but at
     # most 1024 if `memory` is given: room for their keys and values is part of the bound.
@@ -101,11 +102,6 @@ class LoadSettings(Settings):
         if not isinstance(self.device, str) or not re.fullmatch(r"cpu|cuda(:\d{1,3})?", self.device):
             raise SettingError(f"device is {quoted(self.device)}, expected cpu, cuda or cuda:NUMBER")
         one_of("promise", self.promise, ("auto", "exact", "algorithmic"))
-        if self.promise == "exact" and self.device != "cpu":
-            raise SettingError(
-                f"promise is 'exact', but device is {quoted(self.device)}: that a GPU keeps rows independent has not "
-                "been shown; use the CPU, or promise 'auto'"
-            )
         one_of("weights", self.weights, ("auto", "mapped", "copied"))
         one_of("rule", self.rule, ("walk", "rejection"))
         if not (isinstance(self.pace, str) and self.pace.startswith(REPLAY) and self.pace != REPLAY):
@@ -162,7 +158,7 @@ class LoadSettings(Settings):
             return
         others = [
             f"{name} is {quoted(getattr(self, name))}"
-            for name, usual in (("device", "cpu"), ("dtype", "auto"), ("weights", "auto"), ("cache", True))
+            for name, usual in (("dtype", "auto"), ("weights", "auto"), ("cache", True))
             if getattr(self, name) != usual  # of which the type has been checked
         ]
         if others:
@@ -171,9 +167,15 @@ class LoadSettings(Settings):
                 "type and the place that they have in the files; leave it out"
             )
 
+        if self.disk_bandwidth is not None and self.device != "cpu":
+            raise SettingError(
+                f"disk_bandwidth slows down reads from the disk, and with device {self.device!r} layers come from "
+                "memory; leave it out"
+            )
+
     @property
     def offloads(self) -> bool:
-        """Whether layers may have to be read from the disk in each pass."""
+        """Whether layers may have to be read from the disk in each pass, or copied from memory to a GPU."""
         return self.memory is not None or self.stream_layers is not None
 
 

@@ -12,11 +12,12 @@ import torch
 from foretoken.api.model import Model
 from foretoken.common import files
 from foretoken.common.hashes import sha256
-from foretoken.common.provenance import processor, provenance
+from foretoken.common.provenance import processor, provenance, version_of
 from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import InputError, TranscriptError
+from foretoken.kernels.gpu import NAME as GPU
 from foretoken.pace.replay import FIELD, choices_to_json
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings, expect_repeatable
@@ -143,4 +144,7 @@ def arithmetic(model: Model) -> dict[str, Any]:
         return {"engine": "native", "architecture": platform.machine()}
     on_gpu = target.device.type == "cuda"
     called = torch.cuda.get_device_name(target.device) if on_gpu else processor()
-    return {"engine": "pytorch", "torch": str(torch.__version__), "threads": target.threads, "processor": called}
+    version = str(torch.__version__)
+    if target.arithmetic == GPU:
+        return {"engine": GPU, "torch": version, "triton": version_of("triton"), "processor": called}
+    return {"engine": "pytorch", "torch": version, "threads": target.threads, "processor": called}

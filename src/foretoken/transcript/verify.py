@@ -26,6 +26,7 @@ from foretoken.errors import (
     quoted,
 )
 from foretoken.kernels import native
+from foretoken.kernels.gpu import NAME as GPU
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
 from foretoken.transcript.files import expect_same
@@ -75,7 +76,7 @@ def verify(
     generate = _blaming(path, lambda: settings_from_json(content["settings"]))
     if memory is not None:
         chosen = _bounded(chosen, memory, len(content["prompt"]["tokens"]) + generate.max_new_tokens)
-    if native.module() is None:
+    if native.module() is None and chosen.device == "cpu":
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
     folder = _find(path, content, model)
     files = deciding_files(folder)
@@ -135,6 +136,11 @@ def _expect_engine(path: str | Path, content: dict[str, Any], here: str, because
     made = content["arithmetic"]["engine"]
     if made == here:
         return
+    if GPU in (made, here):
+        advice = "verify it on such a GPU" if made == GPU else "verify it on a machine like its own"
+        raise TranscriptError(
+            f"{path} was made by the engine {made}; here runs {here}, and its bits are others: {advice}"
+        )
     if made == "native":
         raise TranscriptError(
             f"{path} was made by the native engine; here runs pytorch because {because}, and its bits are others: "

@@ -21,7 +21,7 @@ K = TypeVar("K")
 Kind = tuple[Sequence[int], torch.dtype]  # shape and type of a tensor
 
 INSTEAD = "leave them where they are, with weights 'mapped'"  # the advice if there is no memory
-_LINE = 64  # bytes; each tensor begins at a multiple
+_LINE = 256  # bytes; each tensor begins at a multiple: of a cache line, and of all that libraries for GPUs look at
 _HUGE_PAGE = 2 << 20  # bytes; the allocation begins at a multiple
 
 
@@ -43,17 +43,17 @@ def copied(
 
 
 def together(kinds: Mapping[K, Kind], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
-    """Unfilled tensors of some shapes and types, one behind the other in one allocation, each on a cache line."""
+    """Unfilled tensors of some shapes and types, one behind the other in one allocation, each at a multiple of a line."""
     return viewed(allocate(size_of(kinds), instead=instead), kinds)
 
 
 def size_of(kinds: Mapping[K, Kind]) -> int:
-    """The bytes of tensors of some shapes and types, one behind the other, each beginning at a cache line."""
+    """The bytes of tensors of some shapes and types, one behind the other, each at a multiple of `_LINE`."""
     return sum(-(-prod(shape) * dtype.itemsize // _LINE) * _LINE for shape, dtype in kinds.values())
 
 
 def viewed(memory: torch.Tensor, kinds: Mapping[K, Kind]) -> dict[K, torch.Tensor]:
-    """Tensors of some shapes and types at the beginning of memory, uint8, which should begin at a cache line."""
+    """Tensors of some shapes and types at the beginning of memory, uint8, which should begin at one."""
     views: dict[K, torch.Tensor] = {}
     for key, (shape, dtype) in kinds.items():
         views[key] = memory[: prod(shape) * dtype.itemsize].view(dtype).view(tuple(shape))

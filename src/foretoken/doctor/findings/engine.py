@@ -112,6 +112,9 @@ def part(part: Part) -> Finding:
 
 def gpu(facts: Facts) -> Said:
     """The GPUs that PyTorch sees."""
+    if not facts.gpus:
+        return GOOD, "PyTorch sees none, and none is needed.", None
     names = ", ".join(f"{gpu.name} ({gigabytes(gpu.memory)})" for gpu in facts.gpus)
-    uses = f"{names}: `--device cuda` uses it, with the promise algorithmic."
-    return GOOD, uses if names else "PyTorch sees none, and none is needed.", None
+    why = next((gpu.why_not for gpu in facts.gpus if gpu.why_not), None)
+    promise = "exact" if why is None else f"algorithmic, slowly ({why})"
+    return GOOD, f"{names}: `--device cuda` uses it, with the promise {promise}.", None
