@@ -71,6 +71,9 @@ class Recordings:
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
         with _alone:
             torch.cuda.synchronize(self._device)
+            with torch.cuda.stream(self._stream):
+                run(rows)  # so that this thread's libraries have what they need on this stream
+            torch.cuda.synchronize(self._device)
             try:
                 # another thread may wait for the GPU meanwhile
                 mode = "thread_local"

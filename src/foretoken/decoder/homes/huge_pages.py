@@ -43,7 +43,7 @@ def copied(
 
 
 def together(kinds: Mapping[K, Kind], *, instead: str = INSTEAD) -> dict[K, torch.Tensor]:
-    """Unfilled tensors of some shapes and types, one behind the other in one allocation, each at a multiple of a line."""
+    """Unfilled tensors of some shapes and types, one behind the other in one allocation, as `size_of` counts them."""
     return viewed(allocate(size_of(kinds), instead=instead), kinds)
 
 
