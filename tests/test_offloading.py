@@ -124,12 +124,24 @@ def test_a_bound_of_a_gpu_s_memory_is_planned_without_the_process_s_own(monkeypa
     roomy, _ = plan("stdlib-7m", device="cuda", memory="2GiB", draft="subspec")
     assert roomy.plan.memory["CUDA and its libraries"] == CUDA
     assert not roomy.plan.streamed
-    whole = plan("stdlib-7m", device="cuda", memory="2GiB", draft="lookup")[0].plan.total
+    whole = plan("stdlib-7m", device="cuda", memory="2GiB", draft="lookup", prefill_chunk=64)[0].plan.total
     bound = int(whole / SHARE) - (1 << 20)
-    assert plan("stdlib-7m", device="cuda", memory=bound, draft="lookup")[0].plan.streamed
+    assert plan("stdlib-7m", device="cuda", memory=bound, draft="lookup", prefill_chunk=64)[0].plan.streamed
     monkeypatch.setattr("foretoken.api.on_gpu.memory_left", lambda: 1000)
     with pytest.raises(SettingError, match="for which cuda has no room, would lie in the machine's memory, and"):
-        plan("stdlib-7m", device="cuda", memory=bound, draft="lookup")
+        plan("stdlib-7m", device="cuda", memory=bound, draft="lookup", prefill_chunk=64)
+
+
+def test_the_least_bound_of_a_gpu_s_memory_that_is_named_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: None)
+    monkeypatch.setattr("foretoken.offload.plan.size", str)  # every byte of it
+    with pytest.raises(SettingError) as error:
+        plan("stdlib-7m", device="cuda", memory="100MiB", draft="lookup")
+    least = int(str(error.value).split("needs ")[1].split(" at least")[0])
+    assert str(error.value).startswith(f"memory is {100 << 20}, and ")
+    assert plan("stdlib-7m", device="cuda", memory=least, draft="lookup")[0].plan.streamed
+    with pytest.raises(SettingError, match=f"memory is {least - 1}, "):
+        plan("stdlib-7m", device="cuda", memory=least - 1, draft="lookup")
 
 
 def test_what_a_gpu_cannot_do_is_refused_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,10 @@ import torch
 
 import foretoken
 from foretoken import kernels
-from foretoken.api.checkpoint import decoder_of
+from foretoken.api.checkpoint import expect_promise
 from foretoken.errors import SettingError
 from foretoken.kernels import native, rowwise
 from foretoken.settings.load import LoadSettings
-from tests.decoder.low_bit import made as tiny
 from tests.tiny import needs_native
 
 PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
@@ -68,19 +66,20 @@ def test_pytorch_on_the_cpu_keeps_what_is_asked(asked: str, made: str, monkeypat
     assert done.audit.identical or made == "algorithmic"
 
 
-def test_exactness_is_refused_where_it_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, weights = tiny()
-    settings = LoadSettings(promise="exact", device="cuda")
-    made = SimpleNamespace(promise="algorithmic", device=torch.device("cuda"))
-    monkeypatch.setattr("foretoken.api.checkpoint.Decoder", lambda *given, **settings: made)
+def test_exactness_is_refused_where_it_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: "it is old")
     with pytest.raises(SettingError) as error:
-        decoder_of(config, weights, settings)
+        expect_promise(LoadSettings(promise="exact", device="cuda"))
     assert str(error.value) == (
         "promise is 'exact', which cannot be kept on cuda (it is old); use the CPU, or promise 'auto'"
     )
-    for promise in ("auto", "algorithmic"):
-        assert decoder_of(config, weights, LoadSettings(promise=promise, device="cuda")) is made
+    expect_promise(LoadSettings(device="cuda:1"))
+    assert caplog.messages == ["on cuda:1 the model runs in PyTorch, row by row, which is slow (it is old)"]
+    monkeypatch.setattr("foretoken.kernels.gpu.why_not", lambda device: None)
+    expect_promise(LoadSettings(promise="exact", device="cuda"))
+    assert len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from foretoken.api.checkpoint import (
     bytes_in_memory,
     decoder_of,
     expect_device,
+    expect_promise,
     find_end_tokens,
     read_checkpoint,
     read_tokenizer,
@@ -88,6 +89,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     chosen = LoadSettings.of(settings)
     expect_known(chosen)  # before the model is loaded: a wrong name should not cost a load
     expect_device(chosen.device)
+    expect_promise(chosen)
     folder = resolve(model, chosen.revision, accept=read_config)
     forked.settle()  # the load may convert weights and make copies
     if chosen.offloads:
@@ -98,8 +100,12 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         choices_of(levels, chosen)
         assert chosen.memory is None or isinstance(chosen.memory, int)
         bound_memory(torch.device(chosen.device), chosen.memory, CUDA)
-        with gpu.telling_of_memory():
-            weights = offloading.load(chosen)
+        try:
+            with gpu.telling_of_memory():
+                weights = offloading.load(chosen)
+        except BaseException:
+            bound_memory(torch.device(chosen.device), None, CUDA)
+            raise
     else:
         guessed = chosen.draft == AUTO
         chosen = with_draft_chosen(chosen, folder, str(model))
@@ -151,13 +157,17 @@ def _offloading(
     files = FilesAsRead.note(deciding_files(folder).values())
     config, tokenizer = read_tokenizer(folder)  # its libraries are part of the memory in use
     config = bounded(config, settings)
-    settings = with_long_chunks(config, settings)
+    asked, settings = settings, with_long_chunks(config, settings)
 
     def planned_with(draft: str) -> _Planned:
         chosen = replace(settings, draft=draft)
         levels = find_levels(name_levels(chosen), folder)
         levels[0].expect_features(chosen)
-        return chosen, planned(folder, config, levels, chosen)
+        try:
+            return chosen, planned(folder, config, levels, chosen)
+        except SettingError:  # a pass over much of a prompt takes memory that may be the last
+            chosen = replace(chosen, prefill_chunk=asked.prefill_chunk)
+            return chosen, planned(folder, config, levels, chosen)
 
     if settings.draft != AUTO:
         chosen, offloading = planned_with(settings.draft)
@@ -177,7 +187,7 @@ def _without_reading(planned_with: Callable[[str], _Planned], draft: str) -> _Pl
         found = planned_with(draft)
         if not found[1].plan.streamed:
             return found
-        why = "layers would have to be read from the disk in each pass"
+        why = "layers would have to come in in each pass"
     except SettingError as error:
         why = str(error)
     log.info("draft lookup instead of %s, for which there is no room: %s", draft, why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from foretoken.errors import CheckpointError, SettingError
 from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -85,17 +88,10 @@ def bytes_in_memory(config: DecoderConfig, settings: LoadSettings) -> int:
 
 
 def decoder_of(config: DecoderConfig, weights: Weights, settings: LoadSettings) -> Decoder:
-    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep. Raises
-    SettingError if exact is asked for and cannot be kept."""
+    """A decoder that keeps the promise that the settings ask for, or the strongest one that it can keep."""
     # "auto" asks for "exact" and takes what is possible: `target.promise`
     asked = "algorithmic" if settings.promise == "algorithmic" else "exact"
-    made = Decoder(config, weights, threads=settings.threads, promise=asked)
-    if settings.promise == "exact" and made.promise != "exact":
-        raise SettingError(
-            f"promise is 'exact', which cannot be kept on {settings.device} ({gpu.why_not(made.device)}); use the CPU, "
-            "or promise 'auto'"
-        )
-    return made
+    return Decoder(config, weights, threads=settings.threads, promise=asked)
 
 
 def find_end_tokens(folder: Path, config: DecoderConfig, tokenizer: Tokenizer | None) -> frozenset[int]:
@@ -125,3 +121,19 @@ def expect_device(device: str) -> None:
     number = int(device.partition(":")[2] or 0)
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         raise SettingError(f"device is {device!r}, but PyTorch sees no such GPU here; use cpu")
+
+
+def expect_promise(settings: LoadSettings) -> None:
+    """Raise SettingError if exactness is asked for where it cannot be kept. Log a warning for a GPU on which our
+    kernels cannot run."""
+    if settings.device == "cpu":
+        return
+    import torch
+
+    why = gpu.why_not(torch.device(settings.device))
+    if why is not None and settings.promise == "exact":
+        raise SettingError(
+            f"promise is 'exact', which cannot be kept on {settings.device} ({why}); use the CPU, or promise 'auto'"
+        )
+    if why is not None:
+        log.warning("on %s the model runs in PyTorch, row by row, which is slow (%s)", settings.device, why)

@@ -120,19 +120,20 @@ def planned(folder: Path, config: DecoderConfig, levels: Sequence[Level], settin
         )
     stored = Stored.of(folder, config)
     needs = _needs(stored, config, levels, settings)
+    share = 1.0 if settings.device == "cpu" else on_gpu.SHARE
     if settings.stream_layers is not None:
         count = config.num_layers if settings.stream_layers == ALL else int(settings.stream_layers)
         if count > config.num_layers:
             raise SettingError(f"stream_layers is {count}, and the model has {config.num_layers} layers")
         plan = reading(needs, spread(count, config.num_layers))
-        if settings.memory is not None and plan.total > int(settings.memory):
+        if settings.memory is not None and plan.total > int(settings.memory) * share:
             raise SettingError(
                 f"memory is {size(int(settings.memory))}, and with {count} layers read in each pass "
                 f"{size(plan.total)} are needed; leave stream_layers out"
             )
     else:
         assert isinstance(settings.memory, int)
-        plan = fit(needs, int(settings.memory * (1.0 if settings.device == "cpu" else on_gpu.SHARE)))
+        plan = fit(needs, settings.memory, share)
     if settings.device != "cpu":
         on_gpu.expect_host_memory(plan, settings.device)
     return Offloading(stored, plan, _sharing(levels, plan.streamed, config.num_layers))

@@ -21,12 +21,6 @@ def bus_speed(device: torch.device) -> float:
     return _speed(lambda: source.read(to, 0))
 
 
-def memory_speed_of(device: torch.device) -> float:
-    """Bytes a second that a device reads of its own memory."""
-    numbers = torch.zeros(_PROBE // 4, device=device)
-    return _speed(lambda: numbers.sum().item())
-
-
 def _speed(move: Callable[[], object]) -> float:
     move()  # the first one sets things up
     began = time.perf_counter()

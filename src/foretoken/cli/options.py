@@ -98,7 +98,8 @@ LOAD: dict[str, Any] = {
         str | None,
         _LOADING,
         "The most memory that the process may use, such as 8GiB. Layers for which there is no room are read from the "
-        "disk in each pass.",
+        "disk in each pass. With --device cuda: the most of the GPU's memory; the other layers are copied from the "
+        "machine's memory.",
         show_default="no bound",
     ),
     "context": _option(

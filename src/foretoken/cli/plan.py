@@ -47,7 +47,7 @@ def plan(
 
 class _Speeds(NamedTuple):
     """Bytes a second. reading: of the layers that each pass reads. how: where that number comes from. memory: of what
-    is in memory; None if it was not measured."""
+    is in memory; None if it was not measured, or says little: on a GPU, small kernels take most of a draft's time."""
 
     reading: float
     how: str
@@ -58,10 +58,9 @@ def _speeds(found: Offloading, loading: LoadSettings) -> _Speeds:
     if loading.device != "cpu":
         from torch import device
 
-        from foretoken.bench.on_gpu import bus_speed, memory_speed_of
+        from foretoken.bench.on_gpu import bus_speed
 
-        its = device(loading.device)
-        return _Speeds(bus_speed(its), "measured just now", memory_speed_of(its) if found.plan.streamed else None)
+        return _Speeds(bus_speed(device(loading.device)), "measured just now", None)
     from foretoken.bench.disk import read_speed
     from foretoken.doctor.speed import memory_speed
     from foretoken.kernels import forked, native

@@ -90,12 +90,12 @@ class Decoder:
         else:
             batched = promise == "algorithmic"
             self._pass = TorchPass(config, weights, rope, self.threads, batched=batched)
-            # the same code runs on a GPU, but nobody has shown that its kernels keep rows independent: docs/lossless.md
+            # the same code runs on an old GPU, but nobody has shown that its kernels keep rows independent
             self.promise = "algorithmic" if batched or self.device.type != "cpu" else "exact"
 
     @property
     def arithmetic(self) -> str:
-        """The engine: "native" with its instruction set, or "pytorch"."""
+        """The engine: "native" with its instruction set, "triton" on a GPU, or "pytorch"."""
         return f"native {self._pass.isa}" if isinstance(self._pass, NativePass) else self._pass.name
 
     @property

@@ -69,7 +69,7 @@ def load_to_device(
         tensors |= viewed(host[start : start + size], kinds)
     read_tensors(stored, files, tensors, throttle)
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # what lay in the buffer's memory before is not used any more
+        torch.cuda.current_stream(device).synchronize()  # what lay in the buffer's memory before is not used any more
     source = HostMemory(host)
     stream = Stream([source], units, memory, block=_BLOCK)
     homes: list[PartHome | None] = [None] * stored.parts

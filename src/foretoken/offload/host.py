@@ -67,14 +67,22 @@ class Copied(Streamed):
         super().release()
 
 
+_bounded: set[torch.device] = set()  # by us
+
+
 def bound_memory(device: torch.device, bound: int | None, besides: int) -> None:
-    """From now on PyTorch takes no more of a GPU's memory than a bound, in bytes, leaves beside `besides` bytes that it
-    does not count. None: there is no bound. Raises SettingError for a bound that the GPU does not have."""
+    """From now on PyTorch takes no more of a GPU's memory, in this process, than a bound, in bytes, leaves beside
+    `besides` bytes that it does not count. None: as much as there is, if there was a bound of ours. Raises SettingError
+    for a bound that the GPU does not have."""
     if device.type != "cuda":
         return
     device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
     total = torch.cuda.get_device_properties(device).total_memory
     if bound is not None and bound > total:
         raise SettingError(f"memory is {bound:,} bytes, and the GPU {device} has {total:,}; allow no more than that")
-    share = 1.0 if bound is None else max(bound - besides, 0) / total
-    torch.cuda.set_per_process_memory_fraction(share, device)
+    if bound is not None:
+        _bounded.add(device)
+        torch.cuda.set_per_process_memory_fraction(max(bound - besides, 0) / total, device)
+    elif device in _bounded:
+        _bounded.remove(device)
+        torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from foretoken.common.progress import size
 from foretoken.errors import SettingError
@@ -88,9 +89,10 @@ class Plan:
         return sum(self.memory.values())
 
 
-def fit(needs: Needs, bound: int) -> Plan:
-    """The plan that reads least within a bound, in bytes. Raises SettingError, with the least bound that would do, for
-    one within which the model cannot run."""
+def fit(needs: Needs, bound: int, share: float = 1.0) -> Plan:
+    """The plan that reads least within a share of a bound, in bytes. Raises SettingError, with the least bound that
+    would do, for one within which the model cannot run."""
+    whole, bound = bound, int(bound * share)
     everything = Plan(needs, (), 0)
     if everything.total <= bound:
         return everything
@@ -101,9 +103,10 @@ def fit(needs: Needs, bound: int) -> Plan:
     least = _reading(needs, needs.layers, None)
     assert least is not None
     parts = ", ".join(f"{name} {size(count)}" for name, count in least.memory.items())
+    enough = ceil(least.total / share)
     raise SettingError(
-        f"memory is {size(bound)}, and this model needs {size(least.total)} at least ({parts}); allow that much, or "
-        "take a smaller model"
+        f"memory is {size(whole)}, and this model needs {size(enough)} at least ({parts}); allow that much, or take a "
+        "smaller model"
     )
 
 

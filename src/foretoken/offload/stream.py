@@ -28,7 +28,7 @@ from foretoken.offload.ring import offsets, overlap
 from foretoken.offload.store import Extent
 
 READERS = 4  # threads: disks do several reads at once
-_PATIENCE = 2.0  # seconds for one that has begun
+_PATIENCE = 5.0  # seconds for copies that have begun
 BLOCK = 4 << 20  # bytes of one read of a file
 
 Reply = SimpleQueue[BaseException | None]
@@ -117,29 +117,28 @@ class _Clerk:
     _waiting: list[_Hold] = field(default_factory=list)
     _next: int = 0  # the unit that is read next
     ahead: int | None = None  # the most units that are read ahead of those that are held; None: as there is room
-    ended: threading.Event = field(default_factory=threading.Event)  # no read begins any more
-    _readers: list[threading.Thread] = field(default_factory=list)
+    ended: bool = False  # no read begins any more
+    _threads: list[threading.Thread] = field(default_factory=list)
 
     def begin(self) -> None:
         """Begin the threads."""
-        threading.Thread(target=self._work, name="foretoken-clerk", daemon=True).start()
-        for _ in range(READERS):
-            reader = threading.Thread(
-                target=_reader, args=(self.reads, self.inbox, self.throttle, self.ended), daemon=True
-            )
-            self._readers.append(reader)
-            reader.start()
+        self._threads = [threading.Thread(target=self._work, name="foretoken-clerk", daemon=True)]
+        self._threads += [threading.Thread(target=_reader, args=(self,), daemon=True) for _ in range(READERS)]
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """End the threads. Waits for those that copy to a GPU: when Python ends, a thread that is still in PyTorch's
+        """End the threads. Waits for them if they copy to a GPU: when Python ends, a thread that is still in PyTorch's
         code would end the whole process with an error."""
-        self.ended.set()
-        self.inbox.put(None)
+        self.inbox.put(None)  # first: nobody is told that a read is done which was left out
+        self.ended = True
         for _ in range(READERS):
             self.reads.put(None)
         if isinstance(self.view, torch.Tensor):
-            for reader in self._readers:
-                reader.join(_PATIENCE)
+            until = perf_counter() + _PATIENCE
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    thread.join(max(0.0, until - perf_counter()))
 
     def _work(self) -> None:
         while (message := self.inbox.get()) is not None:
@@ -233,23 +232,18 @@ class _Clerk:
         return True
 
 
-def _reader(
-    reads: SimpleQueue[_Read | None],
-    inbox: SimpleQueue[_Message | None],
-    throttle: Throttle,
-    ended: threading.Event,
-) -> None:
+def _reader(clerk: _Clerk) -> None:
     """What a reader's thread does."""
-    while (read := reads.get()) is not None:
+    while (read := clerk.reads.get()) is not None:
         error: BaseException | None = None
-        if not read.visit.given_up and not ended.is_set():
+        if not read.visit.given_up and not clerk.ended:
             try:
-                until = throttle.begin(len(read.into))
+                until = clerk.throttle.begin(len(read.into))
                 read.file.read(read.into, read.offset)
-                throttle.wait(until)
+                clerk.throttle.wait(until)
             except BaseException as found:
                 error = found
-        inbox.put(_Done(read.visit, error))
+        clerk.inbox.put(_Done(read.visit, error))
         del read
 
 

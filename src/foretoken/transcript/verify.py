@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from foretoken.api.build import load
 from foretoken.api.model import Model
 from foretoken.common.files import FilesAsRead
@@ -25,7 +27,7 @@ from foretoken.errors import (
     one_line,
     quoted,
 )
-from foretoken.kernels import native
+from foretoken.kernels import gpu, native
 from foretoken.kernels.gpu import NAME as GPU
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
@@ -78,6 +80,11 @@ def verify(
         chosen = _bounded(chosen, memory, len(content["prompt"]["tokens"]) + generate.max_new_tokens)
     if native.module() is None and chosen.device == "cpu":
         _expect_engine(path, content, "pytorch", f"the native module is {native.explain()}")
+    if content["arithmetic"]["engine"] == GPU and (why := gpu.why_not(torch.device(chosen.device))) is not None:
+        raise TranscriptError(
+            f"{path} was made by {GPU} on a GPU, which cannot run here ({why}), and other engines have other bits: "
+            "verify it on a machine like its own"
+        )
     folder = _find(path, content, model)
     files = deciding_files(folder)
     noted = FilesAsRead.note(files.values())
@@ -137,9 +144,8 @@ def _expect_engine(path: str | Path, content: dict[str, Any], here: str, because
     if made == here:
         return
     if GPU in (made, here):
-        advice = "verify it on such a GPU" if made == GPU else "verify it on a machine like its own"
         raise TranscriptError(
-            f"{path} was made by the engine {made}; here runs {here}, and its bits are others: {advice}"
+            f"{path} was made by {made}; here runs {here}, and its bits are others: verify it on a machine like its own"
         )
     if made == "native":
         raise TranscriptError(
