@@ -11,14 +11,14 @@ import torch
 
 import foretoken
 from foretoken.api.build import plan
-from foretoken.api.on_gpu import CUDA, SHARE
+from foretoken.api.on_gpu import SHARE
 from foretoken.bench.on_gpu import peak_memory
 from foretoken.decoder.on_device import host_memory
 from foretoken.decoder.rows import chain
 from foretoken.errors import ModelError
 from foretoken.kernels import gpu
 from foretoken.kernels.gpu import telling_of_memory
-from foretoken.offload.host import Copied, HostMemory, bound_memory
+from foretoken.offload.host import Copied, HostMemory, unbound_memory
 from foretoken.offload.store import Extent
 from foretoken.offload.stream import Stream
 from foretoken.training.drafter import Recipe, Training
@@ -96,7 +96,7 @@ def test_a_bound_of_a_gpu_s_memory_is_kept() -> None:
         assert done.stats.accepted_tokens > 0
         assert peak_memory(torch.device("cuda")) <= bound
     finally:
-        bound_memory(torch.device("cuda"), None, CUDA)
+        unbound_memory(torch.device("cuda"))
 
 
 def test_threads_that_share_a_model_take_turns() -> None:

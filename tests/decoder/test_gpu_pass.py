@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.gpu_pass import GpuPass
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.weights import assemble
@@ -128,7 +129,8 @@ def test_a_recorded_pass_has_the_bits_of_one_that_is_not() -> None:
         found = decoder.run(rows)
         assert all(torch.equal(found.logits(row), expected.logits(at + row)) for row in range(5)), at
         cache.commit(range(5), rows.writer)
-    assert len(decoder._pass._recordings)  # type: ignore[union-attr]
+    assert isinstance(decoder._pass, GpuPass)
+    assert len(decoder._pass._recordings)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU passes are recorded")

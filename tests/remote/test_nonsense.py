@@ -131,8 +131,9 @@ def test_settings_that_are_too_large_for_the_network_are_refused(host: Host) -> 
 def test_a_page_in_a_browser_may_not_use_a_host(host: Host) -> None:
     from websockets.exceptions import InvalidStatus
     from websockets.sync.client import connect
+    from websockets.typing import Origin
 
-    with pytest.raises(InvalidStatus, match="403"), connect(host.url, origin="http://evil.example"):  # type: ignore[arg-type]
+    with pytest.raises(InvalidStatus, match="403"), connect(host.url, origin=Origin("http://evil.example")):
         pass
 
 

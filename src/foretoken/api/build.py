@@ -54,7 +54,7 @@ from foretoken.drafters.ladder import expect_known, find_levels, name_levels
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.errors import SettingError, quoted
 from foretoken.kernels import forked, gpu
-from foretoken.offload.host import bound_memory
+from foretoken.offload.host import bound_memory, unbound_memory
 from foretoken.protocol.types import TARGET
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
@@ -92,19 +92,21 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     expect_promise(chosen)
     folder = resolve(model, chosen.revision, accept=read_config)
     forked.settle()  # the load may convert weights and make copies
+    device = torch.device(chosen.device)
     if chosen.offloads:
         if chosen.memory is not None and chosen.device == "cpu":
             give_back_freed_memory()  # what malloc keeps would count as memory in use
         files, offloading, config, tokenizer, chosen = _offloading(folder, str(model), chosen)
         levels = offloading.levels
         choices_of(levels, chosen)
-        assert chosen.memory is None or isinstance(chosen.memory, int)
-        bound_memory(torch.device(chosen.device), chosen.memory, CUDA)
+        unbound_memory(device)
+        if isinstance(chosen.memory, int):
+            bound_memory(device, chosen.memory, CUDA)
         try:
             with gpu.telling_of_memory():
                 weights = offloading.load(chosen)
         except BaseException:
-            bound_memory(torch.device(chosen.device), None, CUDA)
+            unbound_memory(device)
             raise
     else:
         guessed = chosen.draft == AUTO
@@ -122,7 +124,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
             log.info("draft lookup for now: %s", error)
             chosen = replace(chosen, draft="lookup")
             levels = find_levels(name_levels(chosen), folder)
-        bound_memory(torch.device(chosen.device), None, CUDA)
+        unbound_memory(device)
         with gpu.telling_of_memory():
             config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
         config = bounded(config, chosen)
@@ -165,9 +167,11 @@ def _offloading(
         levels[0].expect_features(chosen)
         try:
             return chosen, planned(folder, config, levels, chosen)
-        except SettingError:  # a pass over much of a prompt takes memory that may be the last
-            chosen = replace(chosen, prefill_chunk=asked.prefill_chunk)
-            return chosen, planned(folder, config, levels, chosen)
+        except SettingError:
+            if chosen.prefill_chunk == asked.prefill_chunk:
+                raise
+        chosen = replace(chosen, prefill_chunk=asked.prefill_chunk)  # a pass over less of a prompt takes less memory
+        return chosen, planned(folder, config, levels, chosen)
 
     if settings.draft != AUTO:
         chosen, offloading = planned_with(settings.draft)

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from foretoken.common.files import FilesAsRead
 from foretoken.common.hashes import blocks_of, expect_published
 from foretoken.decoder.config import DecoderConfig, read_config, read_json
@@ -116,8 +118,6 @@ def expect_device(device: str) -> None:
     """Raise SettingError for a GPU that PyTorch does not see."""
     if device == "cpu":
         return
-    import torch
-
     number = int(device.partition(":")[2] or 0)
     if not torch.cuda.is_available() or number >= torch.cuda.device_count():
         raise SettingError(f"device is {device!r}, but PyTorch sees no such GPU here; use cpu")
@@ -128,8 +128,6 @@ def expect_promise(settings: LoadSettings) -> None:
     kernels cannot run."""
     if settings.device == "cpu":
         return
-    import torch
-
     why = gpu.why_not(torch.device(settings.device))
     if why is not None and settings.promise == "exact":
         raise SettingError(

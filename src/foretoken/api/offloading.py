@@ -29,7 +29,6 @@ from foretoken.decoder.weights import Weights
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.errors import SettingError
-from foretoken.formats import Format
 from foretoken.kernels import gpu, native
 from foretoken.offload.plan import Needs, Plan, fit, reading, spread
 from foretoken.protocol.roles import Drafter, Verifier
@@ -192,15 +191,16 @@ def memory_in_use() -> int:
 
 def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Needs:
     on_cpu = settings.device == "cpu"
+    sized = size_in if on_cpu else on_gpu.size_in
     substitutes = [0] * config.num_layers
     copies = 0
     for level in levels:
         if level.format is not None and level.recipe.substitutes:
-            each = _of_layers(level.format, config) if on_cpu else on_gpu.of_layers(level.format, config)
+            each = [sized(level.format, config, without) for without in _all_but_one(config)]
             substitutes = [one + other for one, other in zip(substitutes, each, strict=True)]
         elif level.format is not None:
             its = config if level.is_copy else read_config(_folder(level))
-            copies += (size_in if on_cpu else on_gpu.size_in)(level.format, its, level.own_layers)
+            copies += sized(level.format, its, level.own_layers)
         elif level.has_decoder:
             copies += sum(path.stat().st_size for path in weight_files(_folder(level)))
     libraries = (
@@ -223,10 +223,10 @@ def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], setti
     )
 
 
-def _of_layers(format: Format, config: DecoderConfig) -> list[int]:
-    """The bytes of each layer in a format."""
+def _all_but_one(config: DecoderConfig) -> list[list[int]]:
+    """For each layer all the others, and the output layer."""
     every = range(config.num_layers)
-    return [size_in(format, config, [OUTPUT, *(other for other in every if other != layer)]) for layer in every]
+    return [[OUTPUT, *(other for other in every if other != layer)] for layer in every]
 
 
 def _folder(level: Level) -> Path:

@@ -9,7 +9,7 @@ import torch
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.shapes import OUTPUT, linear_shapes
+from foretoken.decoder.shapes import linear_shapes
 from foretoken.drafters.recipe import Level
 from foretoken.errors import SettingError
 from foretoken.formats import Format
@@ -70,9 +70,3 @@ def size_in(format: Format, config: DecoderConfig, own: Collection[int] = ()) ->
     """The bytes that a copy takes there. own: layers that stay the model's."""
     shapes = linear_shapes(config, without=own).values()
     return int(_ROUNDED * sum(gpu.bytes_of(format, *shape) for shape in shapes))
-
-
-def of_layers(format: Format, config: DecoderConfig) -> list[int]:
-    """The bytes of each layer in a format."""
-    every = range(config.num_layers)
-    return [size_in(format, config, [OUTPUT, *(other for other in every if other != layer)]) for layer in every]

@@ -71,18 +71,18 @@ class GpuPass:
         """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed."""
         with self._turn():
             hidden = self._through(hidden, self._placed(rows, range(lo, hi)).on(self._device), lo, hi)
-        _tag(rows, lo, hi)
+        rows.tag(range(lo, hi))
         return hidden
 
     def forward(self, rows: Rows) -> torch.Tensor:
         """Embedding and all layers: float32 [N, hidden]."""
-        layers = self._config.num_layers
+        layers = range(self._config.num_layers)
         with self._turn():
-            placed = self._placed(rows, range(layers))
+            placed = self._placed(rows, layers)
             hidden = self._repeated(placed)
             if hidden is None:
                 hidden = self._whole(placed.on(self._device))
-        _tag(rows, 0, layers)
+        rows.tag(layers)
         return hidden
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -283,9 +283,3 @@ def _begin(start: int, place: Sequence[int], row_bytes: int) -> tuple[int, int, 
     """Where position 0 would have its key and its value in layer 0, and the bytes from one layer to the next."""
     keys, values, stride, first = place
     return keys - first * stride - start * row_bytes, values - first * stride - start * row_bytes, stride
-
-
-def _tag(rows: Rows, lo: int, hi: int) -> None:
-    """Note who has written the rows' keys and values."""
-    for segment in rows.segments:
-        segment.cache.tag(range(lo, hi), segment.slots, rows.writer)

@@ -210,8 +210,7 @@ class NativePass:
                             piece.before,
                             len(rows),
                         )
-        for segment in rows.segments:
-            segment.cache.tag(layers, segment.slots, rows.writer)
+        rows.tag(layers)
 
     def _pieces(
         self,

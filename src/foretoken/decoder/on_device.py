@@ -14,14 +14,13 @@ import torch
 from foretoken.common.progress import size as progress_size
 from foretoken.decoder.homes.huge_pages import Kind, allocate, size_of, together, viewed
 from foretoken.decoder.homes.parts import PartHome
-from foretoken.decoder.streaming import Stored, blocks_of, read_tensors
+from foretoken.decoder.streaming import Stored, files_of, read_tensors
 from foretoken.decoder.weights import Weights, assemble
 from foretoken.errors import SettingError
 from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
 from foretoken.offload.host import Copied, HostMemory
 from foretoken.offload.store import Extent
 from foretoken.offload.stream import Stream
-from foretoken.offload.verified import opened
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +49,7 @@ def load_to_device(
     if order and max(sizes) > buffer:
         raise SettingError(f"a buffer of {buffer} bytes has no room for a part of a layer, of {max(sizes)} bytes")
     throttle = Throttle(None)
-    files: Sequence[DirectFile] = (
-        opened(stored.paths, blocks_of(stored, stored.kinds, ()), throttle)
-        if verify
-        else [DirectFile(path) for path in stored.paths]
-    )
+    files = files_of(stored, stored.kinds, (), throttle, verify=verify)
     of_units = [{name: stored.kinds[name] for name in stored.of_part(part)} for part in order]
     away = {name for kinds in of_units for name in kinds}
     placed = _read_onto(stored, files, {name: kind for name, kind in stored.kinds.items() if name not in away}, device)

@@ -98,6 +98,11 @@ class Rows:
             if segment.cache.kind != kind:
                 raise ContractError(f"a cache holds {segment.cache.kind}; expected {kind}: one that this decoder made")
 
+    def tag(self, layers: range) -> None:
+        """Note that this pass has written the rows' keys and values of some layers, by address."""
+        for segment in self.segments:
+            segment.cache.tag(layers, segment.slots, self.writer)
+
     def followers(self, row: int, count: int) -> list[int]:
         """A row and its descendants in the tree, in the order of the pass: at most `count` rows."""
         segment = next(s for s in self.segments if s.span.start <= row < s.span.stop)

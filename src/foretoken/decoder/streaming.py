@@ -129,10 +129,9 @@ def load_streamed(
     away = {name for part in order for name in stored.of_part(part)}
     units = [extents(stored.places[name] for name in stored.of_part(part)) for part in order]
     kinds = {name: kind for name, kind in stored.kinds.items() if name not in away}
-    if reading.verify:  # before memory is taken: this needs some, too
-        files: Sequence[DirectFile] = opened(stored.paths, blocks_of(stored, kinds, units), throttle)
-    else:
-        files = [DirectFile(path) for path in stored.paths]
+    files = files_of(
+        stored, kinds, units, throttle, verify=reading.verify
+    )  # before memory is taken: it needs some, too
     kept = together(kinds, instead=_INSTEAD)
     read_tensors(stored, files, kept, throttle)
 
@@ -174,7 +173,16 @@ def read_codes(
     return coded
 
 
-def blocks_of(stored: Stored, kept: Iterable[str], units: Iterable[Iterable[Extent]]) -> Iterator[tuple[int, Block]]:
+def files_of(
+    stored: Stored, kept: Iterable[str], units: Iterable[Iterable[Extent]], throttle: Throttle, *, verify: bool
+) -> Sequence[DirectFile]:
+    """The files, to be read. verify: they are hashed first, and so is what is read of them: tensors, and units."""
+    if verify:
+        return opened(stored.paths, _blocks(stored, kept, units), throttle)
+    return [DirectFile(path) for path in stored.paths]
+
+
+def _blocks(stored: Stored, kept: Iterable[str], units: Iterable[Iterable[Extent]]) -> Iterator[tuple[int, Block]]:
     """What is read of the files: of tensors that stay in memory, and of units. With the numbers of the files."""
     for name in kept:
         place = stored.places[name]

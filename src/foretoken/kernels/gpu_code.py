@@ -11,7 +11,8 @@ order. It is read by address, so a pass can be recorded once and repeated with o
 Triton compiles a kernel anew for numbers and addresses that are multiples of 16. What differs from pass to pass is left
 out of that (`do_not_specialize`), so there is one program for all passes.
 
-Triton's language is the subset of Python that its compiler knows, so the functions have no types.
+Triton's language is the subset of Python that its compiler knows, so the functions have no types, and what they need
+comes as single numbers and addresses: a kernel takes no objects.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ import os
 import triton
 import triton.language as tl
 
+from foretoken.formats import table
+
 INT4, MXFP4, INT8 = 0, 1, 2  # the kinds of codes
 MXFP4_KIND: tl.constexpr = tl.constexpr(MXFP4)
 INT8_KIND: tl.constexpr = tl.constexpr(INT8)
 # what products take; Triton's interpreter, which runs the kernels for tests on the CPU, cannot multiply bf16
 FACTOR: tl.constexpr = tl.constexpr(tl.float32 if os.environ.get("TRITON_INTERPRET") == "1" else tl.bfloat16)
-SEGMENT: tl.constexpr = tl.constexpr(20)  # numbers that describe a text: `gpu.SEGMENT`
-TILE: tl.constexpr = tl.constexpr(16)  # outputs of a low-bit weight that lie together
+SEGMENT: tl.constexpr = tl.constexpr(20)  # numbers that describe a text: as `gpu.SEGMENT`, which imports this
+TILE: tl.constexpr = tl.constexpr(table.TILE)  # outputs of a low-bit weight that lie together
 
 
 @triton.jit

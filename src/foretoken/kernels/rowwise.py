@@ -43,13 +43,13 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
         rows = x[start : start + block]
         padded = torch.zeros((block, x.shape[1]), dtype=weight.dtype, device=x.device)
         padded[: len(rows)] = rows
-        out[start : start + block] = functional.linear(padded, weight, bias)[: len(rows)]
+        out[start : start + block] = product(padded, weight, bias)[: len(rows)]
     return out
 
 
 def linear_batched(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """`linear` over all rows at once: faster if more rows take longer, in an order that may depend on their number."""
-    return functional.linear(x.to(weight.dtype), weight, rounded(bias, weight)).float()
+    return product(x.to(weight.dtype), weight, rounded(bias, weight)).float()
 
 
 def product(
@@ -75,7 +75,7 @@ def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
     """
     on_cpu = weight.device.type == "cpu"
     # a mapped weight may be unaligned, and then get a different kernel
-    place = weight.data_ptr() % (_LINE if on_cpu else _GPU_LINE)
+    place = weight.data_ptr() % _line(weight)
     threads = torch.get_num_threads() if on_cpu else 0
     key = (tuple(weight.shape), weight.dtype, weight.device, place, bias is not None, threads)
     if key not in _blocks:
@@ -91,7 +91,7 @@ def blocks_in_use() -> list[int]:
 
 _blocks: dict[tuple[object, ...], int] = {}  # facts about the machine, not about a model
 _LINE = 64  # bytes
-_GPU_LINE = 256  # bytes: libraries for GPUs look at no larger multiple
+_GPU_LINE = 256  # bytes
 _PERIOD = 65_537  # random numbers, which are repeated: a prime, so that no two rows of a weight are the same
 _LARGE = 16_000_000  # numbers
 
@@ -118,10 +118,15 @@ def _treats_rows_alike(weight: torch.Tensor, bias: torch.Tensor | None, block: i
     return all(torch.equal(made(rows.roll(move, 0)), still.roll(move, 0)) for move in moves)
 
 
+def _line(weight: torch.Tensor) -> int:
+    """Bytes: libraries look at no larger multiple of which a weight's address is one."""
+    return _LINE if weight.device.type == "cpu" else _GPU_LINE
+
+
 def _like(weight: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
     """The numbers, repeated, as a tensor with the weight's shape, its type and its offset in a cache line."""
     size = weight.numel() * weight.element_size()
-    line = _LINE if weight.device.type == "cpu" else _GPU_LINE
+    line = _line(weight)
     memory = torch.empty(size + line, dtype=torch.uint8, device=weight.device)
     start = (weight.data_ptr() - memory.data_ptr()) % line // weight.element_size() * weight.element_size()
     like = memory[start : start + size].view(weight.dtype)

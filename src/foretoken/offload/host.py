@@ -67,22 +67,28 @@ class Copied(Streamed):
         super().release()
 
 
-_bounded: set[torch.device] = set()  # by us
+_bounded: set[torch.device] = set()  # by `bound_memory`
 
 
-def bound_memory(device: torch.device, bound: int | None, besides: int) -> None:
+def bound_memory(device: torch.device, bound: int, besides: int) -> None:
     """From now on PyTorch takes no more of a GPU's memory, in this process, than a bound, in bytes, leaves beside
-    `besides` bytes that it does not count. None: as much as there is, if there was a bound of ours. Raises SettingError
-    for a bound that the GPU does not have."""
+    `besides` bytes that it does not count. Raises SettingError for a bound that the GPU does not have."""
     if device.type != "cuda":
         return
-    device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+    device = _numbered(device)
     total = torch.cuda.get_device_properties(device).total_memory
-    if bound is not None and bound > total:
+    if bound > total:
         raise SettingError(f"memory is {bound:,} bytes, and the GPU {device} has {total:,}; allow no more than that")
-    if bound is not None:
-        _bounded.add(device)
-        torch.cuda.set_per_process_memory_fraction(max(bound - besides, 0) / total, device)
-    elif device in _bounded:
+    _bounded.add(device)
+    torch.cuda.set_per_process_memory_fraction(max(bound - besides, 0) / total, device)
+
+
+def unbound_memory(device: torch.device) -> None:
+    """From now on PyTorch takes as much of a GPU's memory as there is, if it was bounded here."""
+    if device.type == "cuda" and (device := _numbered(device)) in _bounded:
         _bounded.remove(device)
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def _numbered(device: torch.device) -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)

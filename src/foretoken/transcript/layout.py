@@ -130,7 +130,6 @@ def _are_hashes(value: object) -> bool:
     return isinstance(value, dict) and len(value) > 0 and all(_is_hash(item) for item in value.values())
 
 
-ENGINES = ("native", "pytorch", "triton")
 _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "model": (_is_text, "text"),
     "revision": (_is_text_or_null, "text or null"),
@@ -144,7 +143,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "settings.regex": (_is_text_or_null, "text or null"),
     "settings.json_schema": (_is_text_or_null, "text or null"),
     "promise": (lambda value: value in ("exact", "algorithmic"), "exact or algorithmic"),
-    "arithmetic.engine": (lambda value: value in ENGINES, ", ".join(ENGINES[:-1]) + f" or {ENGINES[-1]}"),
+    "arithmetic.engine": (lambda value: value in ("native", "pytorch", "triton"), "native, pytorch or triton"),
     "tokens": (_are_tokens, "token ids"),
     "text": (_is_text, "text"),
     "finish_reason": (lambda value: value in ("stop", "length"), "stop or length"),
