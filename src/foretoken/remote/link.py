@@ -98,6 +98,7 @@ class Link:
         self._closed = threading.Event()
         self._until: float | None = None  # when the present outage is given up; None: there is none
         self._pause = _PAUSE
+        self._chance = random.Random()  # of its own: what a program draws must not depend on a network
         self._since = time.monotonic()  # when the present connection was made
         self._outbox: SimpleQueue[Message | None] = SimpleQueue()
         self._connection, self.about, self.round_trip = self._connected(expected)
@@ -226,7 +227,7 @@ class Link:
         if self._until is None or time.monotonic() - self._since > self.address.patience:
             self._until, self._pause = time.monotonic() + self.address.patience, _PAUSE
             log.warning("the connection to %s broke; trying again for %.0f s", self.address.url, self.address.patience)
-        while not self._closed.wait(self._pause * random.uniform(0.5, 1.5)):  # many clients should not come at once
+        while not self._closed.wait(self._pause * self._chance.uniform(0.5, 1.5)):  # many clients should not come at once
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             try:
                 connection, about, round_trip = self._connected(self.about)
