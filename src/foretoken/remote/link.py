@@ -227,7 +227,8 @@ class Link:
         if self._until is None or time.monotonic() - self._since > self.address.patience:
             self._until, self._pause = time.monotonic() + self.address.patience, _PAUSE
             log.warning("the connection to %s broke; trying again for %.0f s", self.address.url, self.address.patience)
-        while not self._closed.wait(self._pause * self._chance.uniform(0.5, 1.5)):  # many clients should not come at once
+        # Pauses differ by chance: many clients should not come back at once.
+        while not self._closed.wait(self._pause * self._chance.uniform(0.5, 1.5)):
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             try:
                 connection, about, round_trip = self._connected(self.about)
