@@ -23,7 +23,7 @@ from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Features
 from foretoken.trained.files import is_trained, read_trained, write_trained
 from foretoken.trained.network import Mixture
-from foretoken.trained.observer import FEATURE
+from foretoken.trained.observer import FEATURE, ObservingLayers
 from foretoken.trained.sizes import mixture_for
 
 TARGET = "stdlib-1m"
@@ -91,11 +91,12 @@ def test_what_the_observer_saw_stands_in_the_drafters_cache(drafter: Path, monke
         nonlocal seen
         work = follow(self, sequence, stop)
         assert self.beside is not None
-        reading, theirs = self._readings[sequence], self.beside.view(sequence, length=stop)
+        reading, theirs, observer = self._readings[sequence], self.beside.view(sequence, length=stop), self.observer
+        assert isinstance(observer, ObservingLayers)
         cache = reading.open()
         assert cache.length >= theirs.length, "nothing that the target has read is left to run"
         tokens = self.model.embed(reading.text[: theirs.length])
-        vectors = self.observer(theirs, 0, theirs.length)["observed"]
+        vectors = observer.projected(observer(theirs, 0, theirs.length)["observed"])
         for layer, states in ((0, tokens), (1, vectors)):
             keys, _ = self.model.keys_and_values(layer, states, range(theirs.length))
             found = cache.read(layer)[0][: theirs.length]
@@ -119,15 +120,13 @@ def test_no_text_is_observed_twice(drafter: Path, monkeypatch: pytest.MonkeyPatc
     assert isinstance(its, MixtureDrafter)
     observer, asked = its.observer, 0
 
-    class Counting:
-        name, cost, config = observer.name, observer.cost, observer.config
-
+    class Counting(ObservingLayers):
         def __call__(self, cache: Cache, start: int, stop: int) -> Any:
             nonlocal asked
             asked += stop - start
-            return observer(cache, start, stop)
+            return super().__call__(cache, start, stop)
 
-    monkeypatch.setattr(its, "observer", Counting())
+    monkeypatch.setattr(observer, "__class__", Counting)
     prompt = tuple(range(300, 500))
     many = model.completions(prompt, n=3, temperature=0.8, seed=1, max_new_tokens=12, ignore_eos=True)
     assert 200 <= asked <= 200 + sum(len(each.tokens) for each in many)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import foretoken
+from foretoken.api.hosting import host as hosted
 from foretoken.api.remote import connect
-from foretoken.api.remote import host as hosted
 from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import foretoken
-from foretoken.api.remote import host as hosted
+from foretoken.api.hosting import host as hosted
 from foretoken.errors import RemoteError
 from foretoken.remote import client as client_module
 from foretoken.remote.host import Host, Listening

@@ -159,7 +159,7 @@ def test_a_host_takes_on_no_more_than_it_may() -> None:
 
 
 def test_a_host_takes_on_no_more_than_its_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.api.remote.memory_left", lambda: 0)  # the room of one whole context
+    monkeypatch.setattr("foretoken.api.hosting.memory_left", lambda: 0)  # the room of one whole context
     with serving() as host:
         model = client(host, draft="none", patience=0.3)
         talk = model.chat(plain=True)

@@ -10,13 +10,30 @@ import pytest
 
 from foretoken.errors import InputError, RemoteError
 from foretoken.remote.host import Host
-from foretoken.remote.wire import Code, DraftBody, ErrorBody, Kind, Message, OpenBody, ReadyBody, VerdictBody
+from foretoken.remote.wire import (
+    Code,
+    DraftBody,
+    ErrorBody,
+    FeaturesBody,
+    Kind,
+    Message,
+    OpenBody,
+    ReadyBody,
+    VerdictBody,
+)
 from tests.remote.served import PROMPT, SAMPLED, client, host, truth, verifier_of
 
 __all__ = ["host"]
 
 COUNTS = [2_000, pytest.param(500_000, marks=pytest.mark.prove)]
-ASKED = [{}, SAMPLED, {"stop": ["x"], "conversation": 3}, {"regex": "[a-z]+", "prompt_of": 1}, {"end_tokens": [3]}]
+ASKED = [
+    {},
+    SAMPLED,
+    {"stop": ["x"], "conversation": 3},
+    {"regex": "[a-z]+", "prompt_of": 1},
+    {"end_tokens": [3]},
+    {"features": ["hidden.1", "normed"], "have": 1},
+]
 TO_HOST = [
     *(Message(Kind.OPEN, at, 0, OpenBody(asked, (5, 6, 7)).packed()) for at, asked in enumerate(ASKED)),
     Message(Kind.OPEN, 1, 2, OpenBody({}, (5, 6, 7), (8, 9)).packed()),
@@ -27,6 +44,8 @@ TO_HOST = [
 TO_CLIENT = [
     Message(Kind.READY, 1, 0, ReadyBody(3, 0, 4, (5,), None).packed()),
     Message(Kind.VERDICT, 1, 1, VerdictBody(4, (5, 6), None).packed()),
+    Message(Kind.VERDICT, 1, 1, VerdictBody(4, (5, 6), None, b"\x00\x3c" + b"\x05" * 18).packed()),
+    Message(Kind.FEATURES, 1, 0, FeaturesBody(0, b"\x00\x3c" + b"\x05" * 18).packed()),
     Message(Kind.PASSED, 1, 1),
     Message(Kind.FILES, 0, 0, b"files"),
     *(Message(Kind.ERROR, 1, 0, ErrorBody(code, "why").packed()) for code in Code),

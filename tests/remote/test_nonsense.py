@@ -15,7 +15,18 @@ import foretoken
 from foretoken.errors import InputError, RemoteError
 from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.host import Host
-from foretoken.remote.wire import Code, DraftBody, ErrorBody, Kind, Message, OpenBody, ReadyBody, VerdictBody, to_json
+from foretoken.remote.wire import (
+    VERSION,
+    Code,
+    DraftBody,
+    ErrorBody,
+    Kind,
+    Message,
+    OpenBody,
+    ReadyBody,
+    VerdictBody,
+    to_json,
+)
 from tests.remote.served import PROMPT, client, host, truth, verifier_of
 
 __all__ = ["host"]
@@ -58,6 +69,11 @@ NONSENSE = [
     ({"prompt_of": []}, "prompt_of is []"),
     ({"logit_bias": {"\u00b2": 1.0}}, "logit_bias names token"),
     ({"logit_bias": {"1" * 5000: 1.0}}, "logit_bias names token"),
+    ({"features": "normed"}, "features are a str"),
+    ({"features": ["hidden.1"] * 2}, "hidden states before layers [1, 1]"),
+    ({"features": ["hidden.99"]}, "hidden states before layer 99"),
+    ({"features": ["layers-x"]}, "the host does not run the part 'layers-x'"),
+    ({"features": ["normed"], "have": -1}, "have is -1"),
     ({"stop": ["x"] * 65}, "stop has more than 64 texts"),
     ({"stop": ["x" * 1001]}, "one of more than 1000 characters"),
 ]
@@ -111,7 +127,7 @@ def test_a_client_that_does_not_read_is_hung_up_and_disturbs_nobody(
     monkeypatch.setattr("foretoken.remote.host._WAITING", 8)
     model = client(host, draft="lookup")
     with connect(host.url, max_queue=1) as rude:
-        hello = to_json(versions=[1], client="0123456789abcdef", connection=1, token=None)
+        hello = to_json(versions=[VERSION], client="0123456789abcdef", connection=1, token=None)
         rude.send(Message(Kind.HELLO, body=hello).packed())
         asked = 0
         with suppress(OSError, ConnectionClosed):
@@ -167,7 +183,7 @@ def test_who_speaks_nonsense_does_not_disturb_the_others(host: Host) -> None:
         with connect(host.url) as other:
             other.send(chance.choice([b"", chance.randbytes(40), "text"]))
         with connect(host.url) as other:
-            hello = to_json(versions=[1], client="0123456789abcdef", connection=1, token=None)
+            hello = to_json(versions=[VERSION], client="0123456789abcdef", connection=1, token=None)
             other.send(Message(Kind.HELLO, body=hello).packed())
             other.recv()
             kind = chance.choice([Kind.DRAFT, Kind.OPEN, Kind.VERDICT, Kind.CLOSE, Kind.FORGET])
@@ -180,7 +196,7 @@ def test_who_speaks_nonsense_does_not_disturb_the_others(host: Host) -> None:
 
 def test_an_error_of_the_host_ends_the_text_and_not_the_connection(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     model = client(host, draft="lookup")
-    monkeypatch.setattr("foretoken.remote.client.asked_of", lambda request, of: {"max_new_tokens": 0})
+    monkeypatch.setattr("foretoken.remote.client.asked_of", lambda *_: {"max_new_tokens": 0})
     with pytest.raises(InputError, match="the host: max_new_tokens is 0"):
         model.generate(PROMPT)
     monkeypatch.undo()

@@ -8,7 +8,18 @@ from collections.abc import Callable
 import pytest
 
 from foretoken.errors import RemoteError
-from foretoken.remote.wire import Code, DraftBody, ErrorBody, Kind, Message, OpenBody, ReadyBody, VerdictBody, read_json
+from foretoken.remote.wire import (
+    Code,
+    DraftBody,
+    ErrorBody,
+    FeaturesBody,
+    Kind,
+    Message,
+    OpenBody,
+    ReadyBody,
+    VerdictBody,
+    read_json,
+)
 
 TOKENS = (0, 1, 255, 256, 65_536, (1 << 24) - 1)
 BODIES = [
@@ -17,6 +28,8 @@ BODIES = [
     (DraftBody(7, tuple(range(254)), tuple(range(-1, 253))), DraftBody.read, 5 + 4 * 254),
     (VerdictBody(1000, TOKENS, None), VerdictBody.read, 6 + 3 * len(TOKENS)),
     (VerdictBody(1, (5,), "length"), VerdictBody.read, 6 + 3),
+    (VerdictBody(1, (5, 6), None, b"feature" * 2), lambda body: VerdictBody.read(body, 7), 6 + 3 * 2 + 7 * 2),
+    (FeaturesBody(70_000, b"features"), FeaturesBody.read, 4 + 8),
     (ReadyBody(10, 3, 14, (7,), "stop"), ReadyBody.read_from, 14 + 3),
     (OpenBody({"seed": 3, "stop": ["é"]}, TOKENS, (9, 8)), lambda body: OpenBody.read(body, 8), None),
     (ErrorBody(Code.BUSY, "später"), ErrorBody.read, None),

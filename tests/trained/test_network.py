@@ -85,7 +85,7 @@ def test_the_decoder_with_the_observers_keys_and_values_gives_the_networks_state
     known = 6  # positions that the target has computed; the other four tokens are a draft
     theirs, own = read(target, TEXT), read(decoder, TEXT[:known])
     observed = observations(theirs, 0, len(TEXT), range(3))
-    vectors = observer(theirs, 0, known)["observed"]
+    vectors = observer.projected(observer(theirs, 0, known)["observed"])
     own.overwrite(1, 0, *decoder.keys_and_values(1, vectors, range(known)))
     found = decoder.forward(Rows([(own, TEXT[known:], range(-1, len(TEXT) - known - 1))]))
 
@@ -110,7 +110,9 @@ def test_the_native_observer_is_that_of_training(tokens: int, format: str | None
     rows = chain(cache, text)
     target.forward(rows)
     cache.commit(range(len(text)), rows.writer)
-    found = observer(cache, 2, tokens + 2)["observed"]
+    seen = observer(cache, 2, tokens + 2)["observed"]
+    assert seen.shape == (tokens, 2 * 4 * 16)
+    found = observer.projected(seen)
     expected = network.observer(observations(cache, 2, tokens + 2, range(3)))
     assert found.shape == (tokens, 32)
     assert torch.allclose(found, expected, atol=(0.03 if format is None else 0.06) * float(expected.abs().max()))
@@ -187,7 +189,7 @@ def test_the_decoder_that_ends_with_the_targets_layers_gives_the_networks_states
     theirs, own = read(target, TEXT), read(decoder, TEXT[:known])
     observed = observations(theirs, 0, len(TEXT), range(3))
     features = observer(theirs, 0, known)
-    own.overwrite(1, 0, *decoder.keys_and_values(1, features["observed"], range(known)))
+    own.overwrite(1, 0, *decoder.keys_and_values(1, observer.projected(features["observed"]), range(known)))
     own.overwrite(2, 0, features[f"keys.{last}"], features[f"values.{last}"])
     found = decoder.forward(Rows([(own, TEXT[known:], range(-1, len(TEXT) - known - 1))]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -23,14 +23,16 @@ from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.decoders import in_format
 from foretoken.drafters.recipe import Level, LoadedLevel
+from foretoken.drafters.trained import OBSERVED_IN
 from foretoken.errors import SettingError
-from foretoken.formats import FORMATS, Format
+from foretoken.formats import Format
 from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
-from foretoken.trained.files import InRows, read_trained, read_trained_config
+from foretoken.trained.files import InRows, Trained, read_trained, read_trained_config
 from foretoken.trained.following import FollowingDecoder
+from foretoken.trained.observer import Sight
 
 log = logging.getLogger(__name__)
 
@@ -109,14 +111,17 @@ def _config_of(level: Level, target: DecoderConfig) -> DecoderConfig:
     return read_trained_config(level.folder)[0].decoder(target) if level.is_trained else read_config(level.folder)
 
 
-def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
+def load_level(
+    level: Level, folder: Path, target: Decoder, settings: LoadSettings, elsewhere: Collection[str] | None = None
+) -> LoadedLevel:
     """Load the decoder of a level that `find_levels` has found: another checkpoint, or a copy of the target.
 
-    folder: the target's. The result has a tokenizer if the level has one of its own.
+    folder: the target's. elsewhere: the names of the observers that run beside the target, if that is on a host; None:
+    it is here. The result has a tokenizer if the level has one of its own.
     """
     began = perf_counter()
     if level.is_trained:
-        return _trained(level, folder, target, settings)
+        return _trained(level, folder, target, settings, elsewhere)
     config, weights, tokenizer = target.config, target.weights, None
     copy = None if level.folder is None else beside.describe(level.folder)
     if level.folder is None:  # the target's weights, in a format
@@ -148,9 +153,11 @@ def load_level(level: Level, folder: Path, target: Decoder, settings: LoadSettin
     return LoadedLevel(decoder_of(config, weights, settings), tokenizer, copy)
 
 
-def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings) -> LoadedLevel:
+def _trained(
+    level: Level, folder: Path, target: Decoder, settings: LoadSettings, elsewhere: Collection[str] | None
+) -> LoadedLevel:
     """A drafter that was trained for the target, whose embedding it shares. So it does the output layer, unless it has
-    a format of its own. folder: the target's."""
+    a format of its own. folder: the target's. elsewhere: as `load_level` has it."""
     began = perf_counter()
     assert level.folder is not None
     read = read_trained(level.folder)
@@ -164,11 +171,20 @@ def _trained(level: Level, folder: Path, target: Decoder, settings: LoadSettings
         low_bit = [at for at, layer in enumerate(rows.layers) if not isinstance(layer.query.weight, torch.Tensor)]
         coded = cast(rows, config, level.format, own=low_bit, threads=settings.threads)
         weights = copy_of(rows, config, coded, inputs=_inputs(level))
-        cast_to = FORMATS["int8"]  # what it sees is worth more than what a coarser format would save
+        cast_to = OBSERVED_IN
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
     if not isinstance(read.config, StackConfig) or not read.config.follows:
-        return LoadedLevel(decoder_of(config, weights, settings), observer=read.observer(target, cast_to))
+        return LoadedLevel(decoder_of(config, weights, settings), observer=_observer(read, target, cast_to, elsewhere))
     return LoadedLevel(FollowingDecoder(config, weights, read, cast_to, threads=settings.threads))
+
+
+def _observer(
+    read: Trained, target: Decoder, cast_to: Format | None, elsewhere: Collection[str] | None
+) -> Sight | None:
+    if elsewhere is None:
+        return read.observer(target, cast_to)
+    name = next((name for name in elsewhere if name.startswith(read.sight_name)), read.sight_name)
+    return read.sight(name, target.threads, cast_to)
 
 
 def _in_rows(folder: Path, target: Decoder, drafter: TrainedConfig, settings: LoadSettings) -> InRows:

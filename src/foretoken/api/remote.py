@@ -1,43 +1,40 @@
-"""A model on a host: what drafts runs here, and what checks runs there. And the host of a model that is loaded here."""
+"""A model on a host: what drafts runs here, and what checks runs there."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
+
+import torch
 
 from foretoken.api.checkpoint import Checkpoint
 from foretoken.api.levels import load_level
 from foretoken.api.model import Far, Model
-from foretoken.api.pacing import first_price, pace_of
-from foretoken.api.trusted import changed
-from foretoken.common.limits import memory_left
-from foretoken.common.progress import size
+from foretoken.api.pacing import pace_of
 from foretoken.common.source import resolve
 from foretoken.copies import beside
-from foretoken.copies.fingerprint import fingerprint
-from foretoken.decoder.config import read_config
+from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.native_pass import why_not
+from foretoken.decoder.weights import Weights
 from foretoken.drafters.ladder import name_levels
+from foretoken.drafters.packing import shared_with
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
+from foretoken.drafters.trained import expect_trained_for, trained_level
 from foretoken.errors import DraftSpecError, SettingError, quoted
+from foretoken.kernels import forked, native
 from foretoken.pace.cost import ASSUMED
 from foretoken.prices.price import Price
 from foretoken.remote.about import About
 from foretoken.remote.client import RemoteVerifier
-from foretoken.remote.files import hash_of, packed, tokenizer_of
-from foretoken.remote.host import Host, Listening
-from foretoken.remote.limits import Limits
+from foretoken.remote.files import tokenizer_of
 from foretoken.remote.link import Address, token_of
-from foretoken.remote.room import Room
-from foretoken.remote.wire import LARGEST
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
-from foretoken.text.stream import watch_for_stops
-from foretoken.verification.local import LocalVerifier
+from foretoken.trained.files import is_trained
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +66,22 @@ class RemoteTarget:
     weights: _NoWeights = _NoWeights()
 
 
+@dataclass(frozen=True, eq=False)
+class SharedTarget:
+    """Of a target on a host, what a trained drafter here shares with it, as `Decoder` has it. threads: of this
+    machine."""
+
+    config: DecoderConfig
+    weights: Weights
+    threads: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def arithmetic(self) -> str:
+        """The engine that multiplies here."""
+        return f"native {native.isa()}" if why_not(self.weights) is None else "pytorch"
+
+
 def connect(
     url: str,
     *,
@@ -77,8 +90,9 @@ def connect(
     patience: float = 30.0,
     **settings: Any,
 ) -> Model:
-    """A model on a host, ready to generate: `foretoken host` runs there. What drafts runs here: lookup, or a small
-    model. The tokenizer comes from the host.
+    """A model on a host, ready to generate: `foretoken host` runs there. What drafts runs here: lookup, a small model,
+    or a drafter that was trained for the model (`foretoken pack` writes what is needed of it here). The tokenizer comes
+    from the host.
 
     url: ws://HOST:PORT or wss://HOST:PORT. token_file: a file with the token that the host asks for. ca: a PEM file
     with the certificate of whoever signed the host's, if the system does not know it. patience: seconds for which a
@@ -86,7 +100,7 @@ def connect(
     small model, as in `foretoken.load`.
 
     Raises RemoteError if the host cannot be reached, or refuses; SettingError or DraftSpecError for settings that make
-    no sense here; and what `load` raises for a small model.
+    no sense here; and what `load` raises for a small model or a trained drafter.
     """
     chosen = LoadSettings.of(settings)
     usual = LoadSettings()
@@ -100,9 +114,11 @@ def connect(
         if level.name not in ("none", "lookup") and (level.is_copy or level.entry not in (CHAIN, TREE)):
             raise DraftSpecError(
                 f"draft {quoted(level.name, 80)} needs the model's own weights, and these are on {url}; use lookup, or "
-                f"a small model (of {', '.join(DRAFTERS)}, lookup and none can be used)"
+                f"a small model, or a trained drafter (of {', '.join(DRAFTERS)}, lookup and none can be used)"
             )
-    levels = [_found(level) for level in named]
+    levels = [_found(level, first=level is named[0]) for level in named]
+    place = levels[0].folder if levels[0].is_trained else None
+    shared = None if place is None else shared_with(place)
     address = Address(
         url,
         token_of(None if token_file is None else Path(token_file)),
@@ -114,14 +130,19 @@ def connect(
     tokenizer = tokenizer_of(about.tokenizer, verifier.tokenizer_files) if about.tokenizer else None
     shape = _Shape(about.vocab_size, about.vocab_size, about.context_length)
     target = cast("Decoder", RemoteTarget(shape, about.promise, f"{about.arithmetic} on the host", about.threads))
+    here = target
+    if place is not None and shared is not None:
+        expect_trained_for(place, about.fingerprint, levels[0].name)
+        here = cast("Decoder", SharedTarget(*shared, chosen.threads or forked.threads()))
     decoders: dict[str, Decoder] = {}
 
     def load(level: Level) -> LoadedLevel:
-        loaded = load_level(level, _NOWHERE, target, chosen)
+        loaded = load_level(level, _NOWHERE, here, chosen, about.offered.extractors)
         decoders[level.called] = loaded.decoder
         return loaded
 
     drafter = Context(target, tokenizer, Samplers(tokenizer), chosen.rule, load).make(levels)
+    about.offered.layout(drafter.needs)  # refuses what the host does not have
     log.info("%s on %s, %.0f ms away; drafts here: %s", about.model, url, 1e3 * verifier.link.round_trip, chosen.draft)
     return Model(
         Checkpoint(target, tokenizer, about.model, _NOWHERE, frozenset(about.end_tokens)),
@@ -135,75 +156,26 @@ def connect(
     )
 
 
-def _found(level: Level) -> Level:
-    """A level, completed from its own folder. A low-bit copy is a model of its own here. Raises DraftSpecError for a
-    trained drafter."""
+def _found(level: Level, *, first: bool) -> Level:
+    """A level, completed from its own folder. A low-bit copy is a model of its own here. first: whether it drafts for
+    the model itself. Raises DraftSpecError for a trained drafter below another draft."""
     if not level.has_decoder:
         return level.recipe.found(level, _NOWHERE)
     place = resolve(level.name)
+    if is_trained(place):
+        if not first:
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} is a trained drafter, which sees what the model computes; put it "
+                f"first, as in {level.name},lookup"
+            )
+        return trained_level(level, place)
     about = beside.describe(place)
     if about is not None:
         return replace(level, format=about.format, folder=place)
-    found = level.recipe.found(level, place)
-    if found.is_trained:
-        raise DraftSpecError(
-            f"draft {quoted(level.name, 80)} is a trained drafter, which sees what the model computes, and that does "
-            "not travel yet; use lookup, or a small model"
-        )
-    return found
+    return level.recipe.found(level, place)
 
 
 def _checks(about: About, round_trip: float) -> Price:
     """What a check costs: a pass of the host, as it says itself, and a round trip."""
     shape = about.prices or {rows: _PASS * each for rows, each in ASSUMED.seconds.items()}
     return Price.measured({rows: seconds + round_trip for rows, seconds in shape.items()})
-
-
-def host(model: Model, listening: Listening, limits: Limits) -> Host:
-    """A host of a model that is loaded here. Its clients share the passes of the model. Nobody else should use the
-    model meanwhile. Raises SettingError if it cannot listen there, or if the tokenizer's files are too large to be
-    sent."""
-    target = model.target
-    files = packed(model.folder) if model.tokenizer is not None else b""
-    if len(files) > LARGEST - 1024:
-        raise SettingError(
-            f"the tokenizer's files are {size(len(files))} when compressed, and a message holds {size(LARGEST)}; name "
-            "a model with a smaller tokenizer"
-        )
-    price = first_price(target) if target.device.type == "cpu" else None
-    engine, _, _ = target.arithmetic.partition(" ")
-    weights = f"{target.weights.embedding.dtype} {target.config.context_length} {model.promise}"
-    ends = tuple(sorted(model.end_tokens))
-    # what decides a text: with another engine, type or tokenizer, a host that was started again would write another
-    identity = f"{fingerprint(model.folder, read_config(model.folder))} {engine} {weights} {hash_of(files)} {ends}"
-    about = About(
-        Path(model.name).name[:80],
-        hashlib.sha256(identity.encode()).hexdigest()[:32],
-        target.config.context_length,
-        target.config.valid_vocab_size,
-        limits.rows,
-        min(limits.of_client, limits.sessions),
-        model.promise,
-        target.arithmetic,
-        target.threads,
-        hash_of(files),
-        ends,
-        {} if price is None else price.seconds,
-    )
-    verifier = LocalVerifier(target, samplers=Samplers(model.tokenizer).target, stops=watch_for_stops(model.tokenizer))
-    mapped = [] if target.weights.mapped is None else [target.weights.mapped]
-    limits = replace(limits, positions=_positions(target), prompt_rows=model.settings.prefill_chunk)
-    room = Room(verifier, limits, lambda: changed(mapped))
-    try:
-        return Host(room, about, files, listening)
-    except BaseException:
-        room.close()
-        raise
-
-
-def _positions(target: Decoder) -> int | None:
-    """How many positions' keys and values half of the memory holds that is left. None if the system does not tell."""
-    left = memory_left()
-    c = target.config
-    each = 2 * c.num_layers * c.num_kv_heads * c.head_dim * target.weights.embedding.element_size()
-    return None if left is None else max(c.context_length, left // 2 // each)

@@ -16,6 +16,7 @@ from foretoken.cli import (
     doctor,
     generate,
     host,
+    pack,
     plan,
     quantize,
     recommend,
@@ -52,6 +53,7 @@ app.command("quantize")(quantize.quantize)
 app.command("rehearse")(rehearse.rehearse)
 app.command("reproduce")(reproduce.reproduce)
 app.command("host")(host.host)
+app.command("pack")(pack.pack)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")

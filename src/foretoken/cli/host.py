@@ -43,6 +43,13 @@ def host(
             help="Let others than this machine come in without --tls, because something in front of it encrypts.",
         ),
     ] = False,
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The folder of a trained drafter that clients may use. Can be given several times.",
+            show_default="those that lie beside the model, or come with it",
+        ),
+    ] = None,
     sessions: Annotated[int, typer.Option(help="How many texts are generated at once, at most.", min=1)] = 64,
 ) -> None:
     """Check the drafts of clients over a network: of `generate` and `chat` with --remote. The texts are those that the
@@ -50,7 +57,7 @@ def host(
 
     On a network, a token and encryption are asked for. docs/remote.md says what travels, and what it reveals.
     """
-    from foretoken.api.remote import host as hosted
+    from foretoken.api.hosting import host as hosted
     from foretoken.errors import RemoteError
     from foretoken.remote.host import Listening
     from foretoken.remote.limits import Limits
@@ -59,7 +66,7 @@ def host(
     certificate, key = tls or (None, None)
     listening = Listening.at(listen, token=token_of(token_file), certificate=certificate, key=key, open=unencrypted)
     loaded = load(model, **{**asdict(loading), "draft": "none"})
-    running = hosted(loaded, listening, Limits(sessions=sessions))
+    running = hosted(loaded, listening, Limits(sessions=sessions), drafter or ())
     asked: list[int] = []
     before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in _SIGNALS}
     try:

@@ -11,7 +11,8 @@ from foretoken.common import other_formats
 from foretoken.errors import ForetokenError, ModelNotFoundError, SettingError, cut, nearest, quoted
 
 EMBEDDED = {name: Path(__file__).parent.parent / "models" / name for name in ("stdlib-7m", "stdlib-1m")}
-EMBEDDED_DRAFTERS = {"moa": EMBEDDED["stdlib-7m"].with_name("moa")}  # trained for stdlib-7m
+TRAINED_FOR = {"moa": "stdlib-7m"}  # embedded drafters, and their models
+EMBEDDED_DRAFTERS = {name: EMBEDDED[model].with_name(name) for name, model in TRAINED_FOR.items()}
 DEFAULT_MODEL = "stdlib-7m"
 _WANTED = ["*.json", "*.safetensors", "tokenizer.model", "chat_template.jinja"]
 _UNWANTED = ["*/*", "consolidated*"]  # other formats of the same weights

@@ -102,13 +102,23 @@ def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tenso
     shapes = expected_shapes(config)
     low_bit = [] if config.low_bit is None else _coded_parts(config.low_bit, linear_shapes(config))
     mapped = dict(_mapped_tensors(folder, {*shapes, *low_bit}))
-    missing = [name for name in (*shapes, *low_bit) if name not in mapped]
+    _expect_there(folder, mapped, [*shapes, *low_bit])
+    found = {name: mapped[name] for name in (*shapes, *low_bit)}
+    _expect_fitting(found, shapes)
+    return found
+
+
+def _expect_there(folder: Path, found: Container[str], names: Collection[str]) -> None:
+    missing = [name for name in names if name not in found]
     if missing:
         raise CheckpointError(
-            f"{folder} lacks {len(missing)} of {len(shapes) + len(low_bit)} tensors, the first is {missing[0]}; "
+            f"{folder} lacks {len(missing)} of {len(names)} tensors, the first is {missing[0]}; "
             "expected what config.json describes: fetch the checkpoint again"
         )
-    found = {name: mapped[name] for name in (*shapes, *low_bit)}
+
+
+def _expect_fitting(found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise an error for a tensor of another shape, or of a type that is not supported."""
     for name, shape in shapes.items():
         if tuple(found[name].shape) != shape:
             raise CheckpointError(
@@ -120,7 +130,15 @@ def mapped_tensors(folder: Path, config: DecoderConfig) -> dict[str, torch.Tenso
             raise UnsupportedModelError(
                 f"weights of type {found[name].dtype} are not supported; supported: {', '.join(DTYPES)}"
             )
-    return found
+
+
+def some_tensors(folder: Path, config: DecoderConfig, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Some tensors of a checkpoint, or of a part of one, in memory of their own, checked as `mapped_tensors` checks."""
+    shapes = {name: shape for name, shape in expected_shapes(config).items() if name in names}
+    found = dict(_mapped_tensors(folder, shapes))
+    _expect_there(folder, found, shapes)
+    _expect_fitting(found, shapes)
+    return copied({name: found[name] for name in shapes}, None)
 
 
 def copied_codes(

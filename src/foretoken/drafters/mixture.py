@@ -32,7 +32,7 @@ from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Features, Needs, Turn, Verdict
 from foretoken.trained.config import LAYERS
-from foretoken.trained.observer import FEATURE, LAST, ObservingLayers
+from foretoken.trained.observer import FEATURE, LAST, ObservingLayers, Sight
 
 _SEES = 1  # the layer that attends to the observer's vectors
 _Piece = tuple[int, Mapping[str, torch.Tensor]]  # features of some positions, with the first of them
@@ -43,20 +43,24 @@ class Observing(DecoderDrafter):
     """What a chain and a tree of a Mixture of Attentions have in common. It stands before `ModelDrafter` or
     `TreeDrafter`, whose methods it calls though its own base lacks them.
 
-    observer: an extractor. beside: views of the target's caches, at which the observer looks when a draft is made.
-    None: its vectors come with the verdicts.
+    observer: what is known of it here. beside: views of the target's caches, at which the observer looks when a draft
+    is made; it is an extractor then. None: what it sees comes with the verdicts.
     """
 
-    observer: ObservingLayers
+    observer: Sight
     beside: Views | None = None
     below: InitVar[Callable[[Views], Drafter] | None] = None
-    extractors: tuple[ObservingLayers, ...] = field(init=False)
     _waiting: dict[int, list[Features]] = field(init=False, default_factory=dict)  # by sequence: came with verdicts
 
     def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
         super().__post_init__(below)  # type: ignore[misc]
-        self.extractors = () if self.beside is not None else (self.observer,)
-        self.needs = Needs(extractors=tuple(each.name for each in self.extractors))
+        self.needs = Needs(extractors=() if self.beside is not None else (self.observer.name,))
+
+    @property
+    def extractors(self) -> tuple[ObservingLayers, ...]:
+        """What a verifier in this process must run for it."""
+        its = self.observer
+        return (its,) if self.beside is None and isinstance(its, ObservingLayers) else ()
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep what was accepted, and what the observer has seen of it."""
@@ -127,9 +131,11 @@ class Observing(DecoderDrafter):
     ) -> list[tuple[int, tuple[torch.Tensor, torch.Tensor]]]:
         """The keys and values of some positions by layer, but for layer 0. start: the first position of `tensors`."""
         part = slice(positions.start - start, positions.stop - start)
-        pairs = [(_SEES, self.model.keys_and_values(_SEES, tensors[FEATURE][part], positions))]
+        vectors = self.observer.projected(tensors[FEATURE][part])
+        pairs = [(_SEES, self.model.keys_and_values(_SEES, vectors, positions))]
+        dtype = self.model.weights.embedding.dtype  # what came over a network has another
         for own, theirs in enumerate(self.observer.config.ends, LAYERS):
-            keys, values = (tensors[f"{name}.{theirs}"][part] for name in LAST)
+            keys, values = (tensors[f"{name}.{theirs}"][part].to(dtype) for name in LAST)
             pairs.append((own, (keys, values)))
         return pairs
 
@@ -141,6 +147,7 @@ class Observing(DecoderDrafter):
         theirs = self.beside.view(sequence, length=stop)
         if theirs.length <= start:
             return [], Cost()
+        assert isinstance(self.observer, ObservingLayers)
         return [(start, self.observer(theirs, start, theirs.length))], self.observer.cost(theirs.length - start)
 
     def _came(self, sequence: int, start: int, stop: int) -> list[_Piece]:

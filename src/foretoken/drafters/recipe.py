@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from foretoken.copies.beside import About
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.shapes import OUTPUT
-from foretoken.decoder.views import Extractor, Views
+from foretoken.decoder.views import Views
 from foretoken.drafters.table import TRAINED, TRAINED_TREE, DrafterEntry
 from foretoken.errors import DraftSpecError, quoted
 from foretoken.formats import Format
@@ -25,6 +25,7 @@ from foretoken.sampling.sampler import MakeSampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import MOST_DRAFT_TOKENS, LoadSettings
 from foretoken.text.tokenizer import Tokenizer
+from foretoken.trained.observer import Sight
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,12 @@ class Level:
 
 class LoadedLevel(NamedTuple):
     """The loaded decoder of a level. copy: the low-bit copy from which its weights were read, if there is one.
-    observer: of a trained drafter, the part that runs beside the target."""
+    observer: of a trained drafter, what it knows of the part that runs beside the target."""
 
     decoder: Decoder
     tokenizer: Tokenizer | None = None
     copy: About | None = None
-    observer: Extractor | None = None
+    observer: Sight | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from foretoken.trained.files import is_trained, place_beside, read_trained_confi
 
 log = logging.getLogger(__name__)
 
+OBSERVED_IN = FORMATS["int8"]  # what it sees is worth more than what a coarser format would save
 # What a trained drafter is cast to. Its drafts are as good as in bf16, and read half as much (LOG, 25 November 2026).
 _USUAL = "int8"
 
@@ -51,11 +52,22 @@ def as_trained(level: Level, place: Path, folder: Path) -> Level:
     its, _ = read_trained_config(place)
     target = read_config(folder)
     its.expect_suits(target, f"the draft {quoted(level.name, 80)}")
-    if its.fingerprint != fingerprint(folder, target):
+    expect_trained_for(place, fingerprint(folder, target), level.name)
+    return trained_level(level, place)
+
+
+def expect_trained_for(place: Path, target: str, called: str) -> None:
+    """Raise DraftSpecError for the drafter of another model. target: the model's fingerprint."""
+    its, _ = read_trained_config(place)
+    if its.fingerprint != target:
         raise DraftSpecError(
-            f"the draft {quoted(level.name, 80)} was trained for another model of this shape, or for this one before "
+            f"the draft {quoted(called, 80)} was trained for another model of this shape, or for this one before "
             "its weights were changed; train one for this model: foretoken train moa --target MODEL"
         )
+
+
+def trained_level(level: Level, place: Path) -> Level:
+    """The level for a trained drafter of this model. Raises DraftSpecError for options that only copies have."""
     for option in level.options:
         if option.startswith("own-"):
             raise DraftSpecError(

@@ -3,6 +3,7 @@
 wire.py     the messages
 about.py    what a host says of its model
 files.py    a tokenizer's files on their way
+features.py what a trained drafter on a client sees of the model
 link.py     the client's connection, which is made again when it breaks
 seats.py    what a client keeps of each session
 client.py   a verifier whose target is on a host

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from foretoken.errors import RemoteError, cut, one_line, quoted
+from foretoken.remote.features import Offered
 
 _LONGEST = 80  # characters of a text
+_TEXTS = ("model", "identity", "promise", "arithmetic", "tokenizer", "fingerprint")
 _MOST = 64  # end tokens, and numbers of rows whose passes have a price
 
 
@@ -16,7 +18,8 @@ _MOST = 64  # end tokens, and numbers of rows whose passes have a price
 class About:
     """model: its name. identity: what decides its output; a host with another one would write another text. rows: of a
     draft and its root, at most. sessions: of one client at once, at most. tokenizer: the hash of the files, as they are
-    sent; empty if there is none. prices: seconds of a pass by its rows; empty if they are not known."""
+    sent; empty if there is none. prices: seconds of a pass by its rows; empty if they are not known. fingerprint: of
+    the model's weights, by which a trained drafter knows its own. offered: the features that trained drafters see."""
 
     model: str
     identity: str
@@ -30,15 +33,18 @@ class About:
     tokenizer: str = ""
     end_tokens: tuple[int, ...] = ()
     prices: Mapping[int, float] = field(default_factory=dict)
+    fingerprint: str = ""
+    offered: Offered = field(default_factory=Offered)
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
-        return {**asdict(self), "prices": [[rows, seconds] for rows, seconds in self.prices.items()]}
+        prices = [[rows, seconds] for rows, seconds in self.prices.items()]
+        return {**asdict(self), "prices": prices, "offered": self.offered.to_json()}
 
     @classmethod
     def read(cls, said: Mapping[str, Any]) -> Self:
         """Raises RemoteError for what makes no sense."""
-        texts = {name: _text(said, name) for name in ("model", "identity", "promise", "arithmetic", "tokenizer")}
+        texts = {name: _text(said, name) for name in _TEXTS}
         counts = {name: _count(said, name) for name in ("context_length", "vocab_size", "rows", "sessions", "threads")}
         ends, prices = said.get("end_tokens"), said.get("prices")
         if texts["promise"] not in ("exact", "algorithmic"):
@@ -61,6 +67,8 @@ class About:
             texts["tokenizer"],
             tuple(ends[:_MOST]),
             found,
+            texts["fingerprint"],
+            Offered.read(said.get("offered")),
         )
 
 

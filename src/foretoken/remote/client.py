@@ -18,8 +18,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from foretoken.errors import ContractError, InputError, RemoteError, SettingError, one_line
-from foretoken.protocol.types import NO_FEATURES, TARGET, Draft, FinishReason, PromptChunk, Request, Verdict
+from foretoken.protocol.types import TARGET, Draft, FinishReason, PromptChunk, Request, Verdict
 from foretoken.remote.about import About
+from foretoken.remote.features import Arriving, bytes_of_row
 from foretoken.remote.limits import asked_of
 from foretoken.remote.link import Address, Link
 from foretoken.remote.seats import Seat, accepted_of
@@ -28,6 +29,7 @@ from foretoken.remote.wire import (
     MOST_NODES,
     Code,
     ErrorBody,
+    FeaturesBody,
     Kind,
     Message,
     OpenBody,
@@ -108,8 +110,7 @@ class RemoteVerifier:
         self._expect_process()
         if request.keep_logits:
             raise SettingError("logits do not travel; leave logprobs, keep_logits, hash_logits and records out")
-        if request.needs != NO_FEATURES:
-            raise ContractError("features do not travel yet; draft with something that needs none")
+        layout = self.about.offered.layout(request.needs)
         if request.sequence in self._seats:
             raise ContractError(f"sequence {request.sequence} is there already; give this request another number")
         if not 0 < len(request.prompt) < self.context_length:
@@ -128,7 +129,7 @@ class RemoteVerifier:
         if self._json_of(request) > MOST_JSON:
             raise SettingError(f"the settings have more than {MOST_JSON:,} bytes; a host takes no more")
         with self._changed:
-            seat = Seat(request, next(self._sessions))
+            seat = Seat(request, next(self._sessions), arriving=Arriving(layout))
             self._seats[request.sequence] = self._by_session[seat.session] = seat
             self.link.send(self._opening(seat))
 
@@ -238,7 +239,7 @@ class RemoteVerifier:
         if answer.round != round_:  # of a draft that had this mark long ago
             seat.under_way[mark] = (round_, draft)
             return None
-        body = VerdictBody.read(answer.body)
+        body = VerdictBody.read(answer.body, bytes_of_row(seat.arriving.layout))
         self._expect(body.base == seat.known and bool(body.tokens), f"a verdict for position {body.base}")
         self._expect_known(body.tokens)
         accepted = accepted_of(draft, body.tokens)
@@ -246,6 +247,8 @@ class RemoteVerifier:
         seat.round, seat.reopened, seat.busy = seat.round + 1, None, None
         seat.output += body.tokens
         self._expect_end(seat, body.reason)
+        if body.features:
+            seat.arriving.come(body.base - 1, body.features)
         return Verdict(
             seat.request.sequence,
             round_,
@@ -253,6 +256,7 @@ class RemoteVerifier:
             accepted,
             body.tokens,
             tuple(origins),
+            seat.arriving.taken(),
             finish_reason=body.reason,
         )
 
@@ -273,6 +277,7 @@ class RemoteVerifier:
             (),
             ready.tokens,
             (TARGET,),
+            seat.arriving.taken(),
             finish_reason=ready.reason,
             cached_tokens=ready.cached,
             read=ready.read,
@@ -308,7 +313,8 @@ class RemoteVerifier:
             other = self._seats.get(sequence)
             return None if other is None else other.session
 
-        body = OpenBody(asked_of(seat.request, session_of), seat.request.prompt, tuple(seat.output))
+        asked = asked_of(seat.request, session_of, seat.arriving.have)
+        body = OpenBody(asked, seat.request.prompt, tuple(seat.output))
         return Message(Kind.OPEN, seat.session, seat.round, body.packed())
 
     def _reopen(self, seat: Seat) -> None:
@@ -343,6 +349,8 @@ class RemoteVerifier:
                     self.link.send(Message(Kind.CLOSE, message.session))
             elif message.kind == Kind.ERROR:
                 self._refused(seat, ErrorBody.read(message.body))
+            elif message.kind == Kind.FEATURES:
+                self._arrived(seat, message)
             elif message.kind == Kind.READY:
                 seat.busy = seat.reopened = None
                 if not seat.round:
@@ -350,6 +358,15 @@ class RemoteVerifier:
             elif message.kind in (Kind.VERDICT, Kind.PASSED) and message.mark in seat.under_way:
                 seat.answers.setdefault(message.mark, message)
             self._changed.notify_all()
+
+    def _arrived(self, seat: Seat, message: Message) -> None:
+        """Features of a prompt came, or of what was read again."""
+        try:
+            body = FeaturesBody.read(message.body)
+            seat.arriving.come(body.start, body.block)
+            self._expect(seat.arriving.have < self.context_length, f"features up to position {seat.arriving.have}")
+        except RemoteError as error:
+            seat.error = error
 
     def _refused(self, seat: Seat, error: ErrorBody) -> None:
         """The host has ended a session, or does not know it any more."""

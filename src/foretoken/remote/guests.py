@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from foretoken.protocol.types import Draft, PromptChunk, Request
+from foretoken.protocol.types import Draft, Features, PromptChunk, Request, Verdict
+from foretoken.remote.features import Layout, bytes_of_row, packed
 from foretoken.remote.limits import Wanted
-from foretoken.remote.wire import MOST_NODES, DraftBody, Kind, Message, ReadyBody, VerdictBody
+from foretoken.remote.wire import MOST_NODES, DraftBody, FeaturesBody, Kind, Message, ReadyBody, VerdictBody
 from foretoken.text.stopping import limit
 from foretoken.trees.tree import clip
 
 Send = Callable[[Message], None]
 _ORIGIN = "client"
+_MOST_SHOWN = 1 << 18  # bytes of features in one message: other messages should not wait long behind it
+
+
+class Came(NamedTuple):
+    """A message, read and checked. connection: the number of the client's connection on which it came."""
+
+    client: str
+    connection: int
+    message: Message
+    send: Send
+    body: Wanted | DraftBody | None
 
 
 @dataclass(eq=False)
@@ -20,24 +34,33 @@ class Guest:
     """A session. wanted: what its client asked for. round: the verifier's next. wire_round: the client's. known: tokens
     of prompt and output. left: of its prompt, tokens that are not read. replay: of the client's tokens, those that are
     still to be checked. drafts: those that came, with their marks, by the client's round. answers: the last ones, by
-    the client's round. heard: when."""
+    the client's round. heard: when. opened: the client's round when it was opened. layout: of the features that the
+    client wants. shown: those of the prompt, with the position behind each, until a draft shows that they have come."""
 
     client: str
     session: int
     wanted: Wanted
     request: Request
     send: Send
-    wire_round: int
-    heard: float
-    known: int
-    left: int
-    replay: list[int]
+    opened: int
+    layout: Layout = ()
+    wire_round: int = field(init=False)
+    heard: float = field(init=False, default_factory=time.monotonic)
+    known: int = field(init=False)
+    left: int = field(init=False)
+    replay: list[int] = field(init=False)
     round: int = 0
     read: int = 0
     drafts: dict[int, tuple[int, DraftBody]] = field(default_factory=dict)
     ready: ReadyBody | None = None
     answers: dict[int, VerdictBody] = field(default_factory=dict)
+    shown: list[tuple[int, FeaturesBody]] = field(default_factory=list)
     ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.wire_round = self.opened
+        self.known = self.left = len(self.request.prompt)
+        self.replay = list(self.wanted.body.output)
 
     @property
     def cached(self) -> int:
@@ -47,6 +70,32 @@ class Guest:
     def tell(self, kind: Kind, body: bytes, *, round: int = 0, mark: int = 0) -> None:
         """Send the client an answer."""
         self.send(Message(kind, self.session, round, body, mark))
+
+    def show(self, features: Features, stop: int) -> None:
+        """Send the features of positions before `stop`, but for those that the client has."""
+        at, most = max(features.start, self.wanted.have), max(1, _MOST_SHOWN // bytes_of_row(self.layout))
+        while at < stop:
+            to = min(at + most, stop)
+            body = FeaturesBody(at, packed(features, self.layout, at, to))
+            self.shown.append((to, body))
+            self.tell(Kind.FEATURES, body.packed())
+            at = to
+
+    def show_again(self, have: int) -> None:
+        """Send what was shown once more, but for what the client has by now."""
+        for stop, body in self.shown:
+            if stop > have:
+                self.tell(Kind.FEATURES, body.packed())
+
+    def seen_in(self, verdict: Verdict) -> bytes:
+        """The features that an answer to a draft takes along: those of the rows that it has committed."""
+        features = verdict.features
+        if features is None or (verdict.last and self.request.conversation is None):
+            return b""
+        root = verdict.position - 1
+        if features.start < root:
+            self.show(features, root)
+        return packed(features, self.layout, root, root + len(verdict.tokens))
 
     @property
     def current(self) -> tuple[int, DraftBody] | None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from foretoken.errors import InputError
-from foretoken.protocol.types import Request, SamplingParams
+from foretoken.protocol.types import NO_FEATURES, Needs, Request, SamplingParams
+from foretoken.remote.features import names_of, needs_of
 from foretoken.remote.wire import OpenBody
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.values import whole
 
-_OF_REQUEST = ("completion", "conversation", "prompt_of", "end_tokens")  # asked for beside GenerateSettings
+# asked for beside GenerateSettings
+_OF_REQUEST = ("completion", "conversation", "prompt_of", "end_tokens", "features", "have")
 _WRITTEN_OTHERWISE = ("logit_bias", "constraint")  # of SamplingParams: GenerateSettings have them in another form
 _MOST = 64  # end tokens, and stop strings
 _LONGEST_STOP, _LONGEST_NAME = 1000, 40  # characters
@@ -42,7 +44,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A request as a client asks for it, checked. conversation, prompt_of: the client's own numbers."""
+    """A request as a client asks for it, checked. conversation, prompt_of: the client's own numbers. needs: what its
+    drafter sees of the model. have: so many positions, from the first on, whose features it has already."""
 
     body: OpenBody
     settings: GenerateSettings
@@ -50,6 +53,8 @@ class Wanted:
     completion: int
     conversation: int | None
     prompt_of: int | None
+    needs: Needs = NO_FEATURES
+    have: int = 0
 
     @classmethod
     def of(cls, body: OpenBody, vocab_size: int, context_length: int) -> Wanted:
@@ -69,7 +74,7 @@ class Wanted:
             whole("a token", token, 0, vocab_size - 1)
         if not 0 < len(body.prompt) < context_length:
             raise InputError(f"the prompt has {len(body.prompt)} tokens; expected 1 to {context_length - 1}")
-        numbers = {name: body.asked.get(name) for name in ("completion", "conversation", "prompt_of")}
+        numbers = {name: body.asked.get(name) for name in ("completion", "conversation", "prompt_of", "have")}
         for name, number in numbers.items():
             if number is not None:
                 whole(name, number, 0, _LARGEST)
@@ -80,6 +85,8 @@ class Wanted:
             int(numbers["completion"] or 0),
             numbers["conversation"],
             numbers["prompt_of"],
+            needs_of(body.asked.get("features") or []),
+            int(numbers["have"] or 0),
         )
 
     def positions(self, context_length: int) -> int:
@@ -98,11 +105,13 @@ class Wanted:
             conversation=conversation,
             stop=self.settings.stops,
             prompt_of=prompt_of,
+            needs=self.needs,
         )
 
 
-def asked_of(request: Request, session_of: Callable[[int], int | None]) -> dict[str, Any]:
-    """What a client asks for, as `OpenBody` has it. session_of: a session by its sequence."""
+def asked_of(request: Request, session_of: Callable[[int], int | None], have: int = 0) -> dict[str, Any]:
+    """What a client asks for, as `OpenBody` has it. session_of: a session by its sequence. have: as `Wanted` has it."""
+    features = {} if request.needs == NO_FEATURES else {"features": names_of(request.needs), "have": have}
     sampling = request.sampling
     kind, text = sampling.constraint or ("regex", None)
     return {
@@ -115,6 +124,7 @@ def asked_of(request: Request, session_of: Callable[[int], int | None]) -> dict[
         "completion": request.completion,
         "conversation": request.conversation,
         "prompt_of": None if request.prompt_of is None else session_of(request.prompt_of),
+        **features,
     }
 
 

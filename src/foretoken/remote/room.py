@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, Full, Queue
-from typing import NamedTuple
 
 from foretoken.errors import ForetokenError, RemoteError
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Draft, PromptChunk, Verdict
 from foretoken.remote.conversations import Conversations
-from foretoken.remote.guests import Guest, Send, chunks_of
+from foretoken.remote.features import NOTHING_OFFERED, Offered, rows_of
+from foretoken.remote.guests import Came, Guest, Send, chunks_of
 from foretoken.remote.limits import Limits, Wanted
 from foretoken.remote.wire import (
     Code,
@@ -48,22 +48,12 @@ _UNKNOWN = "the host does not know this text any more"
 _LOOK = 1.0  # seconds after which the thread looks who is idle
 
 
-class _Came(NamedTuple):
-    """A message, read and checked. connection: the number of the client's connection on which it came."""
-
-    client: str
-    connection: int
-    message: Message
-    send: Send
-    body: Wanted | DraftBody | None
-
-
 class Room:
     """Makes passes for many clients.
 
     verifier: its target checks them all; nobody else may use it meanwhile. changed: the error if the target's files
-    have changed since they were mapped; asked after each pass. `over` is set when the room has ended; `error` is then
-    the reason, if it was not asked to.
+    have changed since they were mapped; asked after each pass. offered: the features that clients may ask for. `over`
+    is set when the room has ended; `error` is then the reason, if it was not asked to.
     """
 
     def __init__(
@@ -71,15 +61,17 @@ class Room:
         verifier: Verifier,
         limits: Limits,
         changed: Callable[[], ForetokenError | None] = lambda: None,
+        offered: Offered = NOTHING_OFFERED,
     ) -> None:
         self.limits = limits
+        self._offered = offered
         self.over = threading.Event()
         self.error: BaseException | None = None
         self.passes = 0
         self.checked = 0  # tokens of drafts
         self._changed = changed
         self._verifier = verifier
-        self._inbox: Queue[_Came | None] = Queue(_INBOX * limits.sessions)
+        self._inbox: Queue[Came | None] = Queue(_INBOX * limits.sessions)
         self._stopping = False
         self._seats: dict[tuple[str, int], Guest] = {}
         self._by_sequence: dict[int, Guest] = {}
@@ -113,13 +105,14 @@ class Room:
         size, context = self._verifier.vocab_size, self._verifier.context_length
         if message.kind == Kind.OPEN:
             body = Wanted.of(OpenBody.read(message.body, 2 * context), size, context)
+            self._offered.layout(body.needs)
         elif message.kind == Kind.DRAFT:
             body = DraftBody.read(message.body)
             for token in body.tokens:
                 whole("a token", token, 0, size - 1)
         elif message.kind not in (Kind.CLOSE, Kind.FORGET):
             raise RemoteError(f"a message {message.kind.name} came, expected OPEN, DRAFT, CLOSE or FORGET")
-        came = _Came(client, connection, message, send, body)
+        came = Came(client, connection, message, send, body)
         while not self.over.is_set():
             with suppress(Full):
                 self._inbox.put(came, timeout=_LOOK)
@@ -175,7 +168,7 @@ class Room:
             if seat.client in gone or (now - seat.heard > self.limits.idle and not self._is_ready(seat)):
                 self._end(seat)
 
-    def _take(self, came: _Came | None) -> None:
+    def _take(self, came: Came | None) -> None:
         """Do what a message asks for. Whatever it is, it must not end this thread. None only wakes it."""
         if came is None:
             return
@@ -188,7 +181,7 @@ class Room:
             why = str(error) if isinstance(error, ForetokenError) else "it cannot be served"
             came.send(came.message.refused(Code.REFUSED, why))
 
-    def _do(self, came: _Came) -> None:
+    def _do(self, came: Came) -> None:
         client, _, message, send, body = came
         seat = self._seats.get((client, message.session))
         if message.kind == Kind.FORGET:
@@ -209,11 +202,12 @@ class Room:
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
-    def _open(self, came: _Came, wanted: Wanted, seat: Guest | None) -> None:
+    def _open(self, came: Came, wanted: Wanted, seat: Guest | None) -> None:
         """Take a session on, or up again."""
         client, _, message, send, _ = came
         if seat is not None and message.round <= seat.wire_round and seat.request.prompt == wanted.body.prompt:
             # it comes again, or the client has not heard the last answers, which its drafts will ask for
+            seat.show_again(wanted.have)
             if seat.ready is not None:
                 seat.tell(Kind.READY, seat.ready.packed())
             return
@@ -232,23 +226,12 @@ class Room:
             None if conversation is None else conversation.number,
             None if beside is None else beside.request.sequence,
         )
+        layout = self._offered.layout(wanted.needs)
         self._verifier.admit(request)  # refuses what cannot be served
         if conversation is not None:
             live = {seat.request.conversation for seat in self._seats.values()}
             self._conversations.keep(key, conversation, live)
-        count = len(wanted.body.prompt)
-        new = Guest(
-            client,
-            message.session,
-            wanted,
-            request,
-            send,
-            message.round,
-            time.monotonic(),
-            known=count,
-            left=count,
-            replay=list(wanted.body.output),
-        )
+        new = Guest(client, message.session, wanted, request, send, message.round, layout)
         self._seats[client, message.session] = self._by_sequence[request.sequence] = new
 
     def _no_room(self, client: str, wanted: Wanted) -> str | None:
@@ -279,6 +262,8 @@ class Room:
         """A draft came. One for a round that was answered is answered as it was; one for a round to come waits."""
         round_, mark = message.round, message.mark
         before = seat.drafts.get(round_)
+        if round_ > seat.opened:  # its client has heard the answer to the prompt, and so what was shown before that
+            seat.shown.clear()
         if round_ in seat.answers:
             seat.tell(Kind.VERDICT, seat.answers[round_].packed(), round=round_, mark=mark)
         elif round_ < seat.wire_round or seat.ended:
@@ -344,7 +329,10 @@ class Room:
         for sequence in [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]:
             seat, verdict = self._by_sequence.get(sequence), answered.get(sequence)
             if seat is not None and verdict is not None:
-                self._settle(seat, verdict)
+                try:
+                    self._settle(seat, verdict)
+                except ForetokenError as error:  # features with a NaN
+                    self._fail(seat, Code.FAILED, str(error))
             elif seat is not None:  # a pass that failed had gone on without a word: its client opens it again
                 self._fail(seat, Code.GONE, "the host has lost this text")
 
@@ -369,6 +357,8 @@ class Room:
         reading, seat.left = bool(seat.left), verdict.prompt_left
         seat.read += verdict.read
         seat.known += len(verdict.tokens)
+        if verdict.features is not None and (reading or seat.replay):
+            seat.show(verdict.features, verdict.features.start + rows_of(verdict.features))
         if not verdict.tokens:
             return
         if seat.replay:
@@ -378,9 +368,10 @@ class Room:
             seat.wire_round += 1
             seat.tell(Kind.READY, seat.ready.packed())
         else:
+            seen = seat.seen_in(verdict)
             mark, _ = seat.drafts.pop(seat.wire_round)
             answer = seat.answers[seat.wire_round] = VerdictBody(
-                verdict.position, verdict.tokens, verdict.finish_reason
+                verdict.position, verdict.tokens, verdict.finish_reason, seen
             )
             seat.answers.pop(seat.wire_round - _KEPT, None)
             seat.tell(Kind.VERDICT, answer.packed(), round=seat.wire_round, mark=mark)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from foretoken.acceptance.walk import NOTHING, walk
 from foretoken.errors import ForetokenError
 from foretoken.protocol.types import Draft, Request
+from foretoken.remote.features import Arriving
 from foretoken.remote.wire import DraftBody, Kind, Message
 
 
@@ -16,7 +17,7 @@ class Seat:
     """A session. round: the next one; 0 until the prompt was read. output: its tokens so far. under_way: drafts that
     were sent and not answered, with their rounds, by their marks. answers: those that came, by the marks; that to the
     prompt has none. error: why it ended. busy: since when the host has no room for it, and what it says. reopened: when
-    it was first and last opened again since the last answer."""
+    it was first and last opened again since the last answer. arriving: the features that its drafter sees."""
 
     request: Request
     session: int
@@ -27,6 +28,7 @@ class Seat:
     error: ForetokenError | None = None
     busy: tuple[float, str] | None = None
     reopened: tuple[float, float] | None = None
+    arriving: Arriving = field(default_factory=lambda: Arriving(()))
 
     @property
     def known(self) -> int:

@@ -26,12 +26,13 @@ import numpy as np
 from foretoken.errors import RemoteError
 from foretoken.protocol.types import FinishReason
 
-VERSION = 1
+VERSION = 2
 LARGEST = 1 << 24  # bytes of a message
 MOST_JSON = 1 << 18  # bytes of what a client asks for
 MOST_NODES = 254  # tokens of a draft: a parent is one byte, and so is the number of tokens of a verdict
 _HEADER = struct.Struct("<BBHIII")
 _DRAFT, _VERDICT, _READY, _OPEN, _ERROR = (struct.Struct(each) for each in ("<IB", "<IBB", "<IIIBB", "<III", "<H"))
+_FEATURES = struct.Struct("<I")
 _REASONS: tuple[FinishReason | None, ...] = (None, "stop", "length")
 
 
@@ -49,6 +50,7 @@ class Kind(IntEnum):
     FORGET = 9  # client: a conversation has ended; the session is its number
     FILES = 10  # client: asks for the tokenizer; host: sends it
     ERROR = 11  # host: why a session ended, or was refused
+    FEATURES = 12  # host: what a trained drafter sees of a prompt's tokens
 
 
 class Code(IntEnum):
@@ -123,23 +125,44 @@ class DraftBody(NamedTuple):
 
 
 class VerdictBody(NamedTuple):
-    """New tokens from position `base` on. reason: why the text ends with them; None if it does not."""
+    """New tokens from position `base` on. reason: why the text ends with them; None if it does not. features: of
+    the positions from `base` - 1 on, as many as there are tokens, as `foretoken.remote.features` packs them; none if
+    nobody wants them."""
 
     base: int
     tokens: tuple[int, ...]
     reason: FinishReason | None
+    features: bytes = b""
 
     def packed(self) -> bytes:
-        """6 bytes, and 3 for each token."""
+        """6 bytes, 3 for each token, and the features."""
         head = _VERDICT.pack(self.base, len(self.tokens), _REASONS.index(self.reason))
-        return head + _ids(self.tokens).tobytes()
+        return head + _ids(self.tokens).tobytes() + self.features
 
     @classmethod
-    def read(cls, body: bytes) -> VerdictBody:
-        """Raises RemoteError for what is no verdict."""
+    def read(cls, body: bytes, width: int = 0) -> VerdictBody:
+        """width: bytes of a row of features. Raises RemoteError for what is no verdict."""
         base, count, reason = _unpacked(_VERDICT, body)
-        _expect_size("a verdict", body, _VERDICT.size + 3 * count)
-        return cls(base, _tokens_of(body[_VERDICT.size :]), _reason(reason))
+        least = _VERDICT.size + 3 * count
+        _expect_size("a verdict", body, least + (count * width if len(body) > least else 0))
+        return cls(base, _tokens_of(body[_VERDICT.size : least]), _reason(reason), body[least:])
+
+
+class FeaturesBody(NamedTuple):
+    """Features of positions from `start` on, as `foretoken.remote.features` packs them."""
+
+    start: int
+    block: bytes
+
+    def packed(self) -> bytes:
+        """4 bytes, and the features."""
+        return _FEATURES.pack(self.start) + self.block
+
+    @classmethod
+    def read(cls, body: bytes) -> FeaturesBody:
+        """Raises RemoteError for what is no such body."""
+        (start,) = _unpacked(_FEATURES, body)
+        return cls(start, body[_FEATURES.size :])
 
 
 class ReadyBody(NamedTuple):

@@ -28,9 +28,11 @@ from foretoken.errors import CheckpointError, InputError, ModelError
 from foretoken.formats.table import Format
 from foretoken.trained.config import EAGLE3, LAYERS, MixtureConfig, StackConfig, TrainedConfig, config_of
 from foretoken.trained.network import Observer
-from foretoken.trained.observer import ObservingLayers
+from foretoken.trained.observer import ObservingLayers, Sight
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+PACKED = "packed"  # in config.json: the digest of the observer that was left out
+OBSERVING = "observer.layer."  # what the names begin with of tensors that run beside the target
 
 
 class InRows(NamedTuple):
@@ -43,25 +45,48 @@ class InRows(NamedTuple):
 @dataclass(frozen=True)
 class Trained:
     """A trained drafter as it lies in a folder. accepted: by place in a draft, the share of tokens that was accepted on
-    held-out text, of those before which all were; empty if nobody measured it."""
+    held-out text, of those before which all were; empty if nobody measured it. observed_by: of a packed one
+    (`foretoken.drafters.packing`), the digest of its observer, whose layers it lacks."""
 
     config: TrainedConfig
     tensors: Mapping[str, torch.Tensor]
     accepted: tuple[float, ...] = ()
     training: Mapping[str, Any] | None = None
+    observed_by: str | None = None
 
     def observer(self, target: Decoder, format: Format | None = None) -> ObservingLayers | None:
-        """The part that runs beside the target; None if there is none. format: of its matrices."""
+        """The part that runs beside the target; None if there is none. format: of its matrices. Raises CheckpointError
+        if it was packed without that part."""
         if not isinstance(self.config, MixtureConfig):
             return None
+        if self.observed_by is not None:
+            raise CheckpointError(
+                "the trained drafter was packed for clients, without the part that runs beside the model; name the "
+                "folder that it was packed from"
+            )
         made = Observer(self.config, target.config.norm_eps)
         made.load_state_dict({name: tensor.float() for name, tensor in self._of_observer().items()})
-        name = f"layers-{self.digest}" if format is None else f"layers-{self.digest}-{format.label}"
+        name = self.sight_name if format is None else f"{self.sight_name}-{format.label}"
         return ObservingLayers(made.to(target.device), self.config, name, target, format)
+
+    def sight(self, name: str, threads: int, format: Format | None = None) -> Sight | None:
+        """What a drafter needs to make use of an observer elsewhere, of this name; None if there is none."""
+        if not isinstance(self.config, MixtureConfig):
+            return None
+        start = "projection."
+        projection = {n: tensor.float() for n, tensor in self._of_observer().items() if n.startswith(start)}
+        return Sight(name, self.config, projection, torch.device("cpu"), threads, format)
+
+    @property
+    def sight_name(self) -> str:
+        """What the names of its observer begin with, in whatever format that is."""
+        return f"layers-{self.digest}"
 
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits that another observer does not have."""
+        if self.observed_by is not None:
+            return self.observed_by
         digest = hashlib.sha256()
         for name, tensor in sorted(self._of_observer().items()):
             digest.update(name.encode() + tensor.contiguous().view(torch.uint8).numpy().tobytes())
@@ -139,7 +164,10 @@ def read_trained(folder: Path) -> Trained:
         raise CheckpointError(
             f"{folder / WEIGHTS} cannot be read as safetensors ({error}); fetch it again, or train the drafter again"
         ) from None
+    packed = raw.get(PACKED)
     for name, shape in expected_shapes(config).items():
+        if packed is not None and name.startswith(OBSERVING):
+            continue
         found = tensors.get(name)
         if found is None or tuple(found.shape) != shape or not found.dtype.is_floating_point:
             came = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
@@ -148,7 +176,7 @@ def read_trained(folder: Path) -> Trained:
             )
         if not torch.isfinite(found).all():
             raise CheckpointError(f"{folder}: {name} holds NaN or infinities; fetch it again, or train it again")
-    return Trained(config, tensors, accepted_of(raw), raw.get("training"))
+    return Trained(config, tensors, accepted_of(raw), raw.get("training"), packed)
 
 
 def accepted_of(raw: Mapping[str, Any]) -> tuple[float, ...]:

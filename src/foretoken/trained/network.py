@@ -170,9 +170,14 @@ class Observer(nn.Module):
     def forward(self, observed: torch.Tensor) -> torch.Tensor:
         """observed: [N, layers of the target, 2 * kv_heads * head_dim], as `observations` makes it. Returns [N,
         hidden]."""
-        mixed, _ = self.layer(observed, self.tables, None)
-        vectors: torch.Tensor = self.projection(mixed.mean(1))
+        vectors: torch.Tensor = self.projection(self.seen(observed))
         return vectors
+
+    def seen(self, observed: torch.Tensor) -> torch.Tensor:
+        """The mean over the layers, before the projection: [N, 2 * kv_heads * head_dim]."""
+        mixed, _ = self.layer(observed, self.tables, None)
+        mean: torch.Tensor = mixed.mean(1)
+        return mean
 
 
 class Mixture(nn.Module):

@@ -1,5 +1,8 @@
 """The part of a trained drafter that runs beside the model, and makes features of its keys and values.
 
+A drafter knows its observer as a `Sight`, wherever that runs. What travels to the drafter is the mean over the observed
+layers, which is as wide as a layer's keys and values. The drafter projects it to a vector as wide as its own states.
+
 `network.Observer` is the same in PyTorch, for training. Here the native kernels multiply, if they are there: PyTorch
 would wake threads of its own, which then spin on the cores that the next pass wants, and a forked process does not have
 them.
@@ -30,7 +33,34 @@ _AT_ONCE = 256  # tokens: of a long prompt, all at once would take much memory
 _Floats = npt.NDArray[np.float32]
 
 
-class ObservingLayers:
+class Sight:
+    """What a drafter needs to make use of an observer. name: of the extractor that observes. projection: its last
+    matrix, and the bias. device: where the drafter runs. format: to cast the matrix to, as `Parts` has it."""
+
+    def __init__(
+        self,
+        name: str,
+        config: MixtureConfig,
+        projection: Mapping[str, torch.Tensor],
+        device: torch.device,
+        threads: int,
+        format: Format | None = None,
+    ) -> None:
+        self.name = name
+        self.config = config
+        self._threads = threads
+        self._isa = native.isa() if device.type == "cpu" and native.module() is not None else None
+        self._parts = self._in_format(projection, format)
+
+    def _in_format(self, tensors: Mapping[str, torch.Tensor], format: Format | None) -> Parts:
+        return Parts(tensors, self._isa, self._threads, format, torch.bfloat16 if self._isa else torch.float32)
+
+    def projected(self, seen: torch.Tensor) -> torch.Tensor:
+        """The vectors of some positions, float32 [N, hidden]. seen: the feature `observed` of these positions."""
+        return self._parts.multiplied(seen, "projection")
+
+
+class ObservingLayers(Sight):
     """An extractor (`decoder.views.Extractor`). observer: with the weights that were trained, float32. name: one that
     no other observer has. target: the model beside which it runs. format: to cast its matrices to, as `Parts` has
     it."""
@@ -38,31 +68,27 @@ class ObservingLayers:
     def __init__(
         self, observer: Observer, config: MixtureConfig, name: str, target: Decoder, format: Format | None = None
     ) -> None:
-        self.name = name
+        tensors = observer.state_dict()
+        super().__init__(name, config, tensors, observer.projection.weight.device, target.threads, format)
         self._observer = observer.eval().requires_grad_(requires_grad=False)
-        self.config = config
-        self._threads = target.threads
         self._item_bytes = target.weights.embedding.element_size()  # of keys and values
-        on_cpu = observer.projection.weight.device.type == "cpu"
-        self._isa = native.isa() if on_cpu and native.module() is not None else None
-        self._parts = Parts(observer.state_dict(), self._isa, self._threads, format)
         self._tables = tuple(table.cpu().numpy()[:, None] for table in observer.tables)
 
     def __call__(self, cache: Cache, start: int, stop: int) -> Mapping[str, torch.Tensor]:
-        """The observer's vectors of some committed positions: float32 [stop - start, hidden]. If the drafter ends with
-        the target's last layers, also their keys and values, [stop - start, kv_heads, head_dim] each."""
+        """What is seen of some committed positions: float32 [stop - start, 2 * kv_heads * head_dim]. If the drafter
+        ends with the target's last layers, also their keys and values, [stop - start, kv_heads, head_dim] each."""
         found = []
         for at in range(start, stop, _AT_ONCE):
             observed = observations(cache, at, min(stop, at + _AT_ONCE), self.config.layers)
-            found.append(self._observe(observed) if self._isa is not None else self._observer(observed).detach())
-        features = {FEATURE: joined(found) if found else torch.empty((0, self.config.hidden_size))}
+            found.append(self._observe(observed) if self._isa is not None else self._observer.seen(observed).detach())
+        features = {FEATURE: joined(found) if found else torch.empty((0, self.config.observed))}
         for layer in self.config.ends:
             for name, tensor in zip(LAST, cache.read(layer), strict=True):
                 features[f"{name}.{layer}"] = joined([tensor[start:stop]])
         return features
 
     def cost(self, tokens: int) -> Cost:
-        """What it costs to observe so many tokens at once."""
+        """What it costs to observe so many tokens at once, and to project what is seen."""
         c = self.config
         numbers = self._parts.numbers
         of_layers = sum(count for name, count in numbers.items() if name.startswith("layer."))
@@ -73,7 +99,7 @@ class ObservingLayers:
         return Cost(2 * tokens * (products + attention), batches * self._parts.nbytes, keys)
 
     def _observe(self, observed: torch.Tensor) -> torch.Tensor:
-        """As `Observer.forward`: layer self-attention, feed-forward, mean over layers, projection."""
+        """As `Observer.seen`: layer self-attention, feed-forward, mean over layers."""
         tokens, layers, width = observed.shape
         states = observed.reshape(-1, width)
         normed = self._norm(states, "input_layernorm")
@@ -84,8 +110,7 @@ class ObservingLayers:
         gate, up = (self._parts.multiplied(normed, f"layer.mlp.{name}_proj") for name in ("gate", "up"))
         inner = native.silu_mul(gate.flatten(), up.flatten(), self._isa or "").view(gate.shape)
         _add(states, self._parts.multiplied(inner, "layer.mlp.down_proj"))
-        mean = states.numpy().reshape(tokens, layers, width).mean(1)
-        return self._parts.multiplied(torch.from_numpy(mean), "projection")
+        return torch.from_numpy(states.numpy().reshape(tokens, layers, width).mean(1))
 
     def _attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, tokens: int, layers: int) -> _Floats:
         """Attention over the layers of each token: float32 [tokens * layers, width]."""

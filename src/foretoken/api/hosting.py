@@ -1,0 +1,124 @@
+"""The host of a model that is loaded here: its clients draft elsewhere, and it checks."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from foretoken.api.model import Model
+from foretoken.api.pacing import first_price
+from foretoken.api.trusted import changed
+from foretoken.common.limits import memory_left
+from foretoken.common.progress import size
+from foretoken.common.source import resolve
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.trained import OBSERVED_IN, trained_for
+from foretoken.errors import CheckpointError, SettingError
+from foretoken.kernels import native
+from foretoken.remote.about import About
+from foretoken.remote.features import Layout, Offered, Part
+from foretoken.remote.files import hash_of, packed
+from foretoken.remote.host import Host, Listening
+from foretoken.remote.limits import Limits
+from foretoken.remote.room import Room
+from foretoken.remote.wire import LARGEST
+from foretoken.sampling.samplers import Samplers
+from foretoken.text.stream import watch_for_stops
+from foretoken.trained.config import MixtureConfig
+from foretoken.trained.files import expect_trained, read_trained
+from foretoken.trained.observer import FEATURE, LAST, ObservingLayers
+from foretoken.verification.local import LocalVerifier
+
+log = logging.getLogger(__name__)
+
+
+def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[str] = ()) -> Host:
+    """A host of a model that is loaded here. Its clients share the passes of the model. Nobody else should use the
+    model meanwhile. drafters: the folders of trained drafters that clients may use, beside the model's own.
+
+    Raises SettingError if it cannot listen there, or if the tokenizer's files are too large to be sent; CheckpointError
+    or InputError for a folder that holds no drafter of this model.
+    """
+    target = model.target
+    its_own = fingerprint(model.folder, read_config(model.folder))
+    observers = _observers(model, drafters, its_own)
+    files = packed(model.folder) if model.tokenizer is not None else b""
+    if len(files) > LARGEST - 1024:
+        raise SettingError(
+            f"the tokenizer's files are {size(len(files))} when compressed, and a message holds {size(LARGEST)}; name "
+            "a model with a smaller tokenizer"
+        )
+    price = first_price(target) if target.device.type == "cpu" else None
+    engine, _, _ = target.arithmetic.partition(" ")
+    weights = f"{target.weights.embedding.dtype} {target.config.context_length} {model.promise}"
+    ends = tuple(sorted(model.end_tokens))
+    # what decides a text: with another engine, type or tokenizer, a host that was started again would write another
+    identity = f"{its_own} {engine} {weights} {hash_of(files)} {ends}"
+    about = About(
+        Path(model.name).name[:80],
+        hashlib.sha256(identity.encode()).hexdigest()[:32],
+        target.config.context_length,
+        target.config.valid_vocab_size,
+        limits.rows,
+        min(limits.of_client, limits.sessions),
+        model.promise,
+        target.arithmetic,
+        target.threads,
+        hash_of(files),
+        ends,
+        {} if price is None else price.seconds,
+        its_own,
+        Offered(target.config.num_layers, target.config.hidden_size, {each.name: _seen_by(each) for each in observers}),
+    )
+    verifier = LocalVerifier(
+        target,
+        extractors=observers,
+        samplers=Samplers(model.tokenizer).target,
+        stops=watch_for_stops(model.tokenizer),
+    )
+    mapped = [] if target.weights.mapped is None else [target.weights.mapped]
+    limits = replace(limits, positions=_positions(target), prompt_rows=model.settings.prefill_chunk)
+    room = Room(verifier, limits, lambda: changed(mapped), about.offered)
+    try:
+        return Host(room, about, files, listening)
+    except BaseException:
+        room.close()
+        raise
+
+
+def _positions(target: Decoder) -> int | None:
+    """How many positions' keys and values half of the memory holds that is left. None if the system does not tell."""
+    left = memory_left()
+    c = target.config
+    each = 2 * c.num_layers * c.num_kv_heads * c.head_dim * target.weights.embedding.element_size()
+    return None if left is None else max(c.context_length, left // 2 // each)
+
+
+def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[ObservingLayers]:
+    """The parts of trained drafters that run beside the model. its_own: the model's fingerprint."""
+    found = trained_for(model.folder)
+    usual = OBSERVED_IN if model.target.arithmetic.startswith("native") and native.module() is not None else None
+    observers: dict[str, ObservingLayers] = {}
+    for name in (*drafters, *([found] if found else [])):
+        place = resolve(name)
+        expect_trained(place)
+        drafter = read_trained(place)
+        drafter.config.expect_suits(model.target.config, str(place))
+        if drafter.config.fingerprint != its_own:
+            raise CheckpointError(f"{place} was trained for another model than {model.name}; name one of this model")
+        observer = drafter.observer(model.target, usual)
+        if observer is not None:
+            observers[observer.name] = observer
+    return list(observers.values())
+
+
+def _seen_by(observer: ObservingLayers) -> Layout:
+    """What is sent of each token that it has seen."""
+    its: MixtureConfig = observer.config
+    ends = (Part(f"{name}.{layer}", its.target_kv_heads, its.head_dim) for layer in its.ends for name in LAST)
+    return (Part(FEATURE, 1, its.observed), *ends)

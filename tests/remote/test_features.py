@@ -1,0 +1,410 @@
+"""What a trained drafter sees of the model, over a network: packed, read again, and drafted with on the client."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import foretoken
+from foretoken.api.hosting import host as hosted
+from foretoken.bench.suites import open_suite
+from foretoken.common.source import EMBEDDED
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.drafters.mixture import Observing
+from foretoken.drafters.packing import is_packed, pack
+from foretoken.errors import CheckpointError, DraftSpecError, InputError, NumericsError, RemoteError
+from foretoken.protocol.types import Features, Needs
+from foretoken.remote import client as client_module
+from foretoken.remote import guests
+from foretoken.remote.features import Arriving, Offered, Part, bytes_of_row, names_of, needs_of, packed, read
+from foretoken.remote.host import Host, Listening
+from foretoken.remote.limits import Limits
+from foretoken.remote.wire import Kind
+from foretoken.trained.config import TrainedConfig
+from foretoken.trained.files import write_trained
+from foretoken.trained.network import Mixture, Stack
+from foretoken.trained.sizes import eagle2_for, eagle3_for, independent_for, mixture_for
+from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, truth, verifier_of
+from tests.remote.test_faults import Unreliable
+
+LAYOUT = (Part("observed", 1, 24), Part("keys.3", 2, 8))
+KINDS = ("moa", "moa-1", "eagle2", "eagle3", "independent")
+COUNT = 40
+
+
+def features(rows: int, start: int = 0) -> Features:
+    chance = torch.Generator().manual_seed(rows)
+    return Features(
+        start,
+        {
+            "observed": torch.randn((rows, 24), generator=chance) * 10,
+            "keys.3": torch.randn((rows, 2, 8), generator=chance).bfloat16(),
+        },
+    )
+
+
+# -- the format -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_what_is_packed_is_read_again_within_half_a_step(rows: int) -> None:
+    its = features(rows, start=5)
+    block = packed(its, LAYOUT, 5, 5 + rows)
+    assert len(block) == rows * bytes_of_row(LAYOUT) == rows * (2 + 24 + 2 * (2 + 8))
+    for name, found in read(block, LAYOUT).items():
+        true = its.tensors[name].float()
+        assert found.shape == true.shape
+        if rows:
+            step = true.abs().amax(-1, keepdim=True) / 127
+            assert ((found - true).abs() <= step * 0.51 + 1e-6).all()
+            assert not torch.equal(found, true)
+
+
+def test_zeros_stay_zeros_and_what_no_scale_holds_is_refused() -> None:
+    zeros = Features(0, {name: torch.zeros_like(tensor) for name, tensor in features(3).tensors.items()})
+    assert not any(tensor.any() for tensor in read(packed(zeros, LAYOUT, 0, 3), LAYOUT).values())
+    for wrong in (float("nan"), float("inf"), 1e9):
+        its = features(3)
+        its.tensors["observed"][1, 2] = wrong
+        with pytest.raises(NumericsError, match="the feature observed of a token has a number that no scale holds"):
+            packed(its, LAYOUT, 0, 3)
+
+
+def test_a_block_that_makes_no_sense_is_refused() -> None:
+    block = packed(features(4), LAYOUT, 0, 4)
+    for spoiled in (block[:-1], block + b"x"):
+        with pytest.raises(RemoteError, match=r"features came with \d+ bytes, expected a multiple of 46"):
+            read(spoiled, LAYOUT)
+    for scale in (b"\x00\x7e", b"\x00\x7c", b"\x00\xbc"):  # NaN, infinity, -1
+        with pytest.raises(RemoteError, match="a scale that is no number"):
+            read(scale + block[2:], LAYOUT)
+
+
+def test_pieces_that_come_twice_or_leave_a_gap_are_dropped() -> None:
+    its, arriving = features(12), Arriving(LAYOUT)
+
+    def come(start: int, stop: int) -> None:
+        arriving.come(start, packed(its, LAYOUT, start, stop))
+
+    whole = read(packed(its, LAYOUT, 0, 12), LAYOUT)
+    for start, stop in ((0, 4), (0, 4), (6, 8), (2, 7)):
+        come(start, stop)
+    found = arriving.taken()
+    assert found is not None
+    assert (found.start, arriving.have) == (0, 7)
+    assert all(torch.equal(found.tensors[name], whole[name][:7]) for name in whole)
+    assert arriving.taken() is None
+    come(5, 12)
+    found = arriving.taken()
+    assert found is not None
+    assert (found.start, arriving.have) == (7, 12)
+    assert all(torch.equal(found.tensors[name], whole[name][7:]) for name in whole)
+    with pytest.raises(RemoteError, match="expected a multiple of"):
+        Arriving(()).come(0, b"nobody wants them")
+
+
+def test_what_is_asked_for_is_read_again_or_refused() -> None:
+    for needs in (Needs(), Needs((1, 5), normed=True), Needs(extractors=("layers-abc",)), Needs(normed=True)):
+        assert needs_of(names_of(needs)) == needs
+    for wrong in ("normed", [3], ["hidden.1"] * 2, ["hidden.2", "hidden.1"], ["a", "b"], ["x"] * 17):
+        with pytest.raises(InputError, match="expected"):
+            needs_of(wrong)
+    with pytest.raises(InputError, match="4 layers"):
+        needs_of([f"hidden.{layer}" for layer in range(5)])
+    offered = Offered(8, 64, {"layers-abc": LAYOUT})
+    states = Part("hidden.8", 1, 64), Part("normed", 1, 64)
+    assert offered.layout(Needs((8,), normed=True, extractors=("layers-abc",))) == (*states, *LAYOUT)
+    with pytest.raises(InputError, match="before layer 9"):
+        offered.layout(Needs((9,)))
+    with pytest.raises(InputError, match="the host does not run the part 'other' of a trained drafter"):
+        offered.layout(Needs(extractors=("other",)))
+    assert Offered.read(offered.to_json()) == offered
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        {},
+        {"layers": 3, "hidden_size": 4},
+        {"layers": -1, "hidden_size": 4, "extractors": {}},
+        {"layers": 3, "hidden_size": 4, "extractors": {"x": []}},
+        {"layers": 3, "hidden_size": 4, "extractors": {"x": [["name", 1]]}},
+        {"layers": 3, "hidden_size": 4, "extractors": {"x": [["name", 1, 1 << 17]]}},
+        {"layers": 3, "hidden_size": 4, "extractors": {"x": [["name", 0, 5]]}},
+        {"layers": 3, "hidden_size": 4, "extractors": {str(n): [["name", 1, 5]] for n in range(17)}},
+    ],
+)
+def test_an_offer_that_makes_no_sense_is_refused(said: Any) -> None:
+    with pytest.raises(RemoteError, match="the host says of its features what makes no sense"):
+        Offered.read(said)
+
+
+# -- drafting with them ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Drafters of all kinds with random weights for the small embedded model, where the model is."""
+    folder, place = tmp_path_factory.mktemp("drafters"), EMBEDDED[MODEL]
+    config = read_config(place)
+    its = fingerprint(place, config)
+    made: dict[str, TrainedConfig] = {
+        "moa": mixture_for(config, its),
+        "moa-1": mixture_for(config, its, inferred=1),
+        "eagle2": eagle2_for(config, its),
+        "eagle3": eagle3_for(config, its),
+        "independent": independent_for(config, its),
+    }
+    for name, sizes in made.items():
+        torch.manual_seed(0)
+        network = (Mixture if name.startswith("moa") else Stack)(sizes, config.norm_eps)  # type: ignore[arg-type]
+        write_trained(folder / name, sizes, network.state_dict())
+    return {name: folder / name for name in made}
+
+
+@pytest.fixture(scope="module")
+def clients(drafters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same, as they are packed for clients."""
+    folder = tmp_path_factory.mktemp("clients")
+    for name, place in drafters.items():
+        assert pack(EMBEDDED[MODEL], place, folder / name) > 0
+    return {name: str(folder / name) for name in drafters}
+
+
+@pytest.fixture(scope="module")
+def host(drafters: dict[str, Path]) -> Iterator[Host]:
+    its = hosted(plain(), Listening(port=0), Limits(), [str(drafters[name]) for name in ("moa", "moa-1", "eagle2")])
+    yield its
+    its.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", ["", ":k=3:depth=4", ",lookup"])
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_a_trained_drafter_on_a_client_drafts_what_it_would_draft_beside_the_model(
+    host: Host, drafters: dict[str, Path], clients: dict[str, str], kind: str, options: str, sampling: dict[str, Any]
+) -> None:
+    if options == ",lookup" and kind.startswith("eagle"):
+        pytest.skip("nothing speeds EAGLE up")
+    settings: dict[str, Any] = {"max_new_tokens": COUNT, "ignore_eos": True, **sampling}
+    done = client(host, draft=clients[kind] + options).generate(PROMPT, **settings)
+    there = foretoken.load(MODEL, draft=f"{drafters[kind]}{options}", pace="fixed").generate(PROMPT, **settings)
+    assert done.tokens == there.tokens == truth(**settings).tokens
+    assert done.stats.draft_tokens > COUNT / 2
+    # eight bits change what is drafted now and then
+    assert abs(done.stats.passes - there.stats.passes) <= 2 + there.stats.passes // 8
+
+
+def test_the_embedded_drafter_accepts_as_much_as_beside_its_model() -> None:
+    """The bar: 0.99 of what the same drafter accepts with features that were not rounded."""
+    target = foretoken.load("stdlib-7m", draft="none")
+    running = hosted(target, Listening(port=0), Limits())
+    try:
+        far, near = client(running, draft="moa"), foretoken.load("stdlib-7m", draft="moa", pace="fixed")
+        passes = dict.fromkeys((far, near), 0)
+        for prompt in open_suite("heldout-20", near.tokenizer, count=6).prompts:
+            texts = []
+            for model in (far, near):
+                done = model.generate(prompt.turns[0], max_new_tokens=64, ignore_eos=True)
+                passes[model] += done.stats.passes
+                texts.append(done.tokens)
+            assert texts[0] == texts[1]
+        assert passes[near] / passes[far] >= 0.99
+    finally:
+        running.close()
+
+
+@pytest.mark.parametrize("kind", ["moa", "eagle3"])
+def test_conversations_and_several_completions(host: Host, clients: dict[str, str], kind: str) -> None:
+    model, its = client(host, draft=clients[kind]), foretoken.load(MODEL, draft="none")
+    several = [each.completions(PROMPT, n=3, max_new_tokens=16, **SAMPLED) for each in (model, its)]
+    assert [done.tokens for done in several[0]] == [done.tokens for done in several[1]]
+    talks = [each.chat(plain=True) for each in (model, its)]
+    for said in ("def f(x):", "class A:", "import os"):
+        both = []
+        for talk in talks:
+            stream = talk.send(said, max_new_tokens=16, ignore_eos=True)
+            both.append(([piece.token for piece in stream], stream.completion))
+        assert both[0][0] == both[1][0]
+        assert both[0][1].stats.draft_tokens > 8
+    assert both[0][1].cached_tokens > 0
+
+
+def test_messages_are_as_large_as_the_papers_formula_says(host: Host, clients: dict[str, str]) -> None:
+    """Table 7: for each token 2 * E_kv * (TLI + 1) numbers, of one byte each; and the scales, which it does not
+    count."""
+    config = plain().target.config
+    both = 2 * config.num_kv_heads * config.head_dim
+    for kind, inferred in (("moa", 0), ("moa-1", 1), ("eagle2", None)):
+        model = client(host, draft=clients[kind])
+        link, sizes = verifier_of(model).link, []
+        heard = link._heard
+
+        def listen(message: Any, heard: Any = heard, sizes: Any = sizes) -> None:
+            sizes.append((message.kind, len(message.body)))
+            heard(message)
+
+        link._heard = listen
+        done = model.generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+        values = config.hidden_size if inferred is None else both * (inferred + 1)
+        scales = 2 + 4 * config.num_kv_heads * (inferred or 0)  # two bytes each: of the row, and of each head
+        answers = [size for each, size in sizes if each is Kind.VERDICT]
+        tokens = len(done.tokens) - 1
+        last = (answers[-1] - 6) // 3  # the last answer needs no features
+        assert sum(answers) == 6 * len(answers) + 3 * tokens + (tokens - last) * (values + scales)
+        of_prompt = [size for each, size in sizes if each is Kind.FEATURES]
+        assert sum(of_prompt) == 4 * len(of_prompt) + done.prompt_tokens * (values + scales)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["moa", "eagle2"])
+def test_lost_late_and_repeated_messages_change_nothing(
+    host: Host, clients: dict[str, str], kind: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_SOONEST", 0.02)
+    monkeypatch.setattr(guests, "_MOST_SHOWN", 512)  # the features of a prompt in many messages
+    model = client(host, draft=clients[kind])
+    model.far = replace(model.far, ahead=seed % 2)
+    verifier_of(model).link.round_trip = 0.0
+    network = Unreliable(model, seed)
+    stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+    for at, _ in enumerate(stream):
+        if at in (10, 30):
+            verifier_of(model).link._connection.socket.shutdown(socket.SHUT_RDWR)
+    assert stream.completion.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+    assert min(network.lost, network.repeated, network.late) > 0
+
+
+@pytest.mark.parametrize("came", [1, 2, 20])
+@pytest.mark.parametrize("kind", ["moa", "eagle2"])
+def test_a_host_that_is_started_again_sends_what_the_client_lacks(
+    drafters: dict[str, Path], clients: dict[str, str], kind: str, came: int
+) -> None:
+    def serving(port: int) -> Host:
+        return hosted(plain(), Listening(port=port), Limits(), [str(drafters["moa"])])
+
+    first = serving(0)
+    port = int(first.url.rpartition(":")[2])
+    model = client(first, draft=clients[kind])
+    arriving: list[Arriving] = []
+    opening = client_module.RemoteVerifier._opening
+
+    def opened(self: Any, seat: Any) -> Any:
+        arriving.append(seat.arriving)
+        return opening(self, seat)
+
+    client_module.RemoteVerifier._opening = opened  # type: ignore[method-assign]
+    try:
+        stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+        for _ in range(came):
+            next(stream)
+        first.close()
+        second = serving(port)
+        try:
+            for _ in stream:
+                pass
+            assert second.room.passes > 0
+        finally:
+            second.close()
+    finally:
+        client_module.RemoteVerifier._opening = opening  # type: ignore[method-assign]
+    done = stream.completion
+    assert done.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+    # there is no gap: only the last answer came without features
+    assert done.prompt_tokens + COUNT - 12 <= arriving[-1].have < done.prompt_tokens + COUNT
+    assert done.stats.draft_tokens > COUNT / 2
+
+
+def test_the_connection_breaks_while_features_of_a_prompt_are_on_their_way(
+    host: Host, clients: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_SOONEST", 0.05)
+    monkeypatch.setattr(guests, "_MOST_SHOWN", 512)
+    model = client(host, draft=clients["eagle2"])
+    link = verifier_of(model).link
+    heard, came = link._heard, 0
+
+    def listen(message: Any) -> None:
+        nonlocal came
+        came += message.kind is Kind.FEATURES
+        if came == 3:  # the third is lost, with all behind it
+            came += 1
+            link._connection.socket.shutdown(socket.SHUT_RDWR)
+        elif came != 3 and (came < 3 or link._connections > 1):
+            heard(message)
+
+    link._heard = listen
+    done = model.generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+    assert done.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+    assert link._connections > 1
+    assert done.stats.draft_tokens > COUNT / 2, "all features have come, or nothing would have been drafted"
+
+
+# -- folders --------------------------------------------------------------------------------------------------------
+
+
+def test_a_packed_folder_holds_no_more_than_a_client_needs(
+    drafters: dict[str, Path], clients: dict[str, str], tmp_path: Path
+) -> None:
+    place = Path(clients["moa-1"])
+    assert is_packed(place)
+    assert not is_packed(drafters["moa-1"])
+    last = plain().target.config.num_layers - 1
+    theirs, own = (load_file(each / "model.safetensors") for each in (place / "target", place))
+    assert {name for name in theirs if ".layers." not in name} == {"model.embed_tokens.weight", "model.norm.weight"}
+    assert {name.split(".")[2] for name in theirs if ".layers." in name} == {str(last)}
+    assert {name for name in own if "observer" in name} == {"observer.projection.weight", "observer.projection.bias"}
+    pack(EMBEDDED[MODEL], drafters["moa"], tmp_path / "out")
+    pack(EMBEDDED[MODEL], drafters["moa-1"], tmp_path / "out")  # which takes its place
+    assert (tmp_path / "out" / "config.json").read_text() == (place / "config.json").read_text()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(InputError, match="was not packed for clients; name another folder"):
+        pack(EMBEDDED[MODEL], drafters["moa"], tmp_path / "other")
+    with pytest.raises(CheckpointError, match="was trained for a model whose"):
+        pack(EMBEDDED["stdlib-7m"], drafters["moa"], tmp_path / "third")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}, "nothing is left over"
+
+
+def test_what_a_client_cannot_draft_with_is_refused_in_a_line(
+    host: Host, drafters: dict[str, Path], clients: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"nothing of the model that it was trained for.*foretoken pack"):
+        client(host, draft=str(drafters["moa"]))
+    with pytest.raises(DraftSpecError, match="was trained for another model"):
+        client(host, draft="moa")
+    with pytest.raises(DraftSpecError, match="put it first"):
+        client(host, draft=f"stdlib-1m,{clients['moa']}")
+    with pytest.raises(CheckpointError, match="was packed for clients, without the part that runs beside the model"):
+        foretoken.load(MODEL, draft=clients["moa"])
+    spoiled = tmp_path / "spoiled"
+    shutil.copytree(clients["moa"], spoiled)
+    (spoiled / "target" / "model.safetensors").write_bytes(b"no")
+    with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
+        client(host, draft=str(spoiled))
+    bare = hosted(plain(), Listening(port=0), Limits())
+    try:
+        with pytest.raises(InputError, match="foretoken host MODEL --drafter FOLDER"):
+            client(bare, draft=clients["moa"])
+        assert client(bare, draft=clients["eagle3"]).generate(PROMPT, max_new_tokens=4).tokens
+    finally:
+        bare.close()
+    with pytest.raises(CheckpointError, match="was trained for a model whose"):
+        hosted(foretoken.load("stdlib-7m", draft="none"), Listening(port=0), Limits(), [str(drafters["moa"])])
+
+
+def test_a_mixture_on_a_client_observes_nothing_itself(host: Host, clients: dict[str, str]) -> None:
+    drafter = client(host, draft=clients["moa"]).drafter
+    assert isinstance(drafter, Observing)
+    assert drafter.beside is None
+    assert not drafter.extractors
+    assert drafter.needs.extractors
