@@ -36,11 +36,16 @@ def test_the_text_is_that_of_plain_decoding(draft: str, temperature: float) -> N
     how = {"max_new_tokens": 96, "temperature": temperature, "seed": 4, "keep_rounds": True}
     plain = foretoken.load("stdlib-7m", draft="none").generate(PROMPT, **how)
     model = foretoken.load("stdlib-7m", draft=draft, pace="auto")
-    for _ in range(2):  # the second time with what the first has taught
+    chosen: set[int] = set()
+    for turn in range(8):  # the second time with what the first has taught
         done = model.generate(PROMPT, **how)
         assert done.tokens == plain.tokens
-    if draft == "lookup" and not temperature:  # drafts of the others may not be worth their time with so small a model
-        assert len(set(lengths(done))) > 1, "every round drafted as much as every other"
+        chosen.update(lengths(done))
+        # while other processes disturb, drafts may seem too dear for a while
+        if turn and (draft != "lookup" or len(chosen) > 1):
+            break
+    if draft == "lookup":  # drafts of the others may not be worth their time with so small a model
+        assert len(chosen) > 1, "every round drafted as much as every other"
 
 
 def test_many_prompts_at_once_have_the_texts_of_plain_decoding() -> None:
