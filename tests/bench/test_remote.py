@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from foretoken.bench import remote
+from foretoken.common.source import EMBEDDED_DRAFTERS
 
 pytest.importorskip("websockets")
 
@@ -40,3 +43,29 @@ def test_a_host_is_measured_over_a_network_and_without_one(tmp_path: Path, monke
         assert row["bytes_on_the_wire_per_token"] > row["bytes_sent_per_token"] + row["bytes_received_per_token"]
     assert [row["clients"] for row in record["clients"]] == [1, 2]
     assert record["round_trip_seconds"]["lan"] > 0
+
+
+def test_a_trained_drafter_is_packed_for_its_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under another name, so that it is not found as the embedded one."""
+    drafter, out = tmp_path / "own", tmp_path / "record.json"
+    shutil.copytree(EMBEDDED_DRAFTERS["moa"], drafter)
+    told = ["--model", "stdlib-7m", "--network", "5g", "--num-prompts", "1", "--max-new-tokens", "12"]
+    told += ["--draft", f"{drafter}:tokens=4", "--pace", "fixed", "--slowdown", "2", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["remote", *told])
+    monkeypatch.setattr(remote, "CLIENTS", 2)
+    remote.main()
+    record = json.loads(out.read_text(encoding="utf-8"))
+    assert [(row["network"], row["ahead"]) for row in record["rows"]] == [(None, False)] * 2 + [("5g", False)] * 2
+    beside, far = record["rows"][1], record["rows"][3]
+    assert far["draft_tokens"] == beside["draft_tokens"] > 0
+    assert all(row["texts_with_other_tokens"] == 0 for row in record["rows"])
+    assert far["bytes_received_per_token"] > 256, "what it sees has travelled"
+    assert far["expected_seconds_per_round"] > record["rows"][2]["expected_seconds_per_round"] - 0.005 > 0.02
+
+
+def test_a_mean_delay_is_that_of_what_is_drawn() -> None:
+    its, chance = remote.PROFILES["4g"], random.Random(1)
+    drawn = [its.delay + max(0.0, chance.gauss(its.mean, its.deviation)) for _ in range(20_000)]
+    assert its.seconds(0) == pytest.approx(2 * sum(drawn) / len(drawn), rel=0.02)
+    assert its.seconds(25_000) - its.seconds(0) == pytest.approx(25_000 * 8 / 20e6)
+    assert remote.PROFILES["lan"].seconds(1000) == 0

@@ -47,7 +47,9 @@ def test_json_statistics_and_conversations_work_over_a_network(cli: Cli, host: H
         (("--remote", "ws://127.0.0.1:9", "--audit"), "--audit needs the model's logits, which do not travel"),
         (("--remote", "ws://127.0.0.1:9", "--logprobs", "1"), "--logprobs needs the model's logits"),
         (("--remote", "ws://127.0.0.1:9", "--draft", "mxfp4"), "needs the model's own weights"),
-        (("--token-file", "x"), "--token-file and --ca are for a model on a host; give --remote"),
+        (("--token-file", "x"), "--token-file, --ca and --offline are for a model on a host; give"),
+        (("--offline", "keep"), "--token-file, --ca and --offline are for a model on a host; give --remote"),
+        (("--remote", "ws://127.0.0.1:9", "--offline", "keep"), "is no model that could go on by itself"),
         (("--remote", "ws://127.0.0.1:9", "--token-file", "nowhere"), "the token file nowhere cannot be read"),
     ],
 )
@@ -103,7 +105,9 @@ def test_the_host_is_a_command_that_ctrl_c_ends(cli: Cli, running: tuple[str, su
     assert re.search(r"ended after \d+ passes, which checked \d+ draft tokens", said)
 
 
-def test_a_host_that_is_gone_is_told_and_the_text_so_far_stands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where a host is that goes away in the sixth round."""
     from foretoken.remote.client import RemoteVerifier
 
     with serving() as host:
@@ -119,8 +123,22 @@ def test_a_host_that_is_gone_is_told_and_the_text_so_far_stands(cli: Cli, monkey
             return asked(self, *args)  # type: ignore[arg-type]
 
         monkeypatch.setattr(RemoteVerifier, "submit", submit)
-        done = cli("generate", PROMPT, "--remote", url, "--draft", "none", "--max-new-tokens", "20", "--ignore-eos")
+        yield url
+
+
+def test_a_host_that_is_gone_is_told_and_the_text_so_far_stands(cli: Cli, leaving: str) -> None:
+    done = cli("generate", PROMPT, "--remote", leaving, "--draft", "none", "--max-new-tokens", "20", "--ignore-eos")
     assert done.code == 1
     assert "cut off: the host is gone, and the text is what it had checked" in done.err
     assert truth(max_new_tokens=20, ignore_eos=True).text.startswith(done.out.rstrip("\n"))
     assert done.out.strip()
+
+
+def test_what_is_written_without_the_host_is_told_and_marked(cli: Cli, leaving: str) -> None:
+    asked = ("--remote", leaving, "--draft", "stdlib-1m:tokens=1", "--offline", "keep", "-n", "20", "--ignore-eos")
+    done = cli("generate", PROMPT, *asked, "--json", "--stream", "--pace", "fixed")
+    assert done.code == 1
+    *pieces, whole = map(json.loads, done.out.splitlines())
+    assert whole["finish_reason"] == "disconnected"
+    assert whole["promise"] == "none"
+    assert sum(piece.get("unverified", False) for piece in pieces) == whole["unverified"] > 3

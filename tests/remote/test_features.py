@@ -93,7 +93,7 @@ def test_pieces_that_come_twice_or_leave_a_gap_are_dropped() -> None:
     its, arriving = features(12), Arriving(LAYOUT)
 
     def come(start: int, stop: int) -> None:
-        arriving.come(start, packed(its, LAYOUT, start, stop))
+        arriving.come(start, packed(its, LAYOUT, start, stop), 12)
 
     whole = read(packed(its, LAYOUT, 0, 12), LAYOUT)
     for start, stop in ((0, 4), (0, 4), (6, 8), (2, 7)):
@@ -109,7 +109,9 @@ def test_pieces_that_come_twice_or_leave_a_gap_are_dropped() -> None:
     assert (found.start, arriving.have) == (7, 12)
     assert all(torch.equal(found.tensors[name], whole[name][7:]) for name in whole)
     with pytest.raises(RemoteError, match="expected a multiple of"):
-        Arriving(()).come(0, b"nobody wants them")
+        Arriving(()).come(0, b"nobody wants them", 9)
+    with pytest.raises(RemoteError, match="features came up to position 12, expected at most 11"):
+        Arriving(LAYOUT).come(10, packed(its, LAYOUT, 10, 12), 11)
 
 
 def test_what_is_asked_for_is_read_again_or_refused() -> None:
@@ -125,8 +127,14 @@ def test_what_is_asked_for_is_read_again_or_refused() -> None:
     assert offered.layout(Needs((8,), normed=True, extractors=("layers-abc",))) == (*states, *LAYOUT)
     with pytest.raises(InputError, match="before layer 9"):
         offered.layout(Needs((9,)))
+    lacking = Needs(extractors=("other",))
     with pytest.raises(InputError, match="the host does not run the part 'other' of a trained drafter"):
-        offered.layout(Needs(extractors=("other",)))
+        offered.layout(lacking)
+    assert offered.possible(lacking) == Needs()
+    wide = Offered(8, 20_000, {})
+    assert wide.possible(Needs((1, 2, 3))) == Needs((1, 2, 3))
+    with pytest.raises(InputError, match="what the drafter sees of a token takes 80,008 bytes"):
+        wide.layout(Needs((1, 2, 3, 4)))
     assert Offered.read(offered.to_json()) == offered
 
 
@@ -141,7 +149,7 @@ def test_what_is_asked_for_is_read_again_or_refused() -> None:
         {"layers": 3, "hidden_size": 4, "extractors": {"x": [["name", 1]]}},
         {"layers": 3, "hidden_size": 4, "extractors": {"x": [["name", 1, 1 << 17]]}},
         {"layers": 3, "hidden_size": 4, "extractors": {"x": [["name", 0, 5]]}},
-        {"layers": 3, "hidden_size": 4, "extractors": {str(n): [["name", 1, 5]] for n in range(17)}},
+        {"layers": 3, "hidden_size": 4, "extractors": {str(n): [["name", 1, 5]] for n in range(65)}},
     ],
 )
 def test_an_offer_that_makes_no_sense_is_refused(said: Any) -> None:

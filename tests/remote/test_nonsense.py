@@ -71,8 +71,6 @@ NONSENSE = [
     ({"logit_bias": {"1" * 5000: 1.0}}, "logit_bias names token"),
     ({"features": "normed"}, "features are a str"),
     ({"features": ["hidden.1"] * 2}, "hidden states before layers [1, 1]"),
-    ({"features": ["hidden.99"]}, "hidden states before layer 99"),
-    ({"features": ["layers-x"]}, "the host does not run the part 'layers-x'"),
     ({"features": ["normed"], "have": -1}, "have is -1"),
     ({"stop": ["x"] * 65}, "stop has more than 64 texts"),
     ({"stop": ["x" * 1001]}, "one of more than 1000 characters"),

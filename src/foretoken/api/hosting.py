@@ -21,7 +21,7 @@ from foretoken.drafters.trained import OBSERVED_IN, trained_for
 from foretoken.errors import CheckpointError, SettingError
 from foretoken.kernels import native
 from foretoken.remote.about import About
-from foretoken.remote.features import Layout, Offered, Part
+from foretoken.remote.features import MOST_EXTRACTORS, Offered, layout_of
 from foretoken.remote.files import hash_of, packed
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
@@ -29,9 +29,8 @@ from foretoken.remote.room import Room
 from foretoken.remote.wire import LARGEST
 from foretoken.sampling.samplers import Samplers
 from foretoken.text.stream import watch_for_stops
-from foretoken.trained.config import MixtureConfig
 from foretoken.trained.files import expect_trained, read_trained
-from foretoken.trained.observer import FEATURE, LAST, ObservingLayers
+from foretoken.trained.observer import ObservingLayers
 from foretoken.verification.local import LocalVerifier
 
 log = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         ends,
         {} if price is None else price.seconds,
         its_own,
-        Offered(target.config.num_layers, target.config.hidden_size, {each.name: _seen_by(each) for each in observers}),
+        _offered(target, observers),
     )
     verifier = LocalVerifier(
         target,
@@ -82,7 +81,10 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         stops=watch_for_stops(model.tokenizer),
     )
     mapped = [] if target.weights.mapped is None else [target.weights.mapped]
-    limits = replace(limits, positions=_positions(target), prompt_rows=model.settings.prefill_chunk)
+    each = _bytes_of_position(target)
+    left = memory_left()
+    positions = None if left is None else max(target.config.context_length, left // 2 // each)
+    limits = replace(limits, positions=positions, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
     room = Room(verifier, limits, lambda: changed(mapped), about.offered)
     try:
         return Host(room, about, files, listening)
@@ -91,12 +93,10 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         raise
 
 
-def _positions(target: Decoder) -> int | None:
-    """How many positions' keys and values half of the memory holds that is left. None if the system does not tell."""
-    left = memory_left()
+def _bytes_of_position(target: Decoder) -> int:
+    """The bytes of the keys and values of a position."""
     c = target.config
-    each = 2 * c.num_layers * c.num_kv_heads * c.head_dim * target.weights.embedding.element_size()
-    return None if left is None else max(c.context_length, left // 2 // each)
+    return 2 * c.num_layers * c.num_kv_heads * c.head_dim * target.weights.embedding.element_size()
 
 
 def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[ObservingLayers]:
@@ -117,8 +117,9 @@ def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[Obse
     return list(observers.values())
 
 
-def _seen_by(observer: ObservingLayers) -> Layout:
-    """What is sent of each token that it has seen."""
-    its: MixtureConfig = observer.config
-    ends = (Part(f"{name}.{layer}", its.target_kv_heads, its.head_dim) for layer in its.ends for name in LAST)
-    return (Part(FEATURE, 1, its.observed), *ends)
+def _offered(target: Decoder, observers: Sequence[ObservingLayers]) -> Offered:
+    """The features that clients may ask for."""
+    if len(observers) > MOST_EXTRACTORS:
+        raise SettingError(f"{len(observers)} trained drafters are named, and a host takes {MOST_EXTRACTORS}")
+    its = {each.name: layout_of(each) for each in observers}
+    return Offered(target.config.num_layers, target.config.hidden_size, its)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,10 +37,11 @@ from foretoken.text.messages import Prompt
 @dataclass(frozen=True)
 class Far:
     """What holds if the target is on a host. ahead: how many rounds are drafted while a check is under way. at_once:
-    how many texts the host takes on from one client; None: any number."""
+    how many texts the host takes on from one client; None: any number. pace: of texts that may go on without it."""
 
     ahead: int = 0
     at_once: int | None = None
+    pace: Callable[[Pace], Pace] = lambda pace: pace
 
 
 def _forget(verifier: Verifier, drafter: Drafter, conversation: int) -> None:
@@ -264,7 +265,7 @@ class Model:
             lambda recorder: Engine(
                 self._verifier,
                 self.drafter,
-                budgets=self.pace,
+                budgets=self.far.pace(self.pace),
                 schedule=schedule,
                 recorder=recorder,
             ),
@@ -296,13 +297,14 @@ class Model:
         audited = audit(self._verifier, again, tokens) if settings.audit and whole else None
         if audited is not None and (error := changed(self._mapped)) is not None:
             raise error
+        promise = "none" if output.unverified else self.promise
         return Completion(
             tokens=tokens,
             text="".join(piece.text for piece in output.pieces),
             finish_reason=output.finish_reason,
             origins=tuple(piece.origin for piece in output.pieces),
             # the rejection rule keeps the distribution, and promises nothing about the tokens
-            promise="algorithmic" if sampled and self.settings.rule == "rejection" else self.promise,
+            promise="algorithmic" if sampled and self.settings.rule == "rejection" else promise,
             draft=self.draft,
             stats=stats,
             arithmetic=self.target.arithmetic,
@@ -311,6 +313,7 @@ class Model:
             stop_string=output.stop_string,
             prompt_tokens=len(request.prompt),
             cached_tokens=output.cached_tokens,
+            unverified=output.unverified,
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),
             logits=joined(output.logits) if output.logits else None,
             logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,

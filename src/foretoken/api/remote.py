@@ -20,26 +20,33 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.native_pass import why_not
 from foretoken.decoder.weights import Weights
 from foretoken.drafters.ladder import name_levels
+from foretoken.drafters.mixture import Observing
 from foretoken.drafters.packing import shared_with
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
 from foretoken.drafters.trained import expect_trained_for, trained_level
-from foretoken.errors import DraftSpecError, SettingError, quoted
+from foretoken.errors import DraftSpecError, RemoteError, SettingError, quoted
 from foretoken.kernels import forked, native
 from foretoken.pace.cost import ASSUMED
 from foretoken.prices.price import Price
+from foretoken.protocol.roles import Drafter
 from foretoken.remote.about import About
+from foretoken.remote.alone import Alone, UnlessAlone
 from foretoken.remote.client import RemoteVerifier
+from foretoken.remote.features import layout_of
 from foretoken.remote.files import tokenizer_of
 from foretoken.remote.link import Address, token_of
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
+from foretoken.settings.values import one_of
+from foretoken.text.stream import watch_for_stops
 from foretoken.trained.files import is_trained
 
 log = logging.getLogger(__name__)
 
 _NOWHERE = Path("/")  # in place of the target's folder
 _HERE = ("draft", "num_speculative_tokens", "pace", "threads", "dtype")  # settings that matter on the client
+STOP, KEEP = OFFLINE = ("stop", "keep")  # what happens when the host is gone for good
 _PASS = 0.05  # seconds of the host's pass, if it says nothing
 
 
@@ -88,6 +95,7 @@ def connect(
     token_file: str | Path | None = None,
     ca: str | Path | None = None,
     patience: float = 30.0,
+    offline: str = STOP,
     **settings: Any,
 ) -> Model:
     """A model on a host, ready to generate: `foretoken host` runs there. What drafts runs here: lookup, a small model,
@@ -96,12 +104,14 @@ def connect(
 
     url: ws://HOST:PORT or wss://HOST:PORT. token_file: a file with the token that the host asks for. ca: a PEM file
     with the certificate of whoever signed the host's, if the system does not know it. patience: seconds for which a
-    lost connection is tried again. settings: the draft, its length and its pace, and the threads and the type of a
-    small model, as in `foretoken.load`.
+    lost connection is tried again. offline: what happens when the host is gone for good. "stop" ends the text. "keep"
+    goes on with the draft alone, where it is a model, and marks those tokens as unverified. settings: the draft, its
+    length and its pace, and the threads and the type of a small model, as in `foretoken.load`.
 
     Raises RemoteError if the host cannot be reached, or refuses; SettingError or DraftSpecError for settings that make
     no sense here; and what `load` raises for a small model or a trained drafter.
     """
+    one_of("offline", offline, OFFLINE)
     chosen = LoadSettings.of(settings)
     usual = LoadSettings()
     for name in vars(usual):
@@ -117,6 +127,11 @@ def connect(
                 f"a small model, or a trained drafter (of {', '.join(DRAFTERS)}, lookup and none can be used)"
             )
     levels = [_found(level, first=level is named[0]) for level in named]
+    if offline == KEEP and not levels[0].has_decoder:
+        raise SettingError(
+            f"offline is {KEEP!r}, and draft {quoted(chosen.draft, 80)} is no model that could go on by itself; name a "
+            "small model or a trained drafter as the draft"
+        )
     place = levels[0].folder if levels[0].is_trained else None
     shared = None if place is None else shared_with(place)
     address = Address(
@@ -142,18 +157,38 @@ def connect(
         return loaded
 
     drafter = Context(target, tokenizer, Samplers(tokenizer), chosen.rule, load).make(levels)
-    about.offered.layout(drafter.needs)  # refuses what the host does not have
+    _expect_features(about, drafter, shared)
+    pace = pace_of(levels, drafter, decoders, chosen, checks=_checks(about, verifier.link.round_trip))
+    far = Far(0, about.sessions)  # drafting ahead loses: docs/remote.md
+    if offline == KEEP:
+        verifier.without_host = Alone(watch_for_stops(tokenizer), about.context_length)
+        budgets = tuple(level.budget for level in levels)
+        far = replace(far, pace=lambda pace: UnlessAlone(pace, budgets, verifier.is_alone))
     log.info("%s on %s, %.0f ms away; drafts here: %s", about.model, url, 1e3 * verifier.link.round_trip, chosen.draft)
     return Model(
         Checkpoint(target, tokenizer, about.model, _NOWHERE, frozenset(about.end_tokens)),
         verifier,
         drafter,
         budgets={level.called: level.budget for level in levels},
-        pace=pace_of(levels, drafter, decoders, chosen, checks=_checks(about, verifier.link.round_trip)),
+        pace=pace,
         decoders=decoders,
         settings=chosen,
-        far=Far(0, about.sessions),  # drafting ahead loses: docs/remote.md
+        far=far,
     )
+
+
+def _expect_features(about: About, drafter: Drafter, shared: tuple[DecoderConfig, Weights] | None) -> None:
+    """Raise InputError if the host lacks what a drafter sees, and RemoteError if it would send something else."""
+    about.offered.layout(drafter.needs)
+    its = about.offered
+    same = shared is None or (its.layers, its.hidden_size) == (shared[0].num_layers, shared[0].hidden_size)
+    if isinstance(drafter, Observing):
+        same &= its.extractors[drafter.observer.name] == layout_of(drafter.observer)
+    if not same:
+        raise RemoteError(
+            "the host would send other features than the drafter sees; install the same Foretoken on both sides, and "
+            "pack the drafter again"
+        )
 
 
 def _found(level: Level, *, first: bool) -> Level:

@@ -3,9 +3,13 @@
 The host is a process of its own on this machine, and a relay stands for the network (`foretoken.remote.relay`). The
 client drafts in this process. First the same drafts are measured in this process without any network, where the host
 would draft by itself. Each way generates the same prompts, in turn; every second prompt in reverse order. Every text is
-compared with plain decoding's. Each draft is also measured with drafting ahead, and eight clients beside one,
-without a relay. The host and its clients share the cores of one machine, so a client that drafts with a model is slower
-here than on a machine of its own.
+compared with plain decoding's. A draft that sees nothing of the model is also measured with drafting ahead, and eight
+clients beside one, without a relay. The host and its clients share the cores of one machine, so a client that drafts
+with a model is slower here than on a machine of its own. --slowdown makes a client's drafts take longer.
+
+A drafter that was trained for the model (`--draft moa`, or its folder) is packed for its clients first. For each row
+the record also has the seconds of a round that were to be expected: those in one process, the slower draft, and the
+time that its bytes take on the network.
 """
 
 from __future__ import annotations
@@ -14,13 +18,15 @@ import argparse
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import geometric_mean
+from tempfile import TemporaryDirectory
 from threading import Thread
-from time import perf_counter
-from typing import Any, NamedTuple
+from time import perf_counter, sleep
+from typing import Any, NamedTuple, TypeVar
 
 from rich.progress import track
 
@@ -29,12 +35,20 @@ from foretoken.api.model import Model
 from foretoken.api.remote import connect
 from foretoken.bench.fields import expect_counts, expect_once
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, drafting, first_turns, suite_for
+from foretoken.common.source import EMBEDDED_DRAFTERS, resolve
+from foretoken.drafters.packing import pack
 from foretoken.errors import ForetokenError
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Draft, Needs, Turn, Verdict
 from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.relay import PROFILES, Relay
 from foretoken.results.completion import Completion
+from foretoken.trained.files import is_trained
 
+T = TypeVar("T")
 DRAFTS = ("lookup",)
+PACES = ("auto", "fixed")
 NETWORKS = ("lan", "base", "5g", "4g")
 PLAIN = "none"
 CLIENTS = 8
@@ -56,23 +70,26 @@ class _Run:
 
     model: Model
     relay: Relay | None = None
+    slowdown: float = 1.0
     texts: list[Completion] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # of each text, behind its first token
     sent: int = 0
     received: int = 0
     wire: int = 0
+    of_prompts: int = 0  # bytes until the first token, in both directions, without what is on the wire beside them
 
     def generate(self, prompt: Sequence[int], **settings: Any) -> None:
         """Generate one text, and count."""
         before, stream = self._counted(), self.model.stream(prompt, **settings)
         next(stream)
-        began = perf_counter()
+        read, began = self._counted(), perf_counter()
         for _ in stream:
             pass
         self.seconds.append(perf_counter() - began)
         self.texts.append(stream.completion)
         sent, received, wire = (now - was for now, was in zip(self._counted(), before, strict=True))
         self.sent, self.received, self.wire = self.sent + sent, self.received + received, self.wire + wire
+        self.of_prompts += sum(now - was for now, was in zip(read[:2], before[:2], strict=True))
 
     def _counted(self) -> tuple[int, int, int]:
         if self.relay is None:
@@ -81,10 +98,53 @@ class _Run:
         return link.bytes_sent, link.bytes_received, self.relay.bytes
 
 
+class _Slowed:
+    """A drafter whose work takes `times` as long. It has all that the drafter has."""
+
+    def __init__(self, drafter: Drafter, times: float) -> None:
+        self._drafter, self._times = drafter, times
+
+    def propose(self, turns: Sequence[Turn]) -> Sequence[Draft]:
+        return self._slowly(lambda: self._drafter.propose(turns))
+
+    def observe(self, verdicts: Sequence[Verdict]) -> Sequence[Work] | None:
+        return self._slowly(lambda: self._drafter.observe(verdicts))
+
+    def _slowly(self, work: Callable[[], T]) -> T:
+        began = perf_counter()
+        done = work()
+        sleep((self._times - 1) * (perf_counter() - began))
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._drafter, name)
+
+
+class _Drafts:
+    """Drafts as they are named beside the model, and on a client. model: the model. into: for packed folders."""
+
+    def __init__(self, model: str, drafts: Sequence[str], into: Path) -> None:
+        self.folders: list[str] = []  # of trained drafters, where the model is
+        self._there: dict[str, str] = {}
+        for draft in drafts:
+            first, rest = re.fullmatch(r"([^,:]*)(.*)", draft, re.DOTALL).groups()  # type: ignore[union-attr]
+            place = EMBEDDED_DRAFTERS.get(first, Path(first))
+            if is_trained(place) and first not in EMBEDDED_DRAFTERS:
+                packed = into / str(len(self.folders))
+                pack(resolve(model), place, packed)
+                self.folders.append(first)
+                self._there[draft] = f"{packed}{rest}"
+
+    def there(self, draft: str) -> str:
+        """On a client."""
+        return self._there.get(draft, draft)
+
+
 @contextmanager
-def _host(model: str) -> Iterator[int]:
+def _host(model: str, drafters: Sequence[str] = ()) -> Iterator[int]:
     """A host in a process of its own: the port at which it listens."""
     command = [sys.executable, "-m", "foretoken", "host", model, "--listen", "127.0.0.1:0"]
+    command += [part for drafter in dict.fromkeys(drafters) for part in ("--drafter", drafter)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
@@ -106,7 +166,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     expect_once("network", networks)
     expect_once("draft", drafts)
     suite = suite_for(args.model, args.suite, args.num_prompts)
-    here = {draft: _Run(load(args.model, draft=draft)) for draft in (PLAIN, *drafts)}
+    here = {draft: _Run(load(args.model, draft=draft, pace=args.pace)) for draft in (PLAIN, *drafts)}
     plain = here[PLAIN].model
     about = {**asked_of(args.model, suite), "threads": plain.target.threads}
     prompts = first_turns(suite, plain)
@@ -115,36 +175,67 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     _in_turn({Way("", draft): run for draft, run in here.items()}, prompts, settings, "in one process")
     rows += [_row(Way("", draft), run, here[PLAIN]) for draft, run in here.items()]
     truth = _Run(plain, texts=here[PLAIN].texts)
+    near = {draft: run.texts for draft, run in here.items()}
+    sees = {draft: run.model.drafter.needs != Needs() or _observes(run.model) for draft, run in here.items()}
     here.clear()
-    with _host(args.model) as port:
+    with TemporaryDirectory(prefix="foretoken-") as folder, ExitStack() as stack:
+        named = _Drafts(args.model, drafts, Path(folder))
+        port = stack.enter_context(_host(args.model, named.folders))
         for network in networks:
             relay = Relay("127.0.0.1", port, PROFILES[network])
-            ways = [Way(network, PLAIN), *(Way(network, draft, ahead) for draft in drafts for ahead in (False, True))]
-            runs = {way: _Run(_connected(relay.port, way), relay) for way in ways}
+            possible = [(draft, ahead) for draft in drafts for ahead in (False, True) if not (ahead and sees[draft])]
+            ways = [Way(network, PLAIN), *(Way(network, draft, ahead) for draft, ahead in possible)]
+            runs = {
+                way: _Run(_connected(relay.port, way, named, args), relay, 1.0 if way.draft == PLAIN else args.slowdown)
+                for way in ways
+            }
             _in_turn(runs, prompts, settings, network)
-            rows += [_row(way, run, truth) for way, run in runs.items()]
+            rows += [
+                {**_row(way, run, truth), "expected_seconds_per_round": _expected(way, run, near[way.draft])}
+                for way, run in runs.items()
+            ]
             for run in runs.values():
                 verifier = _verifier_of(run.model)
                 trips[network] = round(verifier.link.round_trip, 5)
                 verifier.close()  # or it would try to come back while the next network is measured
             relay.close()
-        together = [_together(port, drafts[0], count, prompts, settings) for count in (1, CLIENTS)]
+        models = [_connected(port, Way("", drafts[0]), named, args) for _ in range(1 + CLIENTS)]
+        together = [{"draft": drafts[0], **_together(some, prompts, settings)} for some in (models[:1], models[1:])]
     return {
         **about,
         "new_tokens": args.max_new_tokens,
         "temperature": args.temperature,
         "num_prompts": len(prompts),
+        "pace": args.pace,
+        "client_slowdown": args.slowdown,
         "round_trip_seconds": trips,  # of a connection's first message
         "rows": rows,
         "clients": together,
     }
 
 
-def _connected(port: int, way: Way) -> Model:
-    model = connect(f"ws://127.0.0.1:{port}", draft=way.draft)
+def _connected(port: int, way: Way, named: _Drafts, args: argparse.Namespace) -> Model:
+    model = connect(f"ws://127.0.0.1:{port}", draft=named.there(way.draft), pace=args.pace)
     if way.ahead:
         model.far = replace(model.far, ahead=1)
+    if args.slowdown != 1 and way.draft != PLAIN:
+        model.drafter = _Slowed(model.drafter, args.slowdown)
     return model
+
+
+def _observes(model: Model) -> bool:
+    """Whether a drafter looks at the model's caches when it drafts, as a Mixture of Attentions does."""
+    return getattr(model.drafter, "beside", None) is not None
+
+
+def _expected(way: Way, run: _Run, near: Sequence[Completion]) -> float:
+    """The seconds of a round as they are to be expected. near: the same texts in one process."""
+    rounds = sum(text.stats.passes for text in run.texts)
+    there = sum(text.stats.passes for text in near)
+    drafting = sum(text.stats.draft_seconds for text in near)
+    checking = sum(text.stats.check_seconds for text in near)
+    travelling = PROFILES[way.network].seconds((run.sent + run.received - run.of_prompts) / rounds)
+    return round((run.slowdown * drafting + checking) / there + travelling, 5)
 
 
 def _verifier_of(model: Model) -> RemoteVerifier:
@@ -152,11 +243,8 @@ def _verifier_of(model: Model) -> RemoteVerifier:
     return model._verifier
 
 
-def _together(
-    port: int, draft: str, count: int, prompts: Sequence[tuple[int, ...]], settings: dict[str, Any]
-) -> dict[str, Any]:
+def _together(models: Sequence[Model], prompts: Sequence[tuple[int, ...]], settings: dict[str, Any]) -> dict[str, Any]:
     """What several clients get together, each of whom generates all prompts, beginning with another one."""
-    models = [_connected(port, Way("", draft)) for _ in range(count)]
     done: list[Completion] = []
 
     def generate(at: int) -> None:
@@ -164,7 +252,7 @@ def _together(
             its = (at + number) % len(prompts)
             done.append(models[at].generate(prompts[its], **settings, seed=its))
 
-    threads = [Thread(target=generate, args=(at,)) for at in range(count)]
+    threads = [Thread(target=generate, args=(at,)) for at in range(len(models))]
     began = perf_counter()
     for thread in threads:
         thread.start()
@@ -174,7 +262,7 @@ def _together(
     for model in models:
         _verifier_of(model).close()
     tokens = sum(len(text.tokens) for text in done)
-    return {"clients": count, "draft": draft, "texts": len(done), "tokens_per_second": round(tokens / seconds, 3)}
+    return {"clients": len(models), "texts": len(done), "tokens_per_second": round(tokens / seconds, 3)}
 
 
 def _in_turn(runs: dict[Way, _Run], prompts: Sequence[tuple[int, ...]], settings: dict[str, Any], where: str) -> None:
@@ -217,6 +305,8 @@ def main() -> None:
     )
     parser.add_argument("--num-prompts", type=int, default=4, help="of the suite (%(default)s)")
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--pace", choices=PACES, default="auto", help="how much is drafted (%(default)s)")
+    parser.add_argument("--slowdown", type=float, default=1.0, help="a client's drafts take so many times as long (1)")
     carry_out("remote", parser, measure)
 
 

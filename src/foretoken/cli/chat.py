@@ -59,6 +59,7 @@ def chat(
     remote: options.Remote = None,
     token_file: options.TokenFile = None,
     ca: options.Ca = None,
+    offline: options.Offline = "stop",
     stats: Annotated[
         bool,
         typer.Option("--stats", help="After each reply, print what each draft did, and how long that took."),
@@ -76,7 +77,7 @@ def chat(
     Ctrl-C ends the program.
     """
     recording = record is not None
-    far = Far(remote, token_file, ca)
+    far = Far(remote, token_file, ca, offline)
     far.expect(record=record, audit=audit)
     if not escapes and not as_json and (escape := escape_in(*generating.stops)) is not None:
         say(taken_as_typed(escape))

@@ -33,25 +33,26 @@ def load(model: str, **settings: Any) -> Model:
 
 @dataclass(frozen=True)
 class Far:
-    """Where a model is, if it is on a host: the options --remote, --token-file and --ca."""
+    """Where a model is, if it is on a host: the options --remote, --token-file, --ca and --offline."""
 
     url: str | None
     token_file: Path | None
     ca: Path | None
+    offline: str = "stop"
 
     def load(self, model: str, settings: LoadSettings) -> Model:
         """The model on the host, or the one that is named. Raises SettingError for options that contradict each
         other."""
         if self.url is None:
-            if self.token_file is not None or self.ca is not None:
-                raise SettingError("--token-file and --ca are for a model on a host; give --remote")
+            if self.token_file is not None or self.ca is not None or self.offline != "stop":
+                raise SettingError("--token-file, --ca and --offline are for a model on a host; give --remote")
             return load(model, **asdict(settings))
         if model != DEFAULT_MODEL:
             raise SettingError("--model and --remote were both given; the host has the model: leave --model out")
         from foretoken.api.remote import connect
 
         with saying():
-            loaded = connect(self.url, token_file=self.token_file, ca=self.ca, **asdict(settings))
+            loaded = connect(self.url, token_file=self.token_file, ca=self.ca, offline=self.offline, **asdict(settings))
         gc.freeze()
         return loaded
 

@@ -21,6 +21,7 @@ from foretoken.cli.typing_lines import Line
 from foretoken.common.files import expect_place, write_bytes
 from foretoken.common.progress import many
 from foretoken.errors import quoted
+from foretoken.loop.output import Piece
 from foretoken.results.completion import Completion
 from foretoken.settings.generate import GenerateSettings
 from foretoken.transcript import record as transcript
@@ -95,9 +96,9 @@ class Conversation:
         with _interruptible(self._interactive) as interrupted:
             stream = self._chat.send(text, generating)
 
-            def pieces() -> Iterator[str]:
+            def pieces() -> Iterator[Piece]:
                 for piece in stream:
-                    yield piece.text
+                    yield piece
                     if interrupted():
                         stream.close()
 
@@ -105,7 +106,7 @@ class Conversation:
                 for _ in pieces():
                     pass
             else:
-                show.print_text(pieces())
+                show.print_text(show.marked(pieces()))
         done = stream.completion
         self._last, self._sent, self._replied = done, text, len(self._chat.messages) > before
         if done.finish_reason not in _BROKEN_OFF and self._chat.prompt is not None:
@@ -118,6 +119,8 @@ class Conversation:
             print(json.dumps(show.as_json(done)), flush=True)
         elif done.finish_reason == "cancelled":
             say("interrupted; the conversation goes on")
+        elif done.unverified:
+            say(f"the host is gone: nobody has checked the last {many(done.unverified, 'token')}")
         elif done.finish_reason == "disconnected":
             say("cut off: the host is gone, and the reply is what it had checked; /regenerate asks it again")
         elif filled_the_context(done, self._generating):

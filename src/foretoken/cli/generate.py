@@ -75,6 +75,7 @@ def generate(
     remote: options.Remote = None,
     token_file: options.TokenFile = None,
     ca: options.Ca = None,
+    offline: options.Offline = "stop",
     show_origins: Annotated[bool, typer.Option("--show-origins", help="Colour tokens by who proposed them.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object for each completion, on a line of its own.")
@@ -99,7 +100,7 @@ def generate(
         raise SettingError(f"--record and --plot both name {plot}; give each a file of its own")
     if stream and (not as_json or generating.n > 1):
         raise SettingError("--stream is for --json and one completion: without --json, text streams anyway")
-    far = Far(remote, token_file, ca)
+    far = Far(remote, token_file, ca, offline)
     far.expect(record=record, audit=audit, logprobs=generating.logprobs is not None)
     text = read_prompt(prompt, prompt_file, token_ids)
     if chat and not isinstance(text, str):
@@ -175,11 +176,11 @@ def _completions(
     if as_json:
         for piece in stream:
             if each:
-                print(json.dumps({"token": piece.token, "text": piece.text, "origin": piece.origin}), flush=True)
+                print(json.dumps(show.piece_as_json(piece)), flush=True)
     elif show_origins:
         show.print_with_origins(stream, model.levels)
     else:
-        show.print_text(piece.text for piece in stream)
+        show.print_text(show.marked(stream))
     yield stream.completion
 
 

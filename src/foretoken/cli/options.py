@@ -147,7 +147,8 @@ Remote = Annotated[
     str | None,
     typer.Option(
         help="Where `foretoken host` runs: ws://HOST:PORT or wss://HOST:PORT. The model is there, and what drafts is "
-        "here: lookup (which auto takes), or a small model. Options for the model itself are then the host's.",
+        "here: lookup (which auto takes), a small model or a trained drafter. Options for the model itself are then "
+        "the host's.",
         metavar="URL",
         show_default="the model is here",
         rich_help_panel=_FAR,
@@ -167,6 +168,14 @@ Ca = Annotated[
         help="With --remote: a PEM file with the certificate of whoever signed the host's, or with the host's own, "
         "if it signed that itself.",
         show_default="as the system trusts",
+        rich_help_panel=_FAR,
+    ),
+]
+Offline = Annotated[
+    str,
+    typer.Option(
+        help="With --remote: what happens when the host is gone for good. stop: the text ends. keep: the draft goes on "
+        "alone, if it is a model, and nobody checks what it writes. The exit code is 1 either way.",
         rich_help_panel=_FAR,
     ),
 ]

@@ -37,6 +37,6 @@ def pack(
         )
     place = resolve(name)
     expect_trained(place)
-    to = out or Path(f"{folder.name}-client")
+    to = out or Path(f"{Path(model).name}-client")
     count = packed(folder, place, to)
     say(f"{to}: {size(count)}; on the client: foretoken generate --remote ws://HOST:PORT --draft {to.name}")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import cycle
 from typing import Any
@@ -42,6 +43,8 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
         why = f" ({quoted(completion.stop_string, 40)})"
     if completion.finish_reason == "cancelled":
         line += "cancelled"
+    elif completion.unverified:
+        line += f"the host is gone: nobody has checked the last {many(completion.unverified, 'token')}"
     elif completion.finish_reason == "disconnected":
         line += "cut off: the host is gone, and the text is what it had checked"
     else:
@@ -84,6 +87,7 @@ def as_json(completion: Completion) -> dict[str, Any]:
         "stop_string": completion.stop_string,
         "seed": completion.seed,
         "prompt_tokens": completion.prompt_tokens,
+        "unverified": completion.unverified,
         "promise": completion.promise,
         "draft": completion.draft,
         "arithmetic": completion.arithmetic,
@@ -98,6 +102,19 @@ def as_json(completion: Completion) -> dict[str, Any]:
 def _known(name: str, value: Any) -> Any:
     """A value of `Stats` as JSON: null where a speed is not known, of a single token for instance."""
     return None if name.endswith("_per_second") and value == 0 else value
+
+
+def piece_as_json(piece: Piece) -> dict[str, Any]:
+    """The object that `generate --json --stream` prints of a token."""
+    found = {"token": piece.token, "text": piece.text, "origin": piece.origin}
+    return {**found, "unverified": True} if piece.unverified else found
+
+
+def marked(pieces: Iterable[Piece]) -> Iterator[str]:
+    """The text of pieces. On a terminal, what the model has not checked is dim and underlined, also without colours."""
+    terminal = sys.stdout is not None and sys.stdout.isatty()
+    for piece in pieces:
+        yield f"\x1b[2;4m{piece.text}\x1b[0m" if piece.unverified and piece.text and terminal else piece.text
 
 
 def print_text(pieces: Iterable[str]) -> None:
@@ -127,7 +144,8 @@ def print_with_origins(pieces: Iterable[Piece], levels: Sequence[str] = ()) -> N
         seen.add(piece.origin)
         if piece.origin not in styles:
             styles[piece.origin] = Style(color=next(colours))
-        print(styles[piece.origin].render(piece.text, color_system=system), end="", flush=True)
+        style = styles[piece.origin] + Style(underline=True) if piece.unverified else styles[piece.origin]
+        print(style.render(piece.text, color_system=system), end="", flush=True)
     print()
     names = (style.render(name, color_system=system) for name, style in styles.items() if name in seen)
     say(f"proposed by: {', '.join(names)}")

@@ -81,6 +81,11 @@ class KeptCaches(Generic[More]):
             kept.cache.truncate(agreeing(kept.tokens, prompt[:-1]))
         return kept
 
+    def look(self, conversation: int, prompt: Sequence[int]) -> tuple[int, More | None]:
+        """How many tokens of a prompt `take` would give the keys and values of, and what is kept beside them."""
+        kept = self._kept.get(conversation)
+        return (0, None) if kept is None else (agreeing(kept.tokens, prompt[:-1]), kept.more)
+
     def forget(self, conversation: int) -> None:
         """Free the cache of a conversation, if one is kept."""
         self._kept.pop(conversation, None)

@@ -20,7 +20,7 @@ from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.reading import DecoderDrafter, Open
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
-from foretoken.protocol.telemetry import Work
+from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Needs, Request, Turn, Verdict
 from foretoken.trained.following import Before, FollowingDecoder
 
@@ -55,7 +55,26 @@ class Following(DecoderDrafter):
         for verdict in verdicts:
             if not verdict.prompt_left:
                 self._readings[verdict.sequence].keep(verdict.position)
+            if verdict.unverified:
+                work += self._go_on(verdict.sequence)
         return [*reduced, *work]
+
+    def _go_on(self, sequence: int) -> list[Work]:
+        """Nobody checks the text any more: what the drafter puts out takes the place of the target's states, row by
+        row, because each row needs the one before."""
+        reading, before = self._readings[sequence], self._before[sequence]
+        began, rows, cost = time.perf_counter(), 0, Cost()
+        reading.keep(len(before.known))
+        self._decoder.follow(reading.open(), before)
+        while (at := len(before.known)) < len(reading.text) - 1:
+            made = reading.read(at + 1)
+            if at not in before.positions:  # there is no room, or an earlier state is not known
+                break
+            rows, cost = rows + 1, sum((each.cost for each in made), cost)
+            before.known.append(before.positions[at])
+        if not rows:
+            return []
+        return [Work(self.name, rows, began, time.perf_counter() - began, passes=rows, cost={self.name: cost})]
 
     def _keep(self, verdict: Verdict) -> list[Work]:
         """Keep the states that came with a verdict. States behind a gap, where others were lost, are of no use."""

@@ -30,7 +30,7 @@ from foretoken.drafters.reading import DecoderDrafter, Open
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
-from foretoken.protocol.types import Features, Needs, Turn, Verdict
+from foretoken.protocol.types import Features, Needs, Request, Turn, Verdict
 from foretoken.trained.config import LAYERS
 from foretoken.trained.observer import FEATURE, LAST, ObservingLayers, Sight
 
@@ -61,6 +61,14 @@ class Observing(DecoderDrafter):
         """What a verifier in this process must run for it."""
         its = self.observer
         return (its,) if self.beside is None and isinstance(its, ObservingLayers) else ()
+
+    def has_seen(self, request: Request) -> int:
+        """Of so many positions, from the first on, what the observer saw is here already: an earlier turn of the
+        conversation has left it."""
+        if request.conversation is None:
+            return 0
+        common, seen = self._kept.look(request.conversation, request.prompt)
+        return min(common, seen or 0)
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep what was accepted, and what the observer has seen of it."""

@@ -59,9 +59,20 @@ def pack(model: Path, drafter: Path, out: Path) -> int:
         (new / _TARGET).mkdir()
         save_file({name: tensor.contiguous() for name, tensor in shared.items()}, new / _TARGET / WEIGHTS)
         shutil.copyfile(model / CONFIG, new / _TARGET / CONFIG)
-        if out.exists():
-            os.replace(out, Path(scratch) / "old")
-        os.replace(new, out)
+        if not out.exists():
+            os.replace(new, out)
+        else:
+            for other in out.iterdir():  # what else the user has put there stays
+                if other.name not in (CONFIG, WEIGHTS, _TARGET):
+                    (shutil.copytree if other.is_dir() else shutil.copy2)(other, new / other.name)
+            old = out.with_name(f".{out.name}-old-{new.parent.name}")
+            os.replace(out, old)
+            try:
+                os.replace(new, out)
+            except BaseException:
+                os.replace(old, out)
+                raise
+            shutil.rmtree(old)
     return sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
 
 

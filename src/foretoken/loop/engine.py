@@ -78,7 +78,9 @@ class Engine:
                 f"sequence {request.sequence} was cancelled, and a pass with it is still under way; give this request "
                 "another number"
             )
-        request = replace(request, needs=self._drafter.needs)
+        has_seen = getattr(self._drafter, "has_seen", None)  # a drafter that keeps features between requests
+        seen = 0 if has_seen is None else has_seen(request)
+        request = replace(request, needs=self._drafter.needs, seen=seen)
         self._verifier.admit(request)
         self._live[request.sequence] = Live(request, len(request.prompt), len(request.prompt))
         try:
@@ -269,6 +271,7 @@ class Engine:
             began=sent.began,
             budgets={turn.sequence: turn.budgets for turn in sent.turns if turn.sequence in judged},
             read={s: verdict.read for s, verdict in judged.items() if verdict.read},
+            unverified=frozenset(s for s, verdict in judged.items() if verdict.unverified),
             cost=_cost(verdicts, [*told, *(work for draft in sent.drafts for work in draft.work)]),
         )
         self._pace.heard(record)

@@ -22,11 +22,13 @@ from foretoken.text.tokenizer import Tokenizer
 @dataclass(frozen=True, slots=True)
 class Piece:
     """One streamed token. `text` is the text that it completes; it may be empty, such as within a character. `origin`
-    names who proposed the token: a level of the draft, or `target`."""
+    names who proposed the token: a level of the draft, or `target`. `unverified`: the model has not checked it, because
+    its host is gone (`foretoken.connect` with offline="keep")."""
 
     token: int
     text: str
     origin: str
+    unverified: bool = False
 
 
 # yields pieces as they come, each with the index of its completion; returns the completions
@@ -99,6 +101,7 @@ class Output:
         self.digest = hashlib.sha256()
         self.finish_reason: FinishReason | None = None
         self.cached_tokens = 0
+        self.unverified = 0  # tokens that the model has not checked: the last ones
         self._whole = False  # whether the last piece was given out
         self._settings = settings
 
@@ -112,10 +115,13 @@ class Output:
             self.text.finish()
             if self.text.stopped_by is not None:
                 self.finish_reason = "stop"  # `finish` may complete a stop string with the text that was held back
+            if self.unverified or verdict.unverified:
+                self.finish_reason = "disconnected"
         for row, (token, text, origin) in enumerate(
             zip(verdict.tokens, self.text.take(), verdict.origins, strict=True)
         ):
-            self.pieces.append(Piece(token, text, origin))
+            self.pieces.append(Piece(token, text, origin, verdict.unverified))
+            self.unverified += verdict.unverified
             if verdict.logits is not None:
                 self._keep(token, verdict.logits[row])
             self._whole = self.finish_reason is not None and row == len(verdict.tokens) - 1

@@ -23,7 +23,7 @@ def plain_speed(records: Sequence[RoundRecord], sequence: int, price: Price | No
     alone = [
         (1 + record.drafted.get(sequence, 0), record.check_seconds)
         for record in records
-        if not record.read and set(record.new_tokens) == {sequence}
+        if not record.read and not record.unverified and set(record.new_tokens) == {sequence}
     ]
     if len(alone) < _FEWEST or sum(rows <= 2 for rows, _ in alone) < _SMALL:
         if price is None or len(alone) < _SMALL:

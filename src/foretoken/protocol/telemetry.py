@@ -97,6 +97,8 @@ class RoundRecord:
     # Sequences whose draft came too late, or behind a wrong guess, and was passed over: the round's time is theirs,
     # too.
     late: frozenset[int] = frozenset()
+    # Sequences whose draft became text without a check.
+    unverified: frozenset[int] = frozenset()
 
     @property
     def allowed(self) -> dict[int, tuple[int, ...]]:

@@ -80,6 +80,11 @@ class Needs:
     extractors: tuple[str, ...] = ()
 
     @property
+    def of_rows(self) -> tuple[str, ...]:
+        """The names of the features that a pass gives of its rows."""
+        return (*(f"hidden.{layer}" for layer in self.hidden), *(("normed",) if self.normed else ()))
+
+    @property
     def of_passes(self) -> bool:
         """Whether some of these features must be taken while a pass runs: hidden states are not kept, keys and values
         are."""
@@ -98,7 +103,8 @@ class Request:
 
     Requests of one `conversation` follow one another. Each reads only the part of its prompt that it does not share
     with the text before. `prompt_of` names a sequence with the same prompt that was admitted before. Its keys and
-    values are copied once it has read the prompt. `needs` names the features that the drafter wants.
+    values are copied once it has read the prompt. `needs` names the features that the drafter wants. It has those of
+    the first `seen` positions already.
     """
 
     sequence: int
@@ -112,6 +118,7 @@ class Request:
     stop: tuple[str, ...] = ()
     prompt_of: int | None = None
     needs: Needs = NO_FEATURES
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +261,8 @@ class Verdict:
     Round 0 reads the prompt. `read` counts the tokens of the prompt that this pass has read, and `cached_tokens` those
     that need not be read. While `prompt_left` tokens are not read yet, the verdict has no token, only features. An
     `error` ends this sequence and no other; such a verdict has no tokens. `cost` is the target's cost of the whole
-    pass, with all its sequences.
+    pass, with all its sequences. The tokens of an `unverified` verdict are the draft's alone: the target is out of
+    reach, and has checked none of them.
     """
 
     sequence: int
@@ -271,6 +279,7 @@ class Verdict:
     prompt_left: int = 0
     error: ForetokenError | None = None
     cost: Cost | None = None
+    unverified: bool = False
 
     def behind(self, n: int) -> Verdict:
         """The verdict without its first n tokens, for a drafter that has been told those."""

@@ -5,6 +5,8 @@ about.py    what a host says of its model
 files.py    a tokenizer's files on their way
 features.py what a trained drafter on a client sees of the model
 link.py     the client's connection, which is made again when it breaks
+answers.py  what the host's answers say
+alone.py    a client whose host is gone for good
 seats.py    what a client keeps of each session
 client.py   a verifier whose target is on a host
 limits.py   what a host takes on, and what a client may ask for

@@ -4,7 +4,8 @@ Every message may be lost, late, or come twice. A draft is sent again until its 
 before. When the connection was lost, it is made again, and each session is opened again with the tokens that it has.
 Answers that nobody waits for are dropped. So a text is the same over any network: only its time differs.
 
-If the host is gone for good, a session ends where it is, with the reason "disconnected".
+If the host is gone for good, a session ends where it is, with the reason "disconnected", or goes on without it
+(`foretoken.remote.alone`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from collections import deque
 from collections.abc import Sequence
 
 from foretoken.errors import ContractError, InputError, RemoteError, SettingError, one_line
-from foretoken.protocol.types import TARGET, Draft, FinishReason, PromptChunk, Request, Verdict
+from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 from foretoken.remote.about import About
+from foretoken.remote.alone import Alone
+from foretoken.remote.answers import Answers
 from foretoken.remote.features import Arriving, bytes_of_row
 from foretoken.remote.limits import asked_of
 from foretoken.remote.link import Address, Link
-from foretoken.remote.seats import Seat, accepted_of
+from foretoken.remote.seats import Seat
 from foretoken.remote.wire import (
     MOST_JSON,
     MOST_NODES,
@@ -37,7 +40,6 @@ from foretoken.remote.wire import (
     VerdictBody,
     to_json,
 )
-from foretoken.text.stopping import limit
 from foretoken.trees.tree import only
 
 _SOONEST, _LATEST = 1.0, 30.0  # seconds after which a message is sent again
@@ -49,7 +51,8 @@ _ENDED = 64  # sessions that have ended, which a host is told again after the co
 
 
 class RemoteVerifier:
-    """A target on a host. Any number of threads may use it. `about` is what the host says of its model.
+    """A target on a host. Any number of threads may use it. `about` is what the host says of its model. `without_host`:
+    goes on when the host is gone for good; None: texts end there.
 
     Raises RemoteError if the host cannot be reached, or refuses.
     """
@@ -66,9 +69,11 @@ class RemoteVerifier:
         self._usual = 0.0  # seconds of an answer
         self._lost: RemoteError | None = None
         self._address = address
+        self.without_host: Alone | None = None
         self.link = self._linked()
         self.about = self.link.about
         self.context_length, self.vocab_size = self.about.context_length, self.about.vocab_size
+        self._answers = Answers(self.context_length, self.vocab_size)
         self._rows = min(MOST_NODES, max(self.about.rows - 1, 1))
 
     def _linked(self, expected: About | None = None) -> Link:
@@ -129,7 +134,7 @@ class RemoteVerifier:
         if self._json_of(request) > MOST_JSON:
             raise SettingError(f"the settings have more than {MOST_JSON:,} bytes; a host takes no more")
         with self._changed:
-            seat = Seat(request, next(self._sessions), arriving=Arriving(layout))
+            seat = Seat(request, next(self._sessions), arriving=Arriving(layout, request.seen))
             self._seats[request.sequence] = self._by_session[seat.session] = seat
             self.link.send(self._opening(seat))
 
@@ -145,7 +150,8 @@ class RemoteVerifier:
                 mark = next(self._marks) % _MARKS
                 seat.under_way[mark] = (draft.round, only(draft, range(min(len(draft), self._rows))))
                 parts.append((draft.sequence, mark))
-                self.link.send(seat.drafting(mark))
+                if not seat.alone:
+                    self.link.send(seat.drafting(mark))
             parts += [(chunk.sequence, None) for chunk in chunks if chunk.sequence in self._seats]
             self._tickets[ticket] = parts
         return ticket
@@ -168,6 +174,11 @@ class RemoteVerifier:
             self._ended.append(seat.session)
             self.link.send(Message(Kind.CLOSE, seat.session))
 
+    def is_alone(self, sequence: int) -> bool:
+        """Whether nobody will check a sequence any more."""
+        seat = self._seats.get(sequence)
+        return seat is not None and self.without_host is not None and (seat.alone or self._lost is not None)
+
     def close(self) -> None:
         """Hang up. Sequences under way end."""
         self.link.close()
@@ -187,7 +198,7 @@ class RemoteVerifier:
         """The verdict that a sequence waits for; None if its draft was passed over, or if it has ended."""
         pause = min(max(_SOONEST, _ROUND_TRIPS * max(self.link.round_trip, self._usual)), _LATEST)
         began, resent = time.monotonic(), False
-        again = began + pause
+        again, had = began + pause, 0
         with self._changed:
             while True:
                 seat = self._seats.get(sequence)
@@ -206,8 +217,11 @@ class RemoteVerifier:
                         return verdict
                     continue  # the session is opened again, and the draft is sent once more
                 if self._is_over(seat):
-                    return self._last(seat)
+                    return self._on_its_own(seat, mark)
                 if self._changed.wait(max(again - time.monotonic(), 0.0)):
+                    continue
+                if seat.arriving.have > had:  # the answer comes behind these features
+                    again, had = time.monotonic() + pause, seat.arriving.have
                     continue
                 pause, resent = min(2 * pause, _LATEST), True
                 again = time.monotonic() + pause
@@ -220,13 +234,29 @@ class RemoteVerifier:
         """Whether nothing more comes for a session."""
         if seat.busy is not None and time.monotonic() - seat.busy[0] > self._address.patience:
             return True
-        return seat.error is not None or self._lost is not None
+        return seat.alone or seat.error is not None or self._lost is not None
+
+    def _on_its_own(self, seat: Seat, mark: int | None) -> Verdict | None:
+        """What becomes of a draft that nobody will check; None if it is passed over. A text that goes on alone is never
+        shown to the host again: its end is not the model's."""
+        alone = self.without_host
+        if alone is None or mark is None or seat.error is not None or not seat.output:
+            return self._last(seat)
+        _, draft = seat.under_way.pop(mark)
+        if draft.position != seat.known:  # it was made behind a guess
+            return None
+        if not seat.alone and alone.can_take(seat):
+            self._by_session.pop(seat.session, None)
+            self._ended.append(seat.session)
+            self.link.send(Message(Kind.CLOSE, seat.session))
+            return alone.begin(seat)
+        return alone.verdict(seat, draft) or self._last(seat)
 
     def _verdict(self, seat: Seat, mark: int | None, answer: Message) -> Verdict | None:
         """The verdict of an answer; None for one that says nothing new. Raises RemoteError for one that makes no
         sense."""
         if mark is None:
-            return self._first(seat, ReadyBody.read_from(answer.body))
+            return self._answers.to_prompt(seat, ReadyBody.read_from(answer.body))
         round_, draft = seat.under_way.pop(mark)
         if round_ != seat.round:
             return None
@@ -240,60 +270,7 @@ class RemoteVerifier:
             seat.under_way[mark] = (round_, draft)
             return None
         body = VerdictBody.read(answer.body, bytes_of_row(seat.arriving.layout))
-        self._expect(body.base == seat.known and bool(body.tokens), f"a verdict for position {body.base}")
-        self._expect_known(body.tokens)
-        accepted = accepted_of(draft, body.tokens)
-        origins = [draft.origins[node] for node in accepted] + [TARGET] * (len(body.tokens) - len(accepted))
-        seat.round, seat.reopened, seat.busy = seat.round + 1, None, None
-        seat.output += body.tokens
-        self._expect_end(seat, body.reason)
-        if body.features:
-            seat.arriving.come(body.base - 1, body.features)
-        return Verdict(
-            seat.request.sequence,
-            round_,
-            body.base,
-            accepted,
-            body.tokens,
-            tuple(origins),
-            seat.arriving.taken(),
-            finish_reason=body.reason,
-        )
-
-    def _first(self, seat: Seat, ready: ReadyBody) -> Verdict | None:
-        """The verdict of a prompt that was read."""
-        count = len(seat.request.prompt)
-        if seat.round:
-            return None
-        sound = ready.read + ready.cached == count and len(ready.tokens) == 1 and ready.known == count + 1
-        self._expect(sound, f"an answer to a prompt of {ready.read} and {ready.cached} tokens")
-        self._expect_known(ready.tokens)
-        seat.round, seat.output, seat.busy = 1, list(ready.tokens), None
-        self._expect_end(seat, ready.reason)
-        return Verdict(
-            seat.request.sequence,
-            0,
-            count,
-            (),
-            ready.tokens,
-            (TARGET,),
-            seat.arriving.taken(),
-            finish_reason=ready.reason,
-            cached_tokens=ready.cached,
-            read=ready.read,
-        )
-
-    def _expect_end(self, seat: Seat, reason: FinishReason | None) -> None:
-        most = limit(seat.request, self.context_length)
-        count = len(seat.output)
-        self._expect(count < most or (count == most and reason is not None), f"token {count} of at most {most}")
-
-    def _expect_known(self, tokens: Sequence[int]) -> None:
-        self._expect(max(tokens) < self.vocab_size, f"token {max(tokens)}")
-
-    def _expect(self, sound: bool, what: str) -> None:
-        if not sound:
-            raise RemoteError(f"{what} came from the host, which makes no sense here; the host is at fault")
+        return self._answers.to_draft(seat, draft, body)
 
     def _last(self, seat: Seat) -> Verdict:
         """The last verdict of a sequence: its error, or, if the host is gone, what it has."""
@@ -363,8 +340,7 @@ class RemoteVerifier:
         """Features of a prompt came, or of what was read again."""
         try:
             body = FeaturesBody.read(message.body)
-            seat.arriving.come(body.start, body.block)
-            self._expect(seat.arriving.have < self.context_length, f"features up to position {seat.arriving.have}")
+            seat.arriving.come(body.start, body.block, max(len(seat.request.prompt), seat.known - 1))
         except RemoteError as error:
             seat.error = error
 
@@ -383,7 +359,8 @@ class RemoteVerifier:
         """What a host must hear once more after the connection was lost."""
         with self._changed:
             ended = [Message(Kind.CLOSE, session) for session in list(self._ended)]
-            return [*ended, *(message for seat in list(self._seats.values()) for message in self._of(seat))]
+            seats = [seat for seat in self._seats.values() if not seat.alone]
+            return [*ended, *(message for seat in seats for message in self._of(seat))]
 
     def _give_up(self, error: RemoteError) -> None:
         with self._changed:

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from foretoken.errors import InputError, NumericsError, RemoteError
-from foretoken.protocol.types import Features, Needs
+from foretoken.protocol.types import NO_FEATURES, Features, Needs
 
 _LARGEST = 127
-MOST_WIDTH, MOST_PARTS = 1 << 16, 16  # numbers of a row, and features of a drafter
+MOST_WIDTH, MOST_PARTS = 1 << 16, 256  # numbers of a part, and parts of what an extractor sees
+MOST_EXTRACTORS, MOST_NAMES = 64, 16  # that a host offers, and features that a client asks for
+MOST_BYTES = (1 << 16) - 16  # of a row: those of the longest verdict must fit into a message
 MOST_NAME = 80  # characters
 MOST_HIDDEN = 4  # layers whose input may be asked for: EAGLE-3 wants three
 
@@ -40,11 +42,22 @@ Layout = tuple[Part, ...]
 
 @dataclass(frozen=True)
 class Offered:
-    """What a host can send of its model. layers, hidden_size: the model's. extractors: what each sees, by its name."""
+    """What a host can send of its model. layers, hidden_size: the model's. extractors: what each sees, by its name.
+
+    A text does not depend on features. So a host that lacks some serves the text without.
+    """
 
     layers: int = 0
     hidden_size: int = 0
     extractors: Mapping[str, Layout] = field(default_factory=dict)
+
+    def possible(self, needs: Needs) -> Needs:
+        """The needs, if they can be met; otherwise none."""
+        try:
+            self.layout(needs)
+        except InputError:
+            return NO_FEATURES
+        return needs
 
     def layout(self, needs: Needs) -> Layout:
         """What is sent of each row. Raises InputError for what the host does not have."""
@@ -57,9 +70,14 @@ class Offered:
                     f"the host does not run the part {name!r} of a trained drafter; name the drafter's folder there: "
                     "foretoken host MODEL --drafter FOLDER"
                 )
-        hidden = [*(f"hidden.{layer}" for layer in needs.hidden), *(["normed"] if needs.normed else [])]
         seen = (part for name in needs.extractors for part in self.extractors[name])
-        return (*(Part(name, 1, self.hidden_size) for name in hidden), *seen)
+        layout = (*(Part(name, 1, self.hidden_size) for name in needs.of_rows), *seen)
+        if bytes_of_row(layout) > MOST_BYTES:
+            raise InputError(
+                f"what the drafter sees of a token takes {bytes_of_row(layout):,} bytes, and {MOST_BYTES:,} can be "
+                "sent; use a drafter that ends with fewer of the model's layers, or lookup"
+            )
+        return layout
 
     def to_json(self) -> dict[str, Any]:
         """As it travels."""
@@ -77,7 +95,7 @@ class Offered:
         layers: Any = its.get("layers")
         hidden_size: Any = its.get("hidden_size")
         sound = _is_count(layers) and _is_count(hidden_size) and isinstance(extractors, dict)
-        if not sound or len(extractors) > MOST_PARTS or not all(map(_is_layout, extractors.values())):
+        if not sound or len(extractors) > MOST_EXTRACTORS or not all(map(_is_layout, extractors.values())):
             raise RemoteError(
                 "the host says of its features what makes no sense; see who answers there, and that both sides have "
                 "the same Foretoken"
@@ -107,13 +125,13 @@ NOTHING_OFFERED = Offered()
 
 def names_of(needs: Needs) -> list[str]:
     """As a client asks for them."""
-    return [*(f"hidden.{layer}" for layer in needs.hidden), *(["normed"] if needs.normed else []), *needs.extractors]
+    return [*needs.of_rows, *needs.extractors]
 
 
 def needs_of(names: object) -> Needs:
     """What a client asks for. Raises InputError for what makes no sense."""
-    if not isinstance(names, list) or len(names) > MOST_PARTS or not all(isinstance(name, str) for name in names):
-        raise InputError(f"features are a {type(names).__name__}, expected a list of at most {MOST_PARTS} names")
+    if not isinstance(names, list) or len(names) > MOST_NAMES or not all(isinstance(name, str) for name in names):
+        raise InputError(f"features are a {type(names).__name__}, expected a list of at most {MOST_NAMES} names")
     hidden, extractors = [], []
     for name in names:
         kind, _, number = name.partition(".")
@@ -127,6 +145,20 @@ def needs_of(names: object) -> Needs:
             f"most {MOST_HIDDEN} layers, ascending, and one other"
         )
     return Needs(tuple(hidden), "normed" in names, tuple(extractors))
+
+
+class Sees(Protocol):
+    """What is known of an observer."""
+
+    @property
+    def layout(self) -> tuple[tuple[str, int, int], ...]:
+        """For each feature its name, how many groups it has, and the numbers of a group."""
+        ...
+
+
+def layout_of(observer: Sees) -> Layout:
+    """What is sent of each row that an observer has seen."""
+    return tuple(Part(*part) for part in observer.layout)
 
 
 def rows_of(features: Features) -> int:
@@ -177,19 +209,22 @@ def read(block: bytes, layout: Layout) -> dict[str, torch.Tensor]:
 
 @dataclass
 class Arriving:
-    """The features of a session, on the client. have: those of so many positions, from the first on, have come. Pieces
+    """The features of a session, on the client. have: those of so many positions, from the first on, are there. Pieces
     that are there already, or that leave a gap, are dropped."""
 
     layout: Layout
     have: int = 0
     _pieces: list[tuple[int, bytes]] = field(default_factory=list)  # each with the rows that were there already
 
-    def come(self, start: int, block: bytes) -> None:
-        """Features of positions from `start` on came. Raises RemoteError if they are not whole rows."""
+    def come(self, start: int, block: bytes, most: int) -> None:
+        """Features of positions from `start` on came. most: as many positions have been computed. Raises RemoteError
+        if they are not whole rows, or are more than those."""
         width = bytes_of_row(self.layout)
         if not width or len(block) % width:
             raise RemoteError(f"features came with {len(block)} bytes, expected a multiple of {width}")
         stop = start + len(block) // width
+        if stop > most:
+            raise RemoteError(f"features came up to position {stop}, expected at most {most}; the host is at fault")
         if start <= self.have < stop:
             self._pieces.append((self.have - start, block))
             self.have = stop

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from foretoken.errors import NumericsError
 from foretoken.protocol.types import Draft, Features, PromptChunk, Request, Verdict
 from foretoken.remote.features import Layout, bytes_of_row, packed
 from foretoken.remote.limits import Wanted
@@ -34,8 +36,9 @@ class Guest:
     """A session. wanted: what its client asked for. round: the verifier's next. wire_round: the client's. known: tokens
     of prompt and output. left: of its prompt, tokens that are not read. replay: of the client's tokens, those that are
     still to be checked. drafts: those that came, with their marks, by the client's round. answers: the last ones, by
-    the client's round. heard: when. opened: the client's round when it was opened. layout: of the features that the
-    client wants. shown: those of the prompt, with the position behind each, until a draft shows that they have come."""
+    the client's round. heard: when. opened: the client's round when it was opened. connection: on which it was opened
+    last. layout: of the features that the client wants. shown: those of the prompt as they are sent, with the position
+    behind each, until a draft shows that they have come."""
 
     client: str
     session: int
@@ -43,6 +46,7 @@ class Guest:
     request: Request
     send: Send
     opened: int
+    connection: int = 0
     layout: Layout = ()
     wire_round: int = field(init=False)
     heard: float = field(init=False, default_factory=time.monotonic)
@@ -54,7 +58,7 @@ class Guest:
     drafts: dict[int, tuple[int, DraftBody]] = field(default_factory=dict)
     ready: ReadyBody | None = None
     answers: dict[int, VerdictBody] = field(default_factory=dict)
-    shown: list[tuple[int, FeaturesBody]] = field(default_factory=list)
+    shown: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
 
     def __post_init__(self) -> None:
@@ -72,20 +76,22 @@ class Guest:
         self.send(Message(kind, self.session, round, body, mark))
 
     def show(self, features: Features, stop: int) -> None:
-        """Send the features of positions before `stop`, but for those that the client has."""
+        """Send the features of positions before `stop`, but for those that the client has. What cannot be sent is left
+        out, with all behind it: the text does not depend on it."""
         at, most = max(features.start, self.wanted.have), max(1, _MOST_SHOWN // bytes_of_row(self.layout))
-        while at < stop:
-            to = min(at + most, stop)
-            body = FeaturesBody(at, packed(features, self.layout, at, to))
-            self.shown.append((to, body))
-            self.tell(Kind.FEATURES, body.packed())
-            at = to
+        with suppress(NumericsError):
+            while at < stop:
+                to = min(at + most, stop)
+                body = FeaturesBody(at, packed(features, self.layout, at, to)).packed()
+                self.shown.append((to, body))
+                self.tell(Kind.FEATURES, body)
+                at = to
 
     def show_again(self, have: int) -> None:
         """Send what was shown once more, but for what the client has by now."""
         for stop, body in self.shown:
             if stop > have:
-                self.tell(Kind.FEATURES, body.packed())
+                self.tell(Kind.FEATURES, body)
 
     def seen_in(self, verdict: Verdict) -> bytes:
         """The features that an answer to a draft takes along: those of the rows that it has committed."""
@@ -95,7 +101,9 @@ class Guest:
         root = verdict.position - 1
         if features.start < root:
             self.show(features, root)
-        return packed(features, self.layout, root, root + len(verdict.tokens))
+        with suppress(NumericsError):
+            return packed(features, self.layout, root, root + len(verdict.tokens))
+        return b""
 
     @property
     def current(self) -> tuple[int, DraftBody] | None:

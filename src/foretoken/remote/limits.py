@@ -27,14 +27,15 @@ class Limits:
     """What a host takes on.
 
     sessions: at once, of all clients. of_client: of one client. positions: of keys and values, of all sessions and of
-    the conversations that are kept; None: no limit. conversations: of which is kept what was read. rows: of drafts in
-    one pass. prompt_rows: of prompts in one pass. idle: seconds after which a session is given up of which nothing was
-    heard. away: the same, if its client has no connection.
+    the conversations that are kept; None: no limit. bytes_each: of a position. conversations: of which is kept what was
+    read. rows: of drafts in one pass. prompt_rows: of prompts in one pass. idle: seconds after which a session is given
+    up of which nothing was heard. away: the same, if its client has no connection.
     """
 
     sessions: int = 64
     of_client: int = 16
     positions: int | None = None
+    bytes_each: int = 1 << 12
     conversations: int = 32
     rows: int = 512
     prompt_rows: int = 256
@@ -106,6 +107,7 @@ class Wanted:
             stop=self.settings.stops,
             prompt_of=prompt_of,
             needs=self.needs,
+            seen=self.have,
         )
 
 

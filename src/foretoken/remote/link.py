@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from foretoken.common.files import read_bytes
@@ -37,7 +37,7 @@ _OPEN = 10.0  # seconds for a connection to be made, and for the host to say who
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before a try to connect again, each time twice as long
 _PING, _PONG = 5.0, 10.0  # seconds between looks whether the other side is there, and for its answer
 _UNSENT = 20_000  # milliseconds after which what nobody confirms breaks a connection
-_PROGRESS = (Kind.READY, Kind.VERDICT, Kind.PASSED)  # messages that show that a connection is of use
+_PROGRESS = (Kind.READY, Kind.VERDICT, Kind.PASSED, Kind.FEATURES)  # messages that show that a connection is of use
 
 
 @dataclass(frozen=True)
@@ -128,19 +128,24 @@ class Link:
                 "to reach a host needs the package websockets; pip install websockets, or foretoken[remote]"
             ) from None
         url, trusted = self.address.url, self._trusted()
+        its: dict[str, Any] = {
+            "ssl": trusted,
+            "open_timeout": _OPEN,
+            "ping_interval": _PING,
+            "ping_timeout": _PONG,
+            "compression": None,
+            "max_size": LARGEST,
+            "proxy": None,
+            "logger": quiet(),
+        }
         try:
-            asked = connect(
-                url,
-                ssl=trusted,
-                open_timeout=_OPEN,
-                ping_interval=_PING,
-                ping_timeout=_PONG,
-                compression=None,
-                max_size=LARGEST,
-                proxy=None,
-                logger=quiet(),
-            )
-            connection = asked.__enter__()  # `close` leaves it again
+            try:
+                connection = connect(url, **its).__enter__()  # `close` leaves it again
+            except TimeoutError:
+                if trusted is None:
+                    raise
+                # two threads of websockets use one TLS connection, which very seldom stalls at its beginning
+                connection = connect(url, **its).__enter__()
         except (OSError, TimeoutError, WebSocketException, ValueError) as error:
             raise RemoteError(
                 f"the host {url} cannot be reached ({error}); see that `foretoken host` runs there, and that no "

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
+from statistics import NormalDist
 
 from foretoken.errors import ForetokenError, SettingError
 from foretoken.settings.values import place
@@ -39,6 +40,12 @@ class Profile:
     deviation: float = 0.0
     rate: float | None = None
     loss: float = 0.0
+
+    def seconds(self, size: float) -> float:
+        """What a message and its answer take on average, of so many bytes together, if nothing is lost."""
+        usual = NormalDist(self.mean, self.deviation) if self.deviation else None
+        above = self.mean if usual is None else self.mean * (1 - usual.cdf(0)) + self.deviation**2 * usual.pdf(0)
+        return 2 * (self.delay + above) + (size / self.rate if self.rate else 0.0)
 
 
 _MEGABIT = 1e6 / 8

@@ -19,13 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, Full, Queue
 
 from foretoken.errors import ForetokenError, RemoteError
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Draft, PromptChunk, Verdict
 from foretoken.remote.conversations import Conversations
-from foretoken.remote.features import NOTHING_OFFERED, Offered, rows_of
+from foretoken.remote.features import NOTHING_OFFERED, Offered, bytes_of_row, rows_of
 from foretoken.remote.guests import Came, Guest, Send, chunks_of
 from foretoken.remote.limits import Limits, Wanted
 from foretoken.remote.wire import (
@@ -105,7 +106,6 @@ class Room:
         size, context = self._verifier.vocab_size, self._verifier.context_length
         if message.kind == Kind.OPEN:
             body = Wanted.of(OpenBody.read(message.body, 2 * context), size, context)
-            self._offered.layout(body.needs)
         elif message.kind == Kind.DRAFT:
             body = DraftBody.read(message.body)
             for token in body.tokens:
@@ -207,7 +207,9 @@ class Room:
         client, _, message, send, _ = came
         if seat is not None and message.round <= seat.wire_round and seat.request.prompt == wanted.body.prompt:
             # it comes again, or the client has not heard the last answers, which its drafts will ask for
-            seat.show_again(wanted.have)
+            if came.connection != seat.connection:
+                seat.show_again(wanted.have)
+            seat.connection = came.connection
             if seat.ready is not None:
                 seat.tell(Kind.READY, seat.ready.packed())
             return
@@ -226,12 +228,13 @@ class Room:
             None if conversation is None else conversation.number,
             None if beside is None else beside.request.sequence,
         )
-        layout = self._offered.layout(wanted.needs)
+        request = replace(request, needs=self._offered.possible(request.needs))
         self._verifier.admit(request)  # refuses what cannot be served
         if conversation is not None:
             live = {seat.request.conversation for seat in self._seats.values()}
             self._conversations.keep(key, conversation, live)
-        new = Guest(client, message.session, wanted, request, send, message.round, layout)
+        layout = self._offered.layout(request.needs)
+        new = Guest(client, message.session, wanted, request, send, message.round, came.connection, layout)
         self._seats[client, message.session] = self._by_sequence[request.sequence] = new
 
     def _no_room(self, client: str, wanted: Wanted) -> str | None:
@@ -256,7 +259,11 @@ class Room:
         return None
 
     def _positions(self, wanted: Wanted) -> int:
-        return wanted.positions(self._verifier.context_length)
+        """How many positions' keys and values it may need, or what takes as much memory."""
+        positions, needs = wanted.positions(self._verifier.context_length), self._offered.possible(wanted.needs)
+        # states that a pass gives are kept as float32, and all features until the client has them
+        kept = 4 * self._offered.hidden_size * len(needs.of_rows) + bytes_of_row(self._offered.layout(needs))
+        return positions + -(-positions * kept // self.limits.bytes_each)
 
     def _draft(self, seat: Guest, message: Message, draft: DraftBody) -> None:
         """A draft came. One for a round that was answered is answered as it was; one for a round to come waits."""
@@ -329,10 +336,7 @@ class Room:
         for sequence in [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]:
             seat, verdict = self._by_sequence.get(sequence), answered.get(sequence)
             if seat is not None and verdict is not None:
-                try:
-                    self._settle(seat, verdict)
-                except ForetokenError as error:  # features with a NaN
-                    self._fail(seat, Code.FAILED, str(error))
+                self._settle(seat, verdict)
             elif seat is not None:  # a pass that failed had gone on without a word: its client opens it again
                 self._fail(seat, Code.GONE, "the host has lost this text")
 

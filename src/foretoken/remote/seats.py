@@ -10,6 +10,7 @@ from foretoken.errors import ForetokenError
 from foretoken.protocol.types import Draft, Request
 from foretoken.remote.features import Arriving
 from foretoken.remote.wire import DraftBody, Kind, Message
+from foretoken.text.stopping import Watch
 
 
 @dataclass(eq=False)
@@ -17,7 +18,8 @@ class Seat:
     """A session. round: the next one; 0 until the prompt was read. output: its tokens so far. under_way: drafts that
     were sent and not answered, with their rounds, by their marks. answers: those that came, by the marks; that to the
     prompt has none. error: why it ended. busy: since when the host has no room for it, and what it says. reopened: when
-    it was first and last opened again since the last answer. arriving: the features that its drafter sees."""
+    it was first and last opened again since the last answer. arriving: the features that its drafter sees.
+    alone: whether it goes on without the host, for good. watch: then watches for stop strings."""
 
     request: Request
     session: int
@@ -29,6 +31,8 @@ class Seat:
     busy: tuple[float, str] | None = None
     reopened: tuple[float, float] | None = None
     arriving: Arriving = field(default_factory=lambda: Arriving(()))
+    alone: bool = False
+    watch: Watch | None = None
 
     @property
     def known(self) -> int:

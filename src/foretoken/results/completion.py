@@ -66,11 +66,12 @@ class Completion:
     tokens: tuple[int, ...]
     # The text of the new tokens, up to the stop string.
     text: str
-    # Why the text ended: `stop`, `length` or `cancelled`; or `disconnected`, if the host that checks it was lost.
+    # Why the text ended: `stop`, `length` or `cancelled`; or `disconnected`, if the host that checks it was lost, even
+    # if the text went on without the host.
     finish_reason: FinishReason
     # Who proposed each token: a drafter's name, or `target`.
     origins: tuple[str, ...]
-    # The promise that was kept: `exact` or `algorithmic`.
+    # The promise that was kept: `exact` or `algorithmic`; `none` if some tokens are unverified.
     promise: str
     # What drafted, as the setting `draft` has it.
     draft: str
@@ -89,6 +90,8 @@ class Completion:
     # How many of the prompt's tokens were not read again, because an earlier turn of the conversation, or the first of
     # several completions of the prompt, had read them.
     cached_tokens: int = 0
+    # How many of the last tokens the model has not checked, because its host was gone (`offline="keep"`).
+    unverified: int = 0
     # With `logprobs`: the log probabilities of each token.
     logprobs: tuple[TokenLogprobs, ...] | None = None
     # With `keep_logits`: the logits that each token was chosen from, float32, a row for each token.

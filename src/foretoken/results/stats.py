@@ -46,7 +46,7 @@ class Stats:
     """Counts, speeds and costs of one generation.
 
     A check is a pass of the target that checks a draft, which may be empty. Seconds and costs are those of whole
-    rounds: of completions that shared their passes, each has those of all.
+    rounds: of completions that shared their passes, each has those of all. Unverified tokens do not count.
     """
 
     # How many checks the target made. Passes over the prompt are not counted. A fractal draft runs the target once more
@@ -96,7 +96,9 @@ class _Check(NamedTuple):
 
 
 def summarise(records: Sequence[RoundRecord], sequence: int, levels: Sequence[str] = ()) -> Stats:
-    """The statistics of one sequence. levels: nearest to the target first."""
+    """The statistics of one sequence. levels: nearest to the target first. What was written without checks does not
+    count."""
+    records = [r for r in records if sequence not in r.unverified]
     prompt = [r for r in records if sequence in r.read]
     rounds = [r for r in records if sequence in r.new_tokens and sequence not in r.read]
     late = [r for r in records if sequence in r.late]  # whose drafts were passed over, as happens over a network

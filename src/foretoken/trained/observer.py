@@ -55,6 +55,14 @@ class Sight:
     def _in_format(self, tensors: Mapping[str, torch.Tensor], format: Format | None) -> Parts:
         return Parts(tensors, self._isa, self._threads, format, torch.bfloat16 if self._isa else torch.float32)
 
+    @property
+    def layout(self) -> tuple[tuple[str, int, int], ...]:
+        """What is seen of each token: for each feature its name, how many groups of numbers it has, and how many
+        numbers a group has."""
+        its = self.config
+        ends = (f"{name}.{layer}" for layer in its.ends for name in LAST)
+        return ((FEATURE, 1, its.observed), *((name, its.target_kv_heads, its.head_dim) for name in ends))
+
     def projected(self, seen: torch.Tensor) -> torch.Tensor:
         """The vectors of some positions, float32 [N, hidden]. seen: the feature `observed` of these positions."""
         return self._parts.multiplied(seen, "projection")

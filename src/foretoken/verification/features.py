@@ -46,6 +46,12 @@ class Seen:
         """Add the next rows. They are copied, because the drafter may write into the tensors that it is given."""
         self.pieces.append({name: joined([tensor]) for name, tensor in rows.items()})
 
+    def between(self, start: int, stop: int) -> list[Tensors]:
+        """The features of some of the rows, in pieces."""
+        if not start:
+            return self.pieces
+        return [{name: tensor[start:stop] for name, tensor in follow(self.pieces).items()}]
+
     def first(self, names: frozenset[str], rows: int) -> Seen:
         """The features of these names for the first `rows` rows, in memory of their own."""
         whole = follow(self.pieces) if rows else {}
@@ -67,8 +73,7 @@ class FeatureReader:
 
     def names(self, needs: Needs) -> frozenset[str]:
         """The names of the features that must be taken while a pass runs."""
-        hidden = [f"hidden.{layer}" for layer in needs.hidden]
-        return frozenset([*hidden, *(["normed"] if needs.normed else [])])
+        return frozenset(needs.of_rows)
 
     def lacking(self, needs: Needs) -> str | None:
         """What these needs ask for that this target cannot give, in words; None if it can give all."""

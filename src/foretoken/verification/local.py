@@ -71,7 +71,14 @@ class LocalVerifier:
         cache, seen = self._taken_up(request, self._features.names(request.needs))
         self.caches.open(request.sequence, cache)
         self._sequences[request.sequence] = State(
-            request, sampler, watch, list(request.prompt), len(request.prompt), seen, cached=cache.length
+            request,
+            sampler,
+            watch,
+            list(request.prompt),
+            len(request.prompt),
+            seen,
+            told=request.seen,
+            cached=cache.length,
         )
         other = None if request.prompt_of is None else self._sequences.get(request.prompt_of)
         if other is not None and other.round:  # it has read the prompt already
@@ -274,7 +281,7 @@ class LocalVerifier:
         if request.needs.of_passes:
             path = gain.path[len(gain.path) - rows :]
             new = self._features.of_rows(request.needs, check, check.rows_of(gain.part, path))
-            passed = [*(state.seen.pieces if state.told < held else []), new]
+            passed = [*(state.seen.between(state.told, held) if state.told < held else []), new]
             if not state.round or request.conversation is not None:
                 state.seen.keep(new)
         return self._features.features(request, cache, min(state.told, held), passed)
