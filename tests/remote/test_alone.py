@@ -9,17 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import foretoken
 from foretoken.api.hosting import host as hosted
 from foretoken.api.remote import connect
 from foretoken.cli import show
+from foretoken.decoder.rows import chain
+from foretoken.drafters.eagle import EagleTreeDrafter
 from foretoken.errors import SettingError
 from foretoken.loop.output import Piece
+from foretoken.protocol.telemetry import Work
 from foretoken.remote.alone import likeliest
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
+from foretoken.trained.following import Before
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, serving, truth
 from tests.remote.test_features import KINDS, clients, drafters
 
@@ -38,6 +43,8 @@ def cut_off(host: Host, draft: str, *, ahead: int = 0, pace: str = "fixed", **se
     pieces += stream
     done = stream.completion
     assert [piece.token for piece in pieces] == list(done.tokens)
+    checked = len(done.tokens) - done.unverified
+    assert done.stats.passes + done.stats.accepted_tokens + 1 == checked, "what nobody has checked does not count"
     marked = [piece.unverified for piece in pieces]
     assert marked == [False] * (len(pieces) - done.unverified) + [True] * done.unverified
     return done
@@ -76,6 +83,33 @@ def test_a_trained_drafter_goes_on_with_what_it_has_seen(
     assert done.tokens[:checked] == truth(max_new_tokens=COUNT, ignore_eos=True).tokens[:checked]
     assert len(done.tokens) >= COUNT - 1
     assert {*done.origins[checked:]} == {Path(clients[kind]).name}
+
+
+def test_behind_a_tree_eagle_goes_on_with_the_states_of_the_text(
+    clients: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, looked = EagleTreeDrafter._go_on, 0
+
+    def looked_at(self: EagleTreeDrafter, sequence: int) -> list[Work]:
+        nonlocal looked
+        work = go_on(self, sequence)
+        text, known, decoder = self._readings[sequence].text, self._before[sequence].known, self._decoder
+        assert len(known) == len(text) - 1
+        cache = decoder.new_cache()
+        decoder.follow(cache, Before(list(known)))
+        hidden = decoder.forward(chain(cache, text[:-1]))  # with all states known, in one pass
+        states = decoder.norm(hidden).numpy()
+        gone = sum(each.passes for each in work)
+        looked += gone
+        for at in range(len(known) - gone, len(known)):
+            assert np.allclose(states[at], known[at], atol=1e-3)
+        return work
+
+    monkeypatch.setattr(EagleTreeDrafter, "_go_on", looked_at)
+    with started() as host:
+        done = cut_off(host, f"{clients['eagle2']}:k=3:depth=4")
+    assert looked > COUNT // 2
+    assert done.unverified > COUNT // 2
 
 
 @pytest.mark.parametrize("pace", ["auto", "fixed"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +29,12 @@ from foretoken.remote import guests
 from foretoken.remote.features import Arriving, Offered, Part, bytes_of_row, names_of, needs_of, packed, read
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
+from foretoken.remote.room import Room
 from foretoken.remote.wire import Kind
 from foretoken.trained.config import TrainedConfig
 from foretoken.trained.files import write_trained
 from foretoken.trained.network import Mixture, Stack
+from foretoken.trained.observer import ObservingLayers
 from foretoken.trained.sizes import eagle2_for, eagle3_for, independent_for, mixture_for
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, truth, verifier_of
 from tests.remote.test_faults import Unreliable
@@ -356,6 +359,108 @@ def test_the_connection_breaks_while_features_of_a_prompt_are_on_their_way(
     assert done.tokens == truth(max_new_tokens=COUNT, ignore_eos=True).tokens
     assert link._connections > 1
     assert done.stats.draft_tokens > COUNT / 2, "all features have come, or nothing would have been drafted"
+
+
+class Rows:
+    """Counts the rows of features that come to a client beside its verdicts."""
+
+    def __init__(self, model: foretoken.Model) -> None:
+        self.count, self.repeated = 0, 0
+        link = verifier_of(model).link
+        self._heard, link._heard = link._heard, self.listen  # type: ignore[method-assign]
+        self._width = bytes_of_row(verifier_of(model).about.offered.layout(model.drafter.needs))
+
+    def listen(self, message: Any) -> None:
+        if message.kind is Kind.FEATURES:
+            self.count += (len(message.body) - 4) // self._width
+        self._heard(message)
+
+
+def test_in_a_conversation_only_what_is_new_travels(host: Host, clients: dict[str, str]) -> None:
+    model = client(host, draft=clients["moa"])
+    rows, talk, its = Rows(model), model.chat(plain=True), plain().chat(plain=True)
+    for turn, said in enumerate((PROMPT, "class A:", "import os")):
+        rows.count = 0
+        texts = [[piece.token for piece in each.send(said, max_new_tokens=12, ignore_eos=True)] for each in (talk, its)]
+        assert texts[0] == texts[1]
+        assert talk.prompt is not None
+        if turn:
+            assert 0 < rows.count < len(talk.prompt) // 2
+        else:
+            assert rows.count == len(talk.prompt)
+
+
+def test_a_prompt_that_is_asked_for_again_sends_nothing_twice(
+    host: Host, clients: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_SOONEST", 0.02)
+    checked, openings = Room._checked, 0
+
+    def slow(self: Room, *its: Any) -> Any:
+        time.sleep(0.1)
+        return checked(self, *its)
+
+    def opened(self: Room, *its: Any) -> None:
+        nonlocal openings
+        openings += 1
+        opening(self, *its)
+
+    opening = Room._open
+    monkeypatch.setattr(Room, "_checked", slow)
+    monkeypatch.setattr(Room, "_open", opened)
+    monkeypatch.setattr(host.room, "limits", replace(host.room.limits, prompt_rows=8))
+    model = client(host, draft=clients["eagle2"])
+    rows = Rows(model)
+    done = model.generate(PROMPT, max_new_tokens=4, ignore_eos=True)
+    assert done.tokens == truth(max_new_tokens=4, ignore_eos=True).tokens
+    assert openings > 1
+    assert rows.count == done.prompt_tokens
+
+
+def test_a_text_does_not_depend_on_what_a_drafter_sees(
+    drafters: dict[str, Path], clients: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that was started again may lack the drafter, and a model may compute what no message holds."""
+    its = truth(max_new_tokens=COUNT, ignore_eos=True).tokens
+    first = hosted(plain(), Listening(port=0), Limits(), [str(drafters["moa"])])
+    model = client(first, draft=clients["moa"])
+    stream = model.stream(PROMPT, max_new_tokens=COUNT, ignore_eos=True)
+    for _ in range(10):
+        next(stream)
+    first.close()
+    second = hosted(plain(), Listening(port=int(first.url.rpartition(":")[2])), Limits())
+    for _ in stream:
+        pass
+    second.close()
+    assert stream.completion.tokens == its
+    observe = ObservingLayers.__call__
+
+    def spoiled(self: ObservingLayers, *where: Any) -> dict[str, torch.Tensor]:
+        return {name: tensor * float("nan") for name, tensor in observe(self, *where).items()}
+
+    monkeypatch.setattr(ObservingLayers, "__call__", spoiled)
+    third = hosted(plain(), Listening(port=0), Limits(), [str(drafters["moa"])])
+    assert client(third, draft=clients["moa"]).generate(PROMPT, max_new_tokens=COUNT, ignore_eos=True).tokens == its
+    third.close()
+
+
+def test_a_host_that_would_send_something_else_is_refused(
+    drafters: dict[str, Path], clients: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretoken.api.hosting.layout_of", lambda _: (Part("observed", 1, 7),))
+    its = hosted(plain(), Listening(port=0), Limits(), [str(drafters["moa"])])
+    with pytest.raises(RemoteError, match="the host would send other features than the drafter sees"):
+        client(its, draft=clients["moa"])
+    its.close()
+
+
+def test_features_count_as_memory(host: Host, clients: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, bare = (client(host, draft=draft, patience=0.2) for draft in (clients["eagle3"], "none"))
+    tokens = [7] * 200
+    monkeypatch.setattr(host.room, "limits", replace(host.room.limits, positions=220))
+    assert bare.generate(tokens, max_new_tokens=8).tokens
+    with pytest.raises(RemoteError, match="the host has no memory left"):
+        model.generate(tokens, max_new_tokens=8)
 
 
 # -- folders --------------------------------------------------------------------------------------------------------
