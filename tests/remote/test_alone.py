@@ -24,8 +24,9 @@ from foretoken.protocol.telemetry import Work
 from foretoken.remote.alone import likeliest
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
+from foretoken.remote.wire import Kind, Message, OpenBody
 from foretoken.trained.following import Before
-from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, serving, truth
+from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, serving, truth, verifier_of
 from tests.remote.test_features import KINDS, clients, drafters
 
 __all__ = ["clients", "drafters"]
@@ -184,3 +185,88 @@ def test_people_and_programs_see_what_was_not_checked(monkeypatch: pytest.Monkey
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert list(show.marked(pieces)) == ["a", "\x1b[2;4mb\x1b[0m"]
+
+
+# -- a part of the prompt that the host does not see ------------------------------------------------------------------
+
+SAFE, PRIVATE = PROMPT[:40], PROMPT[40:]
+
+
+def listened(model: foretoken.Model) -> list[Message]:
+    """The messages that a client sends from now on."""
+    sent: list[Message] = []
+    link = verifier_of(model).link
+    send = link.send
+
+    def listen(message: Message) -> None:
+        sent.append(message)
+        send(message)
+
+    link.send = listen  # type: ignore[method-assign]
+    return sent
+
+
+@pytest.mark.parametrize("draft", [MODEL, f"{MODEL}:k=3:depth=4"])
+@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_of_a_private_suffix_nothing_is_sent(draft: str, sampling: dict[str, Any]) -> None:
+    with serving() as host:
+        model = client(host, draft=draft)
+        sent = listened(model)
+        done = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True, **sampling)
+        again = model.generate(PROMPT, max_new_tokens=8)
+    opening = OpenBody.read(sent[0].body, 9999)
+    tokenizer = plain().tokenizer
+    assert tokenizer is not None
+    assert list(opening.prompt) == tokenizer.encode(SAFE)
+    assert not opening.output
+    assert opening.asked == {"max_new_tokens": 1}, "neither how it is to be written, nor how long it is"
+    others = [message for message in sent if message.session == sent[0].session]
+    assert [message.kind for message in others] == [Kind.OPEN], "and afterwards nothing, not even that it has ended"
+    whole = [*tokenizer.encode(SAFE), *tokenizer.encode_part(PRIVATE)]
+    its = plain().generate(whole, max_new_tokens=20, ignore_eos=True, **sampling)
+    if (
+        sampling
+    ):  # its numbers are drawn for each token of the output, of which the last private one counts as the first
+        assert len(done.tokens) == 20
+    else:
+        assert (done.tokens, done.text) == (its.tokens, its.text), "the draft is the model itself"
+    assert (done.finish_reason, done.unverified, done.promise) == ("length", 20, "none")
+    assert done.prompt_tokens == its.prompt_tokens
+    assert again.promise == "exact"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_trained_drafter_sees_the_safe_part_of_a_prompt(
+    drafters: dict[str, Path], clients: dict[str, str], kind: str
+) -> None:
+    with started(drafters["moa"], drafters["moa-1"]) as host:
+        model = client(host, draft=clients[kind])
+        sent = listened(model)
+        done = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True)
+    assert (len(done.tokens), done.unverified) == (20, 20)
+    assert [message.kind for message in sent] == [Kind.OPEN]
+
+
+def test_a_stop_string_ends_a_private_text() -> None:
+    with serving() as host:
+        model = client(host, draft=MODEL)
+        whole = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True).text
+        done = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True, stop=whole[30:34])
+    assert done.finish_reason == "stop"
+    assert done.text == whole[: whole.index(whole[30:34])]
+    assert "nobody has checked it: part of the prompt is private" in show.summary(done)
+
+
+def test_what_makes_no_sense_with_a_private_suffix_is_refused() -> None:
+    with pytest.raises(SettingError, match="private_suffix is for a model on a host"):
+        plain().generate(SAFE, private_suffix=PRIVATE)
+    refused: list[dict[str, Any]] = [{"n": 2}, {"regex": "x"}, {"logprobs": 1}, {"audit": True}]
+    for more in refused:
+        with pytest.raises(SettingError, match="private_suffix leaves the model out"):
+            plain().generate(SAFE, private_suffix=PRIVATE, **more)
+    with serving() as host:
+        with pytest.raises(SettingError, match="with a draft that is a model"):
+            client(host, draft="lookup").generate(SAFE, private_suffix=PRIVATE)
+        talk = client(host, draft=MODEL).chat(plain=True)
+        with pytest.raises(SettingError, match="private_suffix is for one text"):
+            list(talk.send(SAFE, private_suffix=PRIVATE))

@@ -115,7 +115,7 @@ def test_a_client_that_is_sent_spoiled_messages_ends_or_goes_on(host: Host, coun
         except RemoteError:
             refused += 1
         if number % (count // 8) == count // 16:
-            over = threading.Timer(30, verifier._give_up, (RemoteError("it hangs"),))
+            over = threading.Timer(30, verifier.give_up, (RemoteError("it hangs"),))
             over.start()
             try:
                 for _ in stream:

@@ -311,7 +311,7 @@ class Model:
             threads=self.target.threads,
             seed=request.sampling.seed if sampled else None,
             stop_string=output.stop_string,
-            prompt_tokens=len(request.prompt),
+            prompt_tokens=len(request.prompt) + len(request.private[-1:]),
             cached_tokens=output.cached_tokens,
             unverified=output.unverified,
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -111,27 +112,7 @@ def connect(
     Raises RemoteError if the host cannot be reached, or refuses; SettingError or DraftSpecError for settings that make
     no sense here; and what `load` raises for a small model or a trained drafter.
     """
-    one_of("offline", offline, OFFLINE)
-    chosen = LoadSettings.of(settings)
-    usual = LoadSettings()
-    for name in vars(usual):
-        if name not in _HERE and getattr(chosen, name) != getattr(usual, name):
-            raise SettingError(f"{name} is for a model that is loaded here, and this one is on {url}; leave it out")
-    if chosen.draft == AUTO:
-        chosen = replace(chosen, draft="lookup")
-    named = name_levels(chosen)
-    for level in named:
-        if level.name not in ("none", "lookup") and (level.is_copy or level.entry not in (CHAIN, TREE)):
-            raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} needs the model's own weights, and these are on {url}; use lookup, or "
-                f"a small model, or a trained drafter (of {', '.join(DRAFTERS)}, lookup and none can be used)"
-            )
-    levels = [_found(level, first=level is named[0]) for level in named]
-    if offline == KEEP and not levels[0].has_decoder:
-        raise SettingError(
-            f"offline is {KEEP!r}, and draft {quoted(chosen.draft, 80)} is no model that could go on by itself; name a "
-            "small model or a trained drafter as the draft"
-        )
+    chosen, levels = _asked_for(url, offline, settings)
     place = levels[0].folder if levels[0].is_trained else None
     shared = None if place is None else shared_with(place)
     address = Address(
@@ -160,7 +141,8 @@ def connect(
     _expect_features(about, drafter, shared)
     pace = pace_of(levels, drafter, decoders, chosen, checks=_checks(about, verifier.link.round_trip))
     far = Far(0, about.sessions)  # drafting ahead loses: docs/remote.md
-    if offline == KEEP:
+    verifier.goes_on = offline == KEEP
+    if levels[0].has_decoder:
         verifier.without_host = Alone(watch_for_stops(tokenizer), about.context_length)
         budgets = tuple(level.budget for level in levels)
         far = replace(far, pace=lambda pace: UnlessAlone(pace, budgets, verifier.is_alone))
@@ -177,10 +159,37 @@ def connect(
     )
 
 
+def _asked_for(url: str, offline: str, settings: Mapping[str, Any]) -> tuple[LoadSettings, list[Level]]:
+    """The settings, and the levels of the draft, before anybody is called."""
+    one_of("offline", offline, OFFLINE)
+    chosen = LoadSettings.of(settings)
+    usual = LoadSettings()
+    for name in vars(usual):
+        if name not in _HERE and getattr(chosen, name) != getattr(usual, name):
+            raise SettingError(f"{name} is for a model that is loaded here, and this one is on {url}; leave it out")
+    if chosen.draft == AUTO:
+        chosen = replace(chosen, draft="lookup")
+    named = name_levels(chosen)
+    for level in named:
+        if level.name not in ("none", "lookup") and (level.is_copy or level.entry not in (CHAIN, TREE)):
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} needs the model's own weights, and these are on {url}; use lookup, or "
+                f"a small model, or a trained drafter (of {', '.join(DRAFTERS)}, lookup and none can be used)"
+            )
+    levels = [_found(level, first=level is named[0]) for level in named]
+    if offline == KEEP and not levels[0].has_decoder:
+        raise SettingError(
+            f"offline is {KEEP!r}, and draft {quoted(chosen.draft, 80)} is no model that could go on by itself; name a "
+            "small model or a trained drafter as the draft"
+        )
+    return chosen, levels
+
+
 def _expect_features(about: About, drafter: Drafter, shared: tuple[DecoderConfig, Weights] | None) -> None:
     """Raise InputError if the host lacks what a drafter sees, and RemoteError if it would send something else."""
-    about.offered.layout(drafter.needs)
     its = about.offered
+    if not its.layout(drafter.needs):
+        return
     same = shared is None or (its.layers, its.hidden_size) == (shared[0].num_layers, shared[0].hidden_size)
     if isinstance(drafter, Observing):
         same &= its.extractors[drafter.observer.name] == layout_of(drafter.observer)

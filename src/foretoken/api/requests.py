@@ -42,6 +42,10 @@ class Requests:
         """One request for each completion. Raises PromptError or SettingError."""
         self.expect_usable(settings)
         tokens, sampling = self.tokens_of(prompt), self._sampling(settings)
+        if settings.private_suffix is not None:
+            if conversation is not None:
+                raise SettingError("private_suffix is for one text, and a conversation has several; leave it out")
+            return [self._private(tokens, sampling, settings)]
         first = self.new_sequence()
         return [
             Request(
@@ -59,11 +63,40 @@ class Requests:
             for completion in range(settings.n)
         ]
 
+    def _private(self, tokens: tuple[int, ...], sampling: SamplingParams, settings: GenerateSettings) -> Request:
+        """The request for a text that goes on behind what the host sees."""
+        tokenizer, suffix = self._model.tokenizer, settings.private_suffix or ""
+        if tokenizer is None:
+            raise PromptError("the checkpoint has no tokenizer, so it cannot read private_suffix; leave it out")
+        expect_whole(suffix, "private_suffix")
+        private = tuple(tokenizer.encode_part(suffix))
+        context = self._verifier.context_length
+        if not private or len(tokens) + len(private) >= context:
+            raise PromptError(
+                f"prompt and private_suffix have {len(tokens) + len(private)} tokens, {len(private)} of them private; "
+                f"expected 1 or more, and in all fewer than the model's context of {context}"
+            )
+        return Request(
+            self.new_sequence(),
+            (*tokens, *private[:-1]),
+            settings.max_new_tokens + 2,  # the last private token, and the bonus of the last draft, which is left out
+            end_tokens=frozenset() if settings.ignore_eos else self._model.end_tokens,
+            sampling=sampling,
+            stop=settings.stops,
+            private=private,
+        )
+
     def expect_usable(self, settings: GenerateSettings) -> None:
         """Raise SettingError for settings that this model cannot follow, whatever the prompt is."""
         if settings.audit:
             expect_repeatable(self._rule, settings, "an audit")
-        if isinstance(self._verifier, RemoteVerifier) and (settings.audit or settings.keeps_logits):
+        far = self._verifier if isinstance(self._verifier, RemoteVerifier) else None
+        if settings.private_suffix is not None and (far is None or far.without_host is None):
+            raise SettingError(
+                "private_suffix is for a model on a host (--remote), with a draft that is a model: a small one, or a "
+                "trained drafter"
+            )
+        if far is not None and (settings.audit or settings.keeps_logits):
             raise SettingError(
                 "the model is on a host, and logits do not travel; leave audit, logprobs, keep_logits and hash_logits "
                 "out"

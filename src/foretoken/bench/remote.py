@@ -120,7 +120,7 @@ class _Slowed:
         return getattr(self._drafter, name)
 
 
-class _Drafts:
+class Drafts:
     """Drafts as they are named beside the model, and on a client. model: the model. into: for packed folders."""
 
     def __init__(self, model: str, drafts: Sequence[str], into: Path) -> None:
@@ -179,7 +179,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     sees = {draft: run.model.drafter.needs != Needs() or _observes(run.model) for draft, run in here.items()}
     here.clear()
     with TemporaryDirectory(prefix="foretoken-") as folder, ExitStack() as stack:
-        named = _Drafts(args.model, drafts, Path(folder))
+        named = Drafts(args.model, drafts, Path(folder))
         port = stack.enter_context(_host(args.model, named.folders))
         for network in networks:
             relay = Relay("127.0.0.1", port, PROFILES[network])
@@ -214,7 +214,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _connected(port: int, way: Way, named: _Drafts, args: argparse.Namespace) -> Model:
+def _connected(port: int, way: Way, named: Drafts, args: argparse.Namespace) -> Model:
     model = connect(f"ws://127.0.0.1:{port}", draft=named.there(way.draft), pace=args.pace)
     if way.ahead:
         model.far = replace(model.far, ahead=1)

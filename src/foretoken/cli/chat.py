@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from foretoken.api.model import Model
 
 
-@options.with_settings(without=("n", "logprobs", "cache"), max_new_tokens=1024)
+@options.with_settings(without=("n", "logprobs", "cache", "private_suffix"), max_new_tokens=1024)
 def chat(
     loading: LoadSettings,
     generating: GenerateSettings,

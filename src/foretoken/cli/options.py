@@ -233,6 +233,14 @@ GENERATE: dict[str, Any] = {
         metavar="FILE_OR_TEXT",
         show_default="none",
     ),
+    "private_suffix": _option(
+        str | None,
+        _FAR,
+        "With --remote: text behind the prompt that the host never sees, nor anything that follows. The draft writes "
+        "the answer alone, and must be a model.",
+        metavar="TEXT",
+        show_default="none",
+    ),
     "logprobs": _option(
         int | None,
         "Options",

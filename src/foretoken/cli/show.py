@@ -43,6 +43,8 @@ def summary(completion: Completion, full_context: int | None = None) -> str:
         why = f" ({quoted(completion.stop_string, 40)})"
     if completion.finish_reason == "cancelled":
         line += "cancelled"
+    elif completion.unverified and completion.finish_reason != "disconnected":
+        line += f"ended by {completion.finish_reason}{why}; nobody has checked it: part of the prompt is private"
     elif completion.unverified:
         line += f"the host is gone: nobody has checked the last {many(completion.unverified, 'token')}"
     elif completion.finish_reason == "disconnected":

@@ -94,7 +94,9 @@ class Output:
     """The output of one request so far. `take` must be given each verdict of its sequence."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, settings: GenerateSettings) -> None:
-        self.text = TextStream(tokenizer, request.prompt, settings.stops)
+        self.text = TextStream(tokenizer, (*request.prompt, *request.private[-1:]), settings.stops)
+        self._private = bool(request.private)
+        self._given = int(self._private)  # tokens of the first verdict that are the prompt's
         self.pieces: list[Piece] = []
         self.logits: list[torch.Tensor] = []
         self.logprobs: list[TokenLogprobs] = []
@@ -107,7 +109,9 @@ class Output:
 
     def take(self, verdict: Verdict) -> Iterator[Piece]:
         """The pieces of a verdict."""
-        for token in verdict.tokens:
+        tokens, origins = verdict.tokens[self._given :], verdict.origins[self._given :]
+        self._given = 0 if verdict.tokens else self._given
+        for token in tokens:
             self.text.feed(token)
         self.finish_reason = verdict.finish_reason
         self.cached_tokens += verdict.cached_tokens
@@ -115,18 +119,16 @@ class Output:
             self.text.finish()
             if self.text.stopped_by is not None:
                 self.finish_reason = "stop"  # `finish` may complete a stop string with the text that was held back
-            if self.unverified or verdict.unverified:
+            if (self.unverified or verdict.unverified) and not self._private:
                 self.finish_reason = "disconnected"
-        for row, (token, text, origin) in enumerate(
-            zip(verdict.tokens, self.text.take(), verdict.origins, strict=True)
-        ):
+        for row, (token, text, origin) in enumerate(zip(tokens, self.text.take(), origins, strict=True)):
             self.pieces.append(Piece(token, text, origin, verdict.unverified))
             self.unverified += verdict.unverified
             if verdict.logits is not None:
                 self._keep(token, verdict.logits[row])
-            self._whole = self.finish_reason is not None and row == len(verdict.tokens) - 1
+            self._whole = self.finish_reason is not None and row == len(tokens) - 1
             yield self.pieces[-1]
-        if verdict.finish_reason is not None and not verdict.tokens:  # it ends behind a token that was given out
+        if verdict.finish_reason is not None and not tokens:  # it ends behind a token that was given out
             self._whole = True
 
     def cancel(self) -> None:

@@ -104,7 +104,8 @@ class Request:
     Requests of one `conversation` follow one another. Each reads only the part of its prompt that it does not share
     with the text before. `prompt_of` names a sequence with the same prompt that was admitted before. Its keys and
     values are copied once it has read the prompt. `needs` names the features that the drafter wants. It has those of
-    the first `seen` positions already.
+    the first `seen` positions already. `private` is text behind the prompt that a host must not see. Its last token is
+    the first one of the output, and the prompt holds the others.
     """
 
     sequence: int
@@ -119,6 +120,7 @@ class Request:
     prompt_of: int | None = None
     needs: Needs = NO_FEATURES
     seen: int = 0
+    private: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,15 +35,16 @@ class Alone:
     def verdict(self, seat: Seat, draft: Draft) -> Verdict | None:
         """The likeliest path of a draft as text, its last token as the bonus. None if nothing was drafted."""
         request, path = seat.request, likeliest(draft.parents)
-        if not path or not seat.alone:
-            return None
+        room = limit(request, self._context_length) - len(seat.output)
+        if not path:  # a draft leaves the last token to the bonus, which nobody gives here
+            ends = Verdict(
+                request.sequence, seat.round, seat.known, (), (), (), finish_reason="length", unverified=True
+            )
+            return ends if room <= 1 else None
         if seat.watch is None:
             seat.watch = Watch(request, self._stops)
         tokens = [draft.tokens[node] for node in path]
-        room = limit(request, self._context_length) - len(seat.output)
         count, reason = stop_in(tokens, room, request, seat.watch.at(seat.output))
-        if not count:
-            return None
         verdict = Verdict(
             request.sequence,
             seat.round,

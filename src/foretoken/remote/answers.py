@@ -22,16 +22,21 @@ class Answers:
 
     def to_prompt(self, seat: Seat, ready: ReadyBody) -> Verdict | None:
         """The verdict of a prompt that was read; None if that is known."""
-        count = len(seat.request.prompt)
+        request = seat.request
+        count = len(seat.shown)
         if seat.round:
             return None
         sound = ready.read + ready.cached == count and len(ready.tokens) == 1 and ready.known == count + 1
         expect(sound, f"an answer to a prompt of {ready.read} and {ready.cached} tokens")
         self._expect_known(ready.tokens)
+        if request.private:  # what the host says of what follows is of no use
+            seat.round, seat.output, seat.alone = 1, [request.private[-1]], True
+            its, seen, at = (request.private[-1],), seat.arriving.taken(), len(request.prompt)
+            return Verdict(request.sequence, 0, at, (), its, (TARGET,), seen, read=at, unverified=True)
         seat.round, seat.output, seat.busy = 1, list(ready.tokens), None
         self._expect_end(seat, ready.reason)
         return Verdict(
-            seat.request.sequence,
+            request.sequence,
             0,
             count,
             (),

@@ -52,7 +52,7 @@ _ENDED = 64  # sessions that have ended, which a host is told again after the co
 
 class RemoteVerifier:
     """A target on a host. Any number of threads may use it. `about` is what the host says of its model. `without_host`:
-    goes on when the host is gone for good; None: texts end there.
+    makes text of drafts that nobody checks; None: nothing does. `goes_on`: whether it does so when the host is gone.
 
     Raises RemoteError if the host cannot be reached, or refuses.
     """
@@ -70,6 +70,7 @@ class RemoteVerifier:
         self._lost: RemoteError | None = None
         self._address = address
         self.without_host: Alone | None = None
+        self.goes_on = False
         self.link = self._linked()
         self.about = self.link.about
         self.context_length, self.vocab_size = self.about.context_length, self.about.vocab_size
@@ -90,7 +91,7 @@ class RemoteVerifier:
 
         def lost(error: RemoteError) -> None:
             if (its := me()) is not None:
-                its._give_up(error)
+                its.give_up(error)
 
         link = Link(self._address, heard, again, lost, expected)
         weakref.finalize(self, link.close)
@@ -131,6 +132,8 @@ class RemoteVerifier:
                 except BaseException:
                     self._lost = before
                     raise
+        if request.private and self.without_host is None:
+            raise SettingError("a private text needs a draft that is a model; name one")
         if self._json_of(request) > MOST_JSON:
             raise SettingError(f"the settings have more than {MOST_JSON:,} bytes; a host takes no more")
         with self._changed:
@@ -169,15 +172,18 @@ class RemoteVerifier:
     def end(self, sequence: int) -> None:
         """The host may free a sequence, which has finished or was cancelled."""
         seat = self._seats.pop(sequence, None)
-        if seat is not None and os.getpid() == self.link.process:
-            self._by_session.pop(seat.session, None)
+        if seat is None:
+            return
+        self._by_session.pop(seat.session, None)
+        # of a private text the host hears nothing more, not even when it ends: it forgets the session by itself
+        if os.getpid() == self.link.process and not seat.request.private:
             self._ended.append(seat.session)
             self.link.send(Message(Kind.CLOSE, seat.session))
 
     def is_alone(self, sequence: int) -> bool:
         """Whether nobody will check a sequence any more."""
         seat = self._seats.get(sequence)
-        return seat is not None and self.without_host is not None and (seat.alone or self._lost is not None)
+        return seat is not None and (seat.alone or (self.goes_on and self._lost is not None))
 
     def close(self) -> None:
         """Hang up. Sequences under way end."""
@@ -240,12 +246,15 @@ class RemoteVerifier:
         """What becomes of a draft that nobody will check; None if it is passed over. A text that goes on alone is never
         shown to the host again: its end is not the model's."""
         alone = self.without_host
-        if alone is None or mark is None or seat.error is not None or not seat.output:
+        goes_on = seat.alone or (self.goes_on and bool(seat.output))
+        if alone is None or mark is None or seat.error is not None or not goes_on:
             return self._last(seat)
         _, draft = seat.under_way.pop(mark)
         if draft.position != seat.known:  # it was made behind a guess
             return None
-        if not seat.alone and alone.can_take(seat):
+        if not seat.alone:
+            if not alone.can_take(seat):
+                return self._last(seat)
             self._by_session.pop(seat.session, None)
             self._ended.append(seat.session)
             self.link.send(Message(Kind.CLOSE, seat.session))
@@ -291,7 +300,7 @@ class RemoteVerifier:
             return None if other is None else other.session
 
         asked = asked_of(seat.request, session_of, seat.arriving.have)
-        body = OpenBody(asked, seat.request.prompt, tuple(seat.output))
+        body = OpenBody(asked, seat.shown, tuple(seat.output))
         return Message(Kind.OPEN, seat.session, seat.round, body.packed())
 
     def _reopen(self, seat: Seat) -> None:
@@ -319,6 +328,8 @@ class RemoteVerifier:
         """A message came."""
         with self._changed:
             seat = self._by_session.get(message.session)
+            if seat is not None and seat.alone:  # whatever the host says, it says too late
+                return
             if message.kind == Kind.FILES:
                 self._files = message.body
             elif seat is None:
@@ -362,7 +373,8 @@ class RemoteVerifier:
             seats = [seat for seat in self._seats.values() if not seat.alone]
             return [*ended, *(message for seat in seats for message in self._of(seat))]
 
-    def _give_up(self, error: RemoteError) -> None:
+    def give_up(self, error: RemoteError) -> None:
+        """Take the host for gone, until the next request."""
         with self._changed:
             self._lost = error
             self._changed.notify_all()

@@ -114,6 +114,8 @@ class Wanted:
 def asked_of(request: Request, session_of: Callable[[int], int | None], have: int = 0) -> dict[str, Any]:
     """What a client asks for, as `OpenBody` has it. session_of: a session by its sequence. have: as `Wanted` has it."""
     features = {} if request.needs == NO_FEATURES else {"features": names_of(request.needs), "have": have}
+    if request.private:  # how the text is to be written would tell something of it
+        return {"max_new_tokens": 1, **features}
     sampling = request.sampling
     kind, text = sampling.constraint or ("regex", None)
     return {

@@ -35,6 +35,12 @@ class Seat:
     watch: Watch | None = None
 
     @property
+    def shown(self) -> tuple[int, ...]:
+        """The part of the prompt that the host sees."""
+        private = len(self.request.private)
+        return self.request.prompt[: len(self.request.prompt) - private + 1] if private else self.request.prompt
+
+    @property
     def known(self) -> int:
         """How many tokens prompt and output have."""
         return len(self.request.prompt) + len(self.output)

@@ -90,7 +90,8 @@ class Completion:
     # How many of the prompt's tokens were not read again, because an earlier turn of the conversation, or the first of
     # several completions of the prompt, had read them.
     cached_tokens: int = 0
-    # How many of the last tokens the model has not checked, because its host was gone (`offline="keep"`).
+    # How many of the last tokens the model has not checked, because its host was gone (`offline="keep"`), or must not
+    # see them (`private_suffix`).
     unverified: int = 0
     # With `logprobs`: the log probabilities of each token.
     logprobs: tuple[TokenLogprobs, ...] | None = None

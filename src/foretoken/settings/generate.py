@@ -61,6 +61,9 @@ class GenerateSettings(Settings):
     keep_rounds: bool = False
     # Whether to decode the prompt once more plainly, and compare.
     audit: bool = False
+    # Only for a model on a host: text behind the prompt that the host never sees, and nothing that follows it. The
+    # client's draft writes the answer alone, and nobody checks it. It must be a model.
+    private_suffix: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +97,15 @@ class GenerateSettings(Settings):
                 raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected text")
         if self.regex is not None and self.json_schema is not None:
             raise SettingError("regex and json_schema were both given; give one of them")
+        if self.private_suffix is None:
+            return
+        if not is_text(self.private_suffix) or not self.private_suffix:
+            raise SettingError(f"private_suffix is {quoted(self.private_suffix)}, expected text")
+        if self.n != 1 or self.constraint is not None or self.audit or self.keeps_logits:
+            raise SettingError(
+                "private_suffix leaves the model out, so n, regex, json_schema, audit and logits cannot be had with "
+                "it; leave them out"
+            )
 
     @property
     def stops(self) -> tuple[str, ...]:
