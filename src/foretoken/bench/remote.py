@@ -283,6 +283,7 @@ def _row(way: Way, run: _Run, plain: _Run) -> dict[str, Any]:
         "draft": way.draft,
         "ahead": way.ahead,
         "tokens_per_second": round(geometric_mean(speeds), 3),
+        "rounds": rounds,
         "seconds_per_round": round(sum(run.seconds) / rounds, 5),
         **drafting(run.texts),
         "bytes_sent_per_token": round(run.sent / tokens, 1),

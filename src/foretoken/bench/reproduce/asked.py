@@ -90,13 +90,13 @@ def small_checkpoint(subject: Subject, work: Path | None) -> str:
 
 def low_bit_checkpoint(folder: Path, format: Format, work: Path | None) -> str:
     """The folder of a checkpoint's low-bit copy, which is a model of its own; made in `work` unless it is there."""
-    out = _work(work) / f"{folder.name}-{fingerprint(folder, read_config(folder))[:12]}-{format.label}"
+    out = made_in(work) / f"{folder.name}-{fingerprint(folder, read_config(folder))[:12]}-{format.label}"
     if not out.is_dir():
         quantise.write(quantise.plan(folder, out, format))
     return str(out)
 
 
-def _work(work: Path | None) -> Path:
+def made_in(work: Path | None) -> Path:
     """The folder for checkpoints that are made. Raises InputError if it cannot be made."""
     work = cache_folder("rehearsals") if work is None else work
     try:
@@ -116,7 +116,7 @@ def _rehearsed(model: str, shape: str, size: Shape, work: Path | None) -> str:
     name = small.resolve().name if local else model.rpartition("/")[2]
     called = re.sub(r"[:,=]+", "-", shape)  # these have a meaning in a draft's text
     its = f"{name}-{fingerprint(small, config)[:12]}-{called}-{size.num_layers}"
-    out = _work(work) / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
+    out = made_in(work) / f"{its}-v{write.VERSION}"  # a rehearsal by an older generator is not used again
     if not out.is_dir():  # a rehearsal is written whole, or not at all
         of_its_words = replace(size, vocab_size=config.vocab_size)  # the body is what is measured
         write.write(write.plan(small, out, write.Asked(of_its_words, name)))

@@ -117,7 +117,7 @@ class Paper:
         return [name for name in self.parts if not only or name in only]
 
 
-PAPERS = ("fractal", "ml-specqd", "subspec")  # each is a file here, with a PAPER in it
+PAPERS = ("fractal", "ml-specqd", "subspec", "moa")  # each is a file here, with a PAPER in it
 
 
 def paper(name: str) -> Paper:

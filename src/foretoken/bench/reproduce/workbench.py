@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -177,10 +178,10 @@ class Workbench:
 
     def _told(self, draft: str, subject: Subject) -> str:
         """A draft as the record names it: where a rehearsal lies is this machine's affair."""
-        if subject.small_shape is None:
-            return draft
-        folder = Path(self.small(subject))
-        return draft.replace(str(folder), folder.name)
+        if subject.small_shape is not None:
+            folder = Path(self.small(subject))
+            draft = draft.replace(str(folder), folder.name)
+        return re.sub(r"/[^,:]*/", "", draft)  # of trained drafters
 
     def _lines(self, entry: dict[str, Any]) -> list[dict[str, Any]]:
         return [line for line in self.record["generations"] if line["measurement"] == entry["measurement"]]

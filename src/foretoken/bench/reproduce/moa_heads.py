@@ -1,0 +1,82 @@
+"""The trained drafters of Mixture of Attentions' tables: trained for the small model, and padded for its rehearsal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from foretoken.api.build import load
+from foretoken.bench.heads import ROWS, trained
+from foretoken.bench.reproduce import moa_reported as reported
+from foretoken.bench.reproduce.asked import checkpoint, made_in
+from foretoken.bench.reproduce.papers import Subject
+from foretoken.bench.reproduce.workbench import Workbench
+from foretoken.common.source import EMBEDDED, resolve
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.rehearsal import write
+from foretoken.rehearsal.drafter import padded
+from foretoken.rehearsal.shapes import shape_of
+from foretoken.trained.files import is_trained
+from foretoken.training import data
+from foretoken.training.drafter import Recipe
+
+HEADS = {  # in tables 2, 3, 4 and 10; as `bench.heads` calls them
+    reported.OURS_3: "moa-3",
+    reported.OURS_1: "moa-1",
+    reported.OURS: "moa",
+    reported.EAGLE: "eagle2",
+    reported.LARGE: "independent-3",
+    reported.SMALL: "independent",
+}
+EAGLE3 = "EAGLE-3"  # which is not in the paper
+ABLATED = {  # in table 5
+    reported.OURS_3: "moa-3",
+    reported.OURS_1: "moa-1",
+    reported.OURS: "moa",
+    "Ours (TLI=1, -LSA)": "moa-1-mean",
+    "Ours (TLI=1, -LSA, o inputs)": "moa-1-states",
+    "Ours (TLI=0, -LSA, o inputs)": "moa-states",
+    "EAGLE": "eagle2",
+    "EAGLE (more params)": "eagle2-wide",
+    "EAGLE (more layers)": "eagle2-deep",
+}
+LEARNED = {"embedded": 24_000}  # tokens of text that each drafter reads; elsewhere all of the text
+_BRIEF = {"checkpoints": 1, "prompts": 3, "new_tokens": 32}  # of a training that is brief itself
+
+
+def learned(bench: Workbench, subject: Subject, row: str) -> Mapping[str, Any]:
+    """What came of the training of a row, as `bench.heads` records it. It is trained now, unless it was before."""
+    small = resolve(subject.checkpoint)
+    model = load(subject.checkpoint, draft="none")
+    assert model.tokenizer is not None
+    streams = data.read([data.STDLIB], model.tokenizer)
+    brief = bench.asked.scale in LEARNED
+    tokens = LEARNED.get(bench.asked.scale, len(streams.learned))
+    more: dict[str, Any] = _BRIEF if brief else {}
+    recipe = Recipe(tokens, ROWS[row], **more)
+    bench.progress(f"{bench.part}: training {row} on {tokens:,} tokens", 0, 1)
+    return trained(model, streams, _folder(bench, small) / row, recipe, bench.asked.loading.device)
+
+
+def head(bench: Workbench, subject: Subject, row: str) -> Path:
+    """The folder of a trained drafter for a subject: as it was trained, or padded to the size of a rehearsal."""
+    learned(bench, subject, row)
+    small = resolve(subject.checkpoint)
+    its = _folder(bench, small) / row
+    if subject.shape is None:
+        return its
+    place = Path(checkpoint(subject, bench.asked.work))
+    out = place.with_name(f"{place.name}-{row}-{bench.asked.scale}")
+    if not is_trained(out):
+        config = read_config(small)
+        size = shape_of(subject.shape, num_layers=subject.num_layers, vocab_size=config.vocab_size)
+        name = small.name if subject.checkpoint not in EMBEDDED else subject.checkpoint
+        padded(its, write.plan(small, place, write.Asked(size, name), replace=True), out).write()
+    return out
+
+
+def _folder(bench: Workbench, small: Path) -> Path:
+    its = fingerprint(small, read_config(small))[:12]
+    return made_in(bench.asked.work) / f"heads-{small.name}-{its}-{bench.asked.scale}"
