@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,16 @@ ABOVE = (
 WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py", "doctor/test_engine.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # before some are left out by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    seen: Counter[tuple[Path, str]] = Counter()  # sets of parameters, of each test
     for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None:
+            its = item.path, getattr(item, "originalname", item.name)
+            if seen[its] % sampled.args[0]:
+                item.add_marker("prove")
+            seen[its] += 1
         place = item.path.relative_to(HERE)
         if any(place.is_relative_to(above) for above in ABOVE) and place.as_posix() not in WITH_BOTH:
             item.add_marker("above_arithmetic")

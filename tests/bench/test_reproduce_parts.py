@@ -95,7 +95,8 @@ def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], said: str) -> Non
 def test_every_paper_in_the_table_can_be_had() -> None:
     for name in PAPERS:
         its = paper(name)
-        assert {"embedded", "rehearsal", "paper"} <= set(its.subjects) <= set(SCALES)
+        assert {"embedded", "rehearsal"} <= set(its.subjects) <= set(SCALES)
+        assert "paper" in its.subjects or name == "moa", "whose drafters must be trained"
         assert its.chosen([]) == list(its.parts)
         with pytest.raises(SettingError, match="there is no 'tabel1' in this paper; did you mean 'table1'"):
             its.chosen(["tabel1"])

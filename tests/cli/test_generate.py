@@ -26,6 +26,7 @@ def test_json_is_one_object_with_the_promised_keys(cli: Cli) -> None:
         "stop_string",
         "seed",
         "prompt_tokens",
+        "unverified",
         "promise",
         "draft",
         "arithmetic",

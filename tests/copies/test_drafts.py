@@ -33,6 +33,7 @@ DRAFTS = (
 )
 
 
+@pytest.mark.sampled(3)
 @samplings
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_a_copy_drafts_what_plain_decoding_says(draft: str, sampling: dict[str, Any]) -> None:
@@ -56,6 +57,7 @@ def test_the_levels_of_a_ladder_of_copies_all_draft() -> None:
     assert set(done.origins) == {"target", "int4", "int2", "lookup"}
 
 
+@pytest.mark.sampled(4)
 @samplings
 @pytest.mark.parametrize("settings", [{"weights": "copied"}, {"dtype": "float32"}, {"dtype": "float16"}], ids=str)
 @pytest.mark.parametrize("draft", ["mxfp4,lookup", "int3:k=2:depth=4", "int4:own-cache,int2"])

@@ -59,6 +59,7 @@ STAGES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("reason", [FULL, KeyboardInterrupt()], ids=["full", "interrupted"])
 @pytest.mark.parametrize("there", [False, True], ids=["new", "replacing"])

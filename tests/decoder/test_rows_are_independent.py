@@ -28,7 +28,7 @@ from tests.decoder.outcomes import (
     together,
 )
 
-pytestmark = pytest.mark.usefixtures("poison")
+pytestmark = [pytest.mark.usefixtures("poison"), pytest.mark.sampled(2)]
 
 # -- how a sequence is cut ------------------------------------------------------------------------------------------
 

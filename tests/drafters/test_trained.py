@@ -43,6 +43,7 @@ def drafter(request: pytest.FixtureRequest, model: Model, tmp_path_factory: pyte
     return folder
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", ["", ":tokens=3:format=bf16", ":k=3:depth=4", ":k=2:shape=best-first"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_no_token_changes(drafter: Path, model: Model, options: str, temperature: float) -> None:

@@ -84,6 +84,7 @@ def expect_failed(loop: Loop, sequence: int, count: int, kind: type[ForetokenErr
     assert last.position == (len(loop.world.plains[sequence].prompt) + count)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("late", LATE)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_nan_on_the_path_of_one_ends_that_one(name: str, late: str) -> None:
@@ -123,6 +124,7 @@ def test_a_nan_in_the_prompt_of_one_ends_that_one(prompt_rows: int, arithmetic: 
         loop.expect_empty()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("gives_up", [False, True])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_grammar_that_allows_nothing_ends_its_own_sequence(name: str, gives_up: bool) -> None:

@@ -58,6 +58,7 @@ def test_tokens_and_logits_are_those_with_a_cache(draft: str, sampling: dict[str
         assert done.stats.accepted_tokens > 0 or draft == "none" or (draft == "lookup" and sampling)
 
 
+@pytest.mark.sampled(3)
 @both
 @pytest.mark.parametrize("name", TABLE)
 def test_every_drafter_of_the_table_gives_what_plain_decoding_gives(name: str, arithmetic: str) -> None:

@@ -96,6 +96,7 @@ def paced(rate: World, draft: float, tokens: int, before: float = 0.0) -> float:
     return spent
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("draft", [0.0, 2.0, 20.0])
 @pytest.mark.parametrize("likely", [0.02, 0.3, 0.6, 0.85, 0.97])
 def test_a_text_of_one_kind_is_drafted_nearly_as_well_as_by_the_best_fixed_length(likely: float, draft: float) -> None:

@@ -87,6 +87,7 @@ def logits_in_transformers(folder: Path) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("placement", ["spread", "first"])
 def test_the_logits_are_the_small_models(case: str, placement: str, tmp_path: Path) -> None:
@@ -99,6 +100,7 @@ def test_the_logits_are_the_small_models(case: str, placement: str, tmp_path: Pa
     torch.testing.assert_close(logits, expected, rtol=0, atol=3e-5)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [case for case in CASES if "dynamic" not in case])  # which differs there by design
 def test_the_logits_are_the_small_models_in_transformers_too(case: str, tmp_path: Path) -> None:
     changes, numbers = CASES[case]

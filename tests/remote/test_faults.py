@@ -54,6 +54,7 @@ class Unreliable:
                 to(message)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("draft", ["lookup", "stdlib-1m:k=3:depth=4"])
 def test_lost_late_and_repeated_messages_change_nothing(

@@ -199,6 +199,7 @@ def host(drafters: dict[str, Path]) -> Iterator[Host]:
     its.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", ["", ":k=3:depth=4", ",lookup"])
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
@@ -277,6 +278,7 @@ def test_messages_are_as_large_as_the_papers_formula_says(host: Host, clients: d
         assert sum(of_prompt) == 4 * len(of_prompt) + done.prompt_tokens * (values + scales)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["moa", "eagle2"])
 def test_lost_late_and_repeated_messages_change_nothing(
@@ -296,6 +298,7 @@ def test_lost_late_and_repeated_messages_change_nothing(
     assert min(network.lost, network.repeated, network.late) > 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("came", [1, 2, 20])
 @pytest.mark.parametrize("kind", ["moa", "eagle2"])
 def test_a_host_that_is_started_again_sends_what_the_client_lacks(
@@ -454,13 +457,16 @@ def test_a_host_that_would_send_something_else_is_refused(
     its.close()
 
 
-def test_features_count_as_memory(host: Host, clients: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    model, bare = (client(host, draft=draft, patience=0.2) for draft in (clients["eagle3"], "none"))
-    tokens = [7] * 200
-    monkeypatch.setattr(host.room, "limits", replace(host.room.limits, positions=220))
-    assert bare.generate(tokens, max_new_tokens=8).tokens
-    with pytest.raises(RemoteError, match="the host has no memory left"):
-        model.generate(tokens, max_new_tokens=8)
+def test_features_count_as_memory(clients: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    running = hosted(plain(), Listening(port=0), Limits())
+    try:
+        monkeypatch.setattr(running.room, "limits", replace(running.room.limits, positions=220))
+        tokens = [7] * 200
+        assert client(running, draft="none").generate(tokens, max_new_tokens=8).tokens
+        with pytest.raises(RemoteError, match="the host has no memory left"):
+            client(running, draft=clients["eagle3"], patience=0.2).generate(tokens, max_new_tokens=8)
+    finally:
+        running.close()
 
 
 # -- folders --------------------------------------------------------------------------------------------------------

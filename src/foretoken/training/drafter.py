@@ -34,6 +34,7 @@ from foretoken.errors import InputError, NumericsError
 from foretoken.trained.files import write_trained
 from foretoken.training.kinds import Kind, teacher_for
 from foretoken.training.losses import BEST, PAPER, Weighing
+from foretoken.training.precision import fastest
 from foretoken.training.replay import replay
 from foretoken.training.windows import Batch, draw
 
@@ -324,7 +325,14 @@ def _optimizers(network: nn.Module, recipe: Recipe) -> list[torch.optim.Optimize
     others = [p for p in network.parameters() if p.ndim != 2 or not recipe.muon]
     made: list[torch.optim.Optimizer] = [torch.optim.AdamW(others, lr=recipe.peak, betas=(0.9, 0.95), weight_decay=0.0)]
     if matrices:
-        made.append(
-            torch.optim.Muon(matrices, lr=recipe.peak, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
-        )
+        made.append(_muon(matrices, recipe.peak))
     return made
+
+
+def _muon(matrices: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    its: dict[str, Any] = {"lr": rate, "weight_decay": 0.0, "momentum": 0.95, "adjust_lr_fn": "match_rms_adamw"}
+    if fastest(matrices[0].device) == torch.bfloat16:
+        return torch.optim.Muon(matrices, **its)
+    from foretoken.training.muon import Float32Muon  # here, because not every PyTorch has Muon
+
+    return Float32Muon(matrices, **its)

@@ -23,6 +23,7 @@ import torch
 
 from foretoken.errors import InputError
 from foretoken.training import corpus
+from foretoken.training.precision import mixed
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optim
 
 def batch_loss(model: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy, nats per token, of `tokens[:, 1:]` given what precedes them. tokens: [batch, length + 1]."""
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with mixed(torch.device("cpu")):
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
     return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 

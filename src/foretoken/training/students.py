@@ -15,6 +15,7 @@ from torch import nn
 from foretoken.trained.config import EAGLE2, EAGLE3, MixtureConfig, StackConfig
 from foretoken.trained.network import KeysValues, Layer, Mixture, Stack, mask_of_step, masks_of
 from foretoken.training.losses import Compared, Judged, Weighing, compare
+from foretoken.training.precision import mixed
 from foretoken.training.teacher import Lesson, Teacher, Wanted
 from foretoken.training.windows import Batch
 
@@ -47,7 +48,7 @@ class Student(ABC):
 
     def learn(self, lesson: Lesson, batch: Batch, how: Weighing) -> Compared:
         """The loss of a step."""
-        with torch.autocast(self._teacher.device.type, dtype=torch.bfloat16):
+        with mixed(self._teacher.device):
             rows = self.rows(lesson, batch)
         return compare(self._teacher, rows, how)
 
@@ -96,7 +97,7 @@ class MixtureStudent(Student):
         for begin in range(first, first + depth):
             inside = (at - begin) % depth  # how far a row is in its draft; before the first draft all is known
             bounds = torch.where(at < begin, at, at - inside) - 1
-            with torch.autocast(self._teacher.device.type, dtype=torch.bfloat16):
+            with mixed(self._teacher.device):
                 chosen = self.chosen(self._states(lesson, bounds.expand(batch, -1))[1])
             rows = at[at >= begin]
             found[:, rows - inside[rows], inside[rows]] = chosen[:, rows]
@@ -141,7 +142,7 @@ class StackStudent(Student):
         """A step for each place of a draft."""
         batch, length = lesson.embedded.shape[:2]
         found = torch.full((batch, length, depth), -1, device=lesson.embedded.device)
-        with torch.autocast(self._teacher.device.type, dtype=torch.bfloat16):
+        with mixed(self._teacher.device):
             steps = self._steps(lesson, depth)
             chosen = [self.chosen(states) for states in (steps if self._sees else steps[:1])]
         for ahead in range(depth):

@@ -26,6 +26,7 @@ from foretoken.formats.values import dequantise
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.network import KeysValues, Layer, Tables
 from foretoken.trained.observer import observations
+from foretoken.training.precision import fastest, mixed
 
 _NAMES = dict(zip(LINEARS, ("q", "k", "v", "o", "gate", "up", "down"), strict=True))
 
@@ -53,14 +54,15 @@ class Lesson(NamedTuple):
 
 
 class Teacher(ABC):
-    """A target that is only asked. norm, head: as the drafter's loss needs them, float32 [hidden] and bf16 [V, hidden];
-    they are not trained. device: where windows are, and where the drafter is trained."""
+    """A target that is only asked. norm, head: as the drafter's loss needs them, float32 [hidden], and [V, hidden] in
+    the type that is multiplied fastest; they are not trained. device: where windows are, and where the drafter is
+    trained."""
 
     def __init__(self, config: DecoderConfig, weights: Weights, wanted: Wanted, device: torch.device) -> None:
         self.config, self.wanted, self.device = config, wanted, device
         self.eps = config.norm_eps
         self.norm = weights.norm.float().to(device)
-        self.head = _values(weights.head)[: config.valid_vocab_size].to(device, torch.bfloat16)
+        self.head = _values(weights.head)[: config.valid_vocab_size].to(device, fastest(device))
         self._weights = weights
         self._rope = RopeTable(config.rope, config.head_dim, torch.device("cpu"))
         self._tables: dict[int, Tables] = {}
@@ -79,7 +81,8 @@ class Teacher(ABC):
 
     def layers(self, which: Sequence[int]) -> list[Layer]:
         """Layers of the target as modules, for drafters that end with them."""
-        return layers_of(self.config, self._weights, which, self.device)
+        found = layers_of(self.config, self._weights, which, self.device)
+        return [layer.to(fastest(self.device)) for layer in found]
 
     @abstractmethod
     def teach(self, tokens: torch.Tensor) -> Lesson:
@@ -123,12 +126,12 @@ class EngineTeacher(Teacher):
 
 
 class BatchedTeacher(Teacher):
-    """The target's layers as PyTorch modules, in bf16. weights: the target's, in rows."""
+    """The target's layers as PyTorch modules. weights: the target's, in rows."""
 
     def __init__(self, config: DecoderConfig, weights: Weights, wanted: Wanted, device: torch.device) -> None:
         super().__init__(config, weights, wanted, device)
         self._embedding = weights.embedding.to(device)
-        self._layers = layers_of(config, weights, range(config.num_layers), device)
+        self._layers = super().layers(range(config.num_layers))
 
     def layers(self, which: Sequence[int]) -> list[Layer]:
         """Those that the teacher runs itself."""
@@ -144,7 +147,7 @@ class BatchedTeacher(Teacher):
         embedded = hidden = self._embedding[tokens].float()
         taps: dict[int, torch.Tensor] = {}
         observed, cached = [], {}
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
+        with mixed(self.device):
             for number, layer in enumerate(self._layers):
                 if number in self.wanted.taps:
                     taps[number] = hidden
