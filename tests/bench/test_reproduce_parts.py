@@ -98,7 +98,7 @@ def test_every_paper_in_the_table_can_be_had() -> None:
         assert {"embedded", "rehearsal"} <= set(its.subjects) <= set(SCALES)
         assert "paper" in its.subjects or name == "moa", "whose drafters must be trained"
         assert its.chosen([]) == list(its.parts)
-        with pytest.raises(SettingError, match="there is no 'tabel1' in this paper; did you mean 'table1'"):
+        with pytest.raises(SettingError, match="there is no 'tabel1' in this paper; did you mean 'table1"):
             its.chosen(["tabel1"])
     with pytest.raises(SettingError, match="there is no paper 'fractl' to reproduce; did you mean 'fractal'"):
         paper("fractl")
