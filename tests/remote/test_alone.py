@@ -24,7 +24,7 @@ from foretoken.protocol.telemetry import Work
 from foretoken.remote.alone import likeliest
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
-from foretoken.remote.wire import Kind, Message, OpenBody
+from foretoken.remote.wire import Kind, Message, OpenBody, ReadyBody
 from foretoken.trained.following import Before
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, serving, truth, verifier_of
 from tests.remote.test_features import KINDS, clients, drafters
@@ -221,7 +221,9 @@ def test_of_a_private_suffix_nothing_is_sent(draft: str, sampling: dict[str, Any
     assert not opening.output
     assert opening.asked == {"max_new_tokens": 1}, "neither how it is to be written, nor how long it is"
     others = [message for message in sent if message.session == sent[0].session]
-    assert [message.kind for message in others] == [Kind.OPEN], "and afterwards nothing, not even that it has ended"
+    assert [message.kind for message in others] == [Kind.OPEN, Kind.CLOSE]
+    assert not others[1].body
+    assert sent.index(others[1]) == 1, "before the first draft, so that it tells nothing"
     whole = [*tokenizer.encode(SAFE), *tokenizer.encode_part(PRIVATE)]
     its = plain().generate(whole, max_new_tokens=20, ignore_eos=True, **sampling)
     if (
@@ -244,7 +246,22 @@ def test_a_trained_drafter_sees_the_safe_part_of_a_prompt(
         sent = listened(model)
         done = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True)
     assert (len(done.tokens), done.unverified) == (20, 20)
-    assert [message.kind for message in sent] == [Kind.OPEN]
+    assert [message.kind for message in sent] == [Kind.OPEN, Kind.CLOSE]
+
+
+def test_whatever_the_host_says_later_a_private_text_is_not_spoken_of() -> None:
+    with serving() as host:
+        model = client(host, draft=MODEL)
+        stream = model.stream(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True)
+        next(stream)
+        sent, verifier = listened(model), verifier_of(model)
+        ready = Message(Kind.READY, 1, 0, ReadyBody(1, 0, 2, (5,), None).packed())
+        verifier._heard(ready)  # while the text is written
+        list(stream)
+        verifier._heard(ready)  # and when it has ended
+        assert not sent
+        for _ in range(18):  # more than the host takes on at once from one client
+            assert model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=1).tokens
 
 
 def test_a_stop_string_ends_a_private_text() -> None:
@@ -254,6 +271,11 @@ def test_a_stop_string_ends_a_private_text() -> None:
         done = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True, stop=whole[30:34])
     assert done.finish_reason == "stop"
     assert done.text == whole[: whole.index(whole[30:34])]
+    with serving() as host:  # the end of the prompt is no part of a stop string
+        model = client(host, draft=MODEL)
+        stop = PRIVATE[-1] + whole[:2]
+        assert stop not in whole
+        assert model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True, stop=stop).text == whole
     assert "nobody has checked it: part of the prompt is private" in show.summary(done)
 
 

@@ -9,7 +9,8 @@ with a model is slower here than on a machine of its own. --slowdown makes a cli
 
 A drafter that was trained for the model (`--draft moa`, or its folder) is packed for its clients first. For each row
 the record also has the seconds of a round that were to be expected: those in one process, the slower draft, and the
-time that its bytes take on the network.
+time that its bytes take on the network. (What a Mixture of Attentions observes belongs to its draft in one process, and
+to the host elsewhere, so its rounds are expected too long.)
 """
 
 from __future__ import annotations

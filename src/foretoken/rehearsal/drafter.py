@@ -163,7 +163,8 @@ class _PaddedStack(PaddedDrafter):
         """Of the usual sizes. It sees the layers that hold those which the small drafter sees."""
         its, large = self._its, self.plan.config
         if its.method == EAGLE2:
-            return eagle2_for(large, target, depth=its.depth)
+            usual = eagle2_for(self.plan.fit.small, "", depth=its.depth)
+            return eagle2_for(large, target, depth=its.depth, wide=its.intermediate_size / usual.intermediate_size)
         if its.method == EAGLE3:
             sees = tuple(self.plan.fit.layers[layer] for layer in its.sees)
             return replace(eagle3_for(large, target), sees=sees)

@@ -6,7 +6,7 @@ Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from foretoken.protocol.roles import Pace
 from foretoken.protocol.telemetry import RoundRecord
@@ -41,10 +41,11 @@ class Alone:
                 request.sequence, seat.round, seat.known, (), (), (), finish_reason="length", unverified=True
             )
             return ends if room <= 1 else None
+        private = request.private[-1:]  # it counts as output here, and is the prompt's
         if seat.watch is None:
-            seat.watch = Watch(request, self._stops)
+            seat.watch = Watch(replace(request, prompt=(*request.prompt, *private)), self._stops)
         tokens = [draft.tokens[node] for node in path]
-        count, reason = stop_in(tokens, room, request, seat.watch.at(seat.output))
+        count, reason = stop_in(tokens, room, request, seat.watch.at(seat.output[len(private) :]))
         verdict = Verdict(
             request.sequence,
             seat.round,

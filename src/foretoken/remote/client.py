@@ -63,6 +63,7 @@ class RemoteVerifier:
         self._seats: dict[int, Seat] = {}
         self._by_session: dict[int, Seat] = {}
         self._ended: deque[int] = deque(maxlen=_ENDED)
+        self._silent: set[int] = set()  # sessions of which the host hears no more
         self._tickets: dict[int, list[tuple[int, int | None]]] = {}  # sequences, each with the mark of its draft
         self._numbers, self._sessions, self._marks = itertools.count(), itertools.count(1), itertools.count()
         self._files: bytes | None = None
@@ -175,8 +176,7 @@ class RemoteVerifier:
         if seat is None:
             return
         self._by_session.pop(seat.session, None)
-        # of a private text the host hears nothing more, not even when it ends: it forgets the session by itself
-        if os.getpid() == self.link.process and not seat.request.private:
+        if os.getpid() == self.link.process and seat.session not in self._silent:
             self._ended.append(seat.session)
             self.link.send(Message(Kind.CLOSE, seat.session))
 
@@ -255,17 +255,26 @@ class RemoteVerifier:
         if not seat.alone:
             if not alone.can_take(seat):
                 return self._last(seat)
-            self._by_session.pop(seat.session, None)
-            self._ended.append(seat.session)
-            self.link.send(Message(Kind.CLOSE, seat.session))
+            self._part_from(seat)
             return alone.begin(seat)
         return alone.verdict(seat, draft) or self._last(seat)
+
+    def _part_from(self, seat: Seat) -> None:
+        """Tell the host that a session has ended, which goes on alone here. Afterwards nothing is said of it, not even
+        that it has ended: when that is would tell how long the text is."""
+        self._by_session.pop(seat.session, None)
+        self._silent.add(seat.session)
+        self._ended.append(seat.session)
+        self.link.send(Message(Kind.CLOSE, seat.session))
 
     def _verdict(self, seat: Seat, mark: int | None, answer: Message) -> Verdict | None:
         """The verdict of an answer; None for one that says nothing new. Raises RemoteError for one that makes no
         sense."""
         if mark is None:
-            return self._answers.to_prompt(seat, ReadyBody.read_from(answer.body))
+            verdict = self._answers.to_prompt(seat, ReadyBody.read_from(answer.body))
+            if verdict is not None and seat.alone:  # of a private text: now the host knows all that it may
+                self._part_from(seat)
+            return verdict
         round_, draft = seat.under_way.pop(mark)
         if round_ != seat.round:
             return None
@@ -328,7 +337,7 @@ class RemoteVerifier:
         """A message came."""
         with self._changed:
             seat = self._by_session.get(message.session)
-            if seat is not None and seat.alone:  # whatever the host says, it says too late
+            if message.session in self._silent:  # whatever the host says, it says too late
                 return
             if message.kind == Kind.FILES:
                 self._files = message.body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.rehearsal import write
-from foretoken.rehearsal.drafter import padded
+from foretoken.rehearsal.drafter import PaddedDrafter, padded
 from foretoken.rehearsal.shapes import shape_of
 from foretoken.trained.files import is_trained
+from foretoken.trained.sizes import MOST_OBSERVED
 from foretoken.training import data
 from foretoken.training.drafter import Recipe
 
@@ -70,11 +72,27 @@ def head(bench: Workbench, subject: Subject, row: str) -> Path:
     place = Path(checkpoint(subject, bench.asked.work))
     out = place.with_name(f"{place.name}-{row}-{bench.asked.scale}")
     if not is_trained(out):
-        config = read_config(small)
-        size = shape_of(subject.shape, num_layers=subject.num_layers, vocab_size=config.vocab_size)
-        name = small.name if subject.checkpoint not in EMBEDDED else subject.checkpoint
-        padded(its, write.plan(small, place, write.Asked(size, name), replace=True), out).write()
+        padding(subject, its, place, out).write()
     return out
+
+
+def padding(subject: Subject, drafter: Path, rehearsal: Path, out: Path) -> PaddedDrafter:
+    """A drafter of the small model, to be written for its rehearsal. Raises InputError if it cannot be."""
+    small = resolve(subject.checkpoint)
+    size = shape_of(subject.shape or "", num_layers=subject.num_layers, vocab_size=read_config(small).vocab_size)
+    name = small.name if subject.checkpoint not in EMBEDDED else subject.checkpoint
+    its = padded(drafter, write.plan(small, rehearsal, write.Asked(size, name), replace=True), out)
+    its.expect_room()
+    return its
+
+
+def in_as_many_layers(subject: Subject) -> Subject:
+    """The subject, in fewer layers if the small model has few: a drafter observes eight layers, or all if there are
+    fewer, and that of a rehearsal must observe as many."""
+    if subject.shape is None:
+        return subject
+    there = read_config(resolve(subject.checkpoint)).num_layers
+    return subject if there >= MOST_OBSERVED else replace(subject, num_layers=there)
 
 
 def _folder(bench: Workbench, small: Path) -> Path:
