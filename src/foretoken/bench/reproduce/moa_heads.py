@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from foretoken.api.build import load
+from foretoken.api.model import Model
 from foretoken.bench.heads import ROWS, trained
 from foretoken.bench.reproduce import moa_reported as reported
 from foretoken.bench.reproduce.asked import checkpoint, made_in
@@ -16,6 +18,7 @@ from foretoken.bench.reproduce.workbench import Workbench
 from foretoken.common.source import EMBEDDED, resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
+from foretoken.errors import InputError
 from foretoken.rehearsal import write
 from foretoken.rehearsal.drafter import PaddedDrafter, padded
 from foretoken.rehearsal.shapes import shape_of
@@ -51,15 +54,22 @@ _BRIEF = {"checkpoints": 1, "prompts": 3, "new_tokens": 32}  # of a training tha
 def learned(bench: Workbench, subject: Subject, row: str) -> Mapping[str, Any]:
     """What came of the training of a row, as `bench.heads` records it. It is trained now, unless it was before."""
     small = resolve(subject.checkpoint)
-    model = load(subject.checkpoint, draft="none")
-    assert model.tokenizer is not None
-    streams = data.read([data.STDLIB], model.tokenizer)
+    model, streams = _lessons(subject.checkpoint)
     brief = bench.asked.scale in LEARNED
     tokens = LEARNED.get(bench.asked.scale, len(streams.learned))
     more: dict[str, Any] = _BRIEF if brief else {}
     recipe = Recipe(tokens, ROWS[row], **more)
     bench.progress(f"{bench.part}: training {row} on {tokens:,} tokens", 0, 1)
     return trained(model, streams, _folder(bench, small) / row, recipe, bench.asked.loading.device)
+
+
+@cache
+def _lessons(checkpoint: str) -> tuple[Model, data.Streams]:
+    """A model, and the text on which its drafters are trained: reading it takes half a minute."""
+    model = load(checkpoint, draft="none")
+    if model.tokenizer is None:
+        raise InputError(f"{checkpoint} has no tokenizer, so no text can be read for it; take another model")
+    return model, data.read([data.STDLIB], model.tokenizer)
 
 
 def head(bench: Workbench, subject: Subject, row: str) -> Path:
