@@ -58,3 +58,17 @@ def verifier_of(model: foretoken.Model) -> RemoteVerifier:
     verifier = model._verifier
     assert isinstance(verifier, RemoteVerifier)
     return verifier
+
+
+def conversed(model: foretoken.Model, its: foretoken.Model) -> list[foretoken.Completion]:
+    """The answers of a model in a conversation, each of which has to be that of `its`."""
+    answers = []
+    talks = [each.chat(plain=True) for each in (model, its)]
+    for said in ("def f(x):", "class A:", "import os"):
+        both = []
+        for talk in talks:
+            stream = talk.send(said, max_new_tokens=16, ignore_eos=True)
+            both.append(([piece.token for piece in stream], stream.completion))
+        assert both[0][0] == both[1][0]
+        answers.append(both[0][1])
+    return answers

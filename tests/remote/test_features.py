@@ -36,7 +36,7 @@ from foretoken.trained.files import write_trained
 from foretoken.trained.network import Mixture, Stack
 from foretoken.trained.observer import ObservingLayers
 from foretoken.trained.sizes import eagle2_for, eagle3_for, independent_for, mixture_for
-from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, truth, verifier_of
+from tests.remote.served import MODEL, PROMPT, SAMPLED, client, conversed, plain, truth, verifier_of
 from tests.remote.test_faults import Unreliable
 
 LAYOUT = (Part("observed", 1, 24), Part("keys.3", 2, 8))
@@ -241,15 +241,9 @@ def test_conversations_and_several_completions(host: Host, clients: dict[str, st
     model, its = client(host, draft=clients[kind]), foretoken.load(MODEL, draft="none")
     several = [each.completions(PROMPT, n=3, max_new_tokens=16, **SAMPLED) for each in (model, its)]
     assert [done.tokens for done in several[0]] == [done.tokens for done in several[1]]
-    talks = [each.chat(plain=True) for each in (model, its)]
-    for said in ("def f(x):", "class A:", "import os"):
-        both = []
-        for talk in talks:
-            stream = talk.send(said, max_new_tokens=16, ignore_eos=True)
-            both.append(([piece.token for piece in stream], stream.completion))
-        assert both[0][0] == both[1][0]
-        assert both[0][1].stats.draft_tokens > 8
-    assert both[0][1].cached_tokens > 0
+    answers = conversed(model, its)
+    assert all(done.stats.draft_tokens > 8 for done in answers)
+    assert answers[-1].cached_tokens > 0
 
 
 def test_messages_are_as_large_as_the_papers_formula_says(host: Host, clients: dict[str, str]) -> None:

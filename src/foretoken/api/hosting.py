@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,8 +31,6 @@ from foretoken.text.stream import watch_for_stops
 from foretoken.trained.files import expect_trained, read_trained
 from foretoken.trained.observer import ObservingLayers
 from foretoken.verification.local import LocalVerifier
-
-log = logging.getLogger(__name__)
 
 
 def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[str] = ()) -> Host:

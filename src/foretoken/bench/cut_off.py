@@ -24,12 +24,11 @@ from foretoken.api.build import load
 from foretoken.api.hosting import host
 from foretoken.api.model import Model
 from foretoken.api.remote import KEEP, connect
-from foretoken.bench.remote import Drafts
+from foretoken.bench.remote import Drafts, verifier_of
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, first_turns, suite_for
 from foretoken.decoder.rows import chain
 from foretoken.errors import ForetokenError, RemoteError
 from foretoken.loop.output import log_probabilities
-from foretoken.remote.client import RemoteVerifier
 from foretoken.remote.host import Listening
 from foretoken.remote.limits import Limits
 
@@ -68,8 +67,7 @@ def _cut_off(url: str, draft: str, prompt: Sequence[int], cut: int, settings: di
     """The tokens of a text whose host goes away when `cut` of them are checked, or a few more, because a verdict has
     several; and how many were checked."""
     model = connect(url, draft=draft, pace="fixed", offline=KEEP)
-    verifier = model._verifier
-    assert isinstance(verifier, RemoteVerifier)
+    verifier = verifier_of(model)
     stream = model.stream(list(prompt), **settings)
     for at, _ in enumerate(stream, 1):
         if at == cut:

@@ -95,7 +95,7 @@ class _Run:
     def _counted(self) -> tuple[int, int, int]:
         if self.relay is None:
             return 0, 0, 0
-        link = _verifier_of(self.model).link
+        link = verifier_of(self.model).link
         return link.bytes_sent, link.bytes_received, self.relay.bytes
 
 
@@ -196,7 +196,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 for way, run in runs.items()
             ]
             for run in runs.values():
-                verifier = _verifier_of(run.model)
+                verifier = verifier_of(run.model)
                 trips[network] = round(verifier.link.round_trip, 5)
                 verifier.close()  # or it would try to come back while the next network is measured
             relay.close()
@@ -239,7 +239,8 @@ def _expected(way: Way, run: _Run, near: Sequence[Completion]) -> float:
     return round((run.slowdown * drafting + checking) / there + travelling, 5)
 
 
-def _verifier_of(model: Model) -> RemoteVerifier:
+def verifier_of(model: Model) -> RemoteVerifier:
+    """The client of a host that a model runs on."""
     assert isinstance(model._verifier, RemoteVerifier)
     return model._verifier
 
@@ -261,7 +262,7 @@ def _together(models: Sequence[Model], prompts: Sequence[tuple[int, ...]], setti
         thread.join()
     seconds = perf_counter() - began
     for model in models:
-        _verifier_of(model).close()
+        verifier_of(model).close()
     tokens = sum(len(text.tokens) for text in done)
     return {"clients": len(models), "texts": len(done), "tokens_per_second": round(tokens / seconds, 3)}
 

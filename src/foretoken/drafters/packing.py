@@ -9,7 +9,6 @@ Source: Zimmer et al. 2025, "Mixture of Attentions for speculative decoding", se
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
@@ -26,7 +25,16 @@ from foretoken.decoder.shapes import EMBEDDING, HEAD, expected_shapes
 from foretoken.decoder.weights import Weights, assemble
 from foretoken.errors import CheckpointError, InputError
 from foretoken.trained.config import MixtureConfig, TrainedConfig
-from foretoken.trained.files import CONFIG, OBSERVING, PACKED, WEIGHTS, is_trained, read_trained, write_trained
+from foretoken.trained.files import (
+    CONFIG,
+    OBSERVING,
+    PACKED,
+    WEIGHTS,
+    is_trained,
+    put_in_place,
+    read_trained,
+    write_trained,
+)
 
 _TARGET = "target"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -59,20 +67,7 @@ def pack(model: Path, drafter: Path, out: Path) -> int:
         (new / _TARGET).mkdir()
         save_file({name: tensor.contiguous() for name, tensor in shared.items()}, new / _TARGET / WEIGHTS)
         shutil.copyfile(model / CONFIG, new / _TARGET / CONFIG)
-        if not out.exists():
-            os.replace(new, out)
-        else:
-            for other in out.iterdir():  # what else the user has put there stays
-                if other.name not in (CONFIG, WEIGHTS, _TARGET):
-                    (shutil.copytree if other.is_dir() else shutil.copy2)(other, new / other.name)
-            old = out.with_name(f".{out.name}-old-{new.parent.name}")
-            os.replace(out, old)
-            try:
-                os.replace(new, out)
-            except BaseException:
-                os.replace(old, out)
-                raise
-            shutil.rmtree(old)
+        put_in_place(new, out)
     return sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
 
 

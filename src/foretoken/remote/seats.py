@@ -37,8 +37,8 @@ class Seat:
     @property
     def shown(self) -> tuple[int, ...]:
         """The part of the prompt that the host sees."""
-        private = len(self.request.private)
-        return self.request.prompt[: len(self.request.prompt) - private + 1] if private else self.request.prompt
+        hidden = max(len(self.request.private) - 1, 0)
+        return self.request.prompt[: len(self.request.prompt) - hidden]
 
     @property
     def known(self) -> int:

@@ -241,18 +241,30 @@ def write_trained(folder: Path, config: TrainedConfig, tensors: Mapping[str, tor
         raise InputError(f"{folder} is there, and holds no trained drafter; name another folder, or remove it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-        new, old = Path(scratch) / "new", Path(scratch) / "old"
+        new = Path(scratch) / "new"
         new.mkdir()
         save_file({n: t.detach().to(torch.bfloat16).contiguous() for n, t in tensors.items()}, new / WEIGHTS)
         (new / CONFIG).write_text(json.dumps({**config.to_json(), **about}, indent=1) + "\n", encoding="utf-8")
-        if folder.exists():
-            for other in folder.iterdir():  # what else the user has put there stays
-                if other.is_dir():
-                    shutil.copytree(other, new / other.name)
-                elif other.name not in (CONFIG, WEIGHTS):
-                    shutil.copy2(other, new / other.name)
-            os.replace(folder, old)
+        put_in_place(new, folder)
+
+
+def put_in_place(new: Path, folder: Path) -> None:
+    """Make a folder that was written whole, and lies in a scratch folder beside `folder`, take its place. What the old
+    one has beside the files of the new one, the user has put there: it is copied."""
+    if not folder.exists():
         os.replace(new, folder)
+        return
+    for other in folder.iterdir():
+        if not (new / other.name).exists():
+            (shutil.copytree if other.is_dir() else shutil.copy2)(other, new / other.name)
+    old = folder.with_name(f".{folder.name}-old-{new.parent.name}")
+    os.replace(folder, old)
+    try:
+        os.replace(new, folder)
+    except BaseException:
+        os.replace(old, folder)
+        raise
+    shutil.rmtree(old)
 
 
 def parameters_of(config: TrainedConfig) -> int:

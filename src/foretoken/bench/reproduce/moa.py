@@ -32,6 +32,7 @@ from foretoken.training.losses import PAPER as AS_PUBLISHED
 _TREE = "k=8:depth=6"  # the paper's beam
 _CHAIN = "tokens=4"  # of table 5
 _SLOWER = 3.0  # section 4.2: the client's share of the server's speed
+_ALL = {**HEADS, EAGLE3: "eagle3"}  # the rows of drafters that are measured, by their names
 _NODES, _ACCEPTED = 62, 4  # of a message, in table 7
 
 
@@ -57,8 +58,7 @@ def _figures(ours: Measured, name: str, speedup: float | None, tokens: float | N
 
 def _single_device(bench: Workbench) -> Iterator[Row]:
     """Table 2: trees of all drafters, on one device."""
-    names = {**HEADS, EAGLE3: "eagle3"}
-    subject, ours = _measured(bench, _TREE, names)
+    subject, ours = _measured(bench, _TREE, _ALL)
     for name in (*reported.TABLE_2, EAGLE3):
         paper = reported.TABLE_2.get(name)
         told = {"ours on": subject.called, "draft": name}
@@ -67,7 +67,7 @@ def _single_device(bench: Workbench) -> Iterator[Row]:
 
 def _full(bench: Workbench) -> Iterator[Row]:
     """Table 10: the same, in tokens a second."""
-    subject, ours = _measured(bench, _TREE, {**HEADS, EAGLE3: "eagle3"})
+    subject, ours = _measured(bench, _TREE, _ALL)
     for name, (speed, tokens) in reported.TABLE_10.items():
         mine = REFERENCE.name if name == "Vanilla" else name
         yield {
@@ -99,8 +99,7 @@ def _ablation(bench: Workbench) -> Iterator[Row]:
 def _client_server(bench: Workbench) -> Iterator[Row]:
     """Table 3: the drafter on a client, the model on a host, over 5G and 4G."""
     subject, data = _subject(bench)
-    names = {**HEADS, EAGLE3: "eagle3"}
-    drafts = {f"{head(bench, subject, row)}:{_TREE}": name for name, row in names.items()}
+    drafts = {f"{head(bench, subject, row)}:{_TREE}": name for name, row in _ALL.items()}
     bench.progress(f"{bench.part}: over networks", 0, 1)
     found = remote.measure(_asked(bench, subject, data, network=["5g", "4g"], draft=["lookup", *drafts]))
     for row in found["rows"]:
@@ -214,10 +213,9 @@ def _message(model: str, name: str, draft: bytes, layout: tuple[Sent, ...], numb
 
 def _quality(bench: Workbench) -> Iterator[Row]:
     """Table 8: what the texts are worth. They are the model's own."""
-    names = {**HEADS, EAGLE3: "eagle3"}
-    _, ours = _measured(bench, _TREE, names)
+    _, ours = _measured(bench, _TREE, _ALL)
     for name, (programs, answers, summaries) in reported.TABLE_8.items():
-        mine = ours.of(REFERENCE.name if name not in names else name)
+        mine = ours.of(REFERENCE.name if name not in _ALL else name)
         yield {
             "draft": name,
             "HumanEval, %": beside(programs, None),
@@ -237,10 +235,9 @@ def _qwen(bench: Workbench) -> Iterator[Row]:
 
 def _costs(bench: Workbench) -> Iterator[Row]:
     """Appendix A.5: what is computed for a token."""
-    names = {**HEADS, EAGLE3: "eagle3"}
-    subject, ours = _measured(bench, _TREE, names)
+    subject, ours = _measured(bench, _TREE, _ALL)
     plain = _operations(ours, REFERENCE.name)
-    for name in (REFERENCE.name, *names):
+    for name in (REFERENCE.name, *_ALL):
         its = _operations(ours, name)
         yield {
             "ours on": subject.called,
