@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from foretoken.common.version import VERSION
+
 if TYPE_CHECKING:
     from foretoken.api.build import load
     from foretoken.api.chat import Chat
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from foretoken.transcript.record import record
     from foretoken.transcript.verify import Verification, verify
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 # the module of each public name: the module is imported at the name's first use, so that `import foretoken` is instant
 _HOMES = {

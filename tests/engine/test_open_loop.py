@@ -240,7 +240,9 @@ def test_a_conversation_that_leaves_keeps_what_was_read() -> None:
         loop.admit(2, prompt=prompt, conversation=7, max_new_tokens=COUNT - len(said))
         loop.run()
         (first,) = [verdict for verdict in loop.verdicts[2] if verdict.round == 0 and verdict.tokens]
-        assert first.cached_tokens == min(8 * rounds, len(prompt) - 1)
+        read = sum(verdict.read for verdict in loop.verdicts[0])
+        assert first.cached_tokens == read + max(0, len(said) - 1)
+        assert min(4 * rounds, len(plain.prompt)) <= read  # two prompts share a pass
         assert said + loop.tokens(2) == plain.tokens[:COUNT]
         loop.expect_as_alone(1)
         loop.expect_empty()

@@ -42,6 +42,8 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "max_new_tokens": COUNT,
         "ignore_eos": False,
         "stop": [],
+        "keep_stop": False,
+        "stop_tokens": [],
         "temperature": 0.0,
         "top_k": 0,
         "top_p": 1.0,

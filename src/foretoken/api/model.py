@@ -25,8 +25,9 @@ from foretoken.loop.schedule import Schedule
 from foretoken.pace.fixed import FixedPace
 from foretoken.prices.plain import plain_speed
 from foretoken.protocol.roles import Drafter, Pace, Verifier
-from foretoken.protocol.telemetry import Cost
+from foretoken.protocol.telemetry import Cost, RoundRecord
 from foretoken.protocol.types import TARGET, Budget, Request
+from foretoken.remote.client import RemoteVerifier
 from foretoken.results.completion import Completion
 from foretoken.results.stats import summarise
 from foretoken.settings.generate import GenerateSettings
@@ -89,7 +90,7 @@ class Model:
         self.levels = tuple(name for name in budgets if name != "none")
         self.decoders = {TARGET: self.target, **(decoders or {})}
         mapped = (decoder.weights.mapped for decoder in self.decoders.values())
-        self._mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
+        self.mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
         self._requests = Requests(self, verifier, settings.rule)
         self._conversations = itertools.count()
 
@@ -97,6 +98,11 @@ class Model:
     def num_speculative_tokens(self) -> int:
         """The most tokens that the first level drafts in a round."""
         return next(iter(self.budgets.values())).rows
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the target is in this process, not on a host."""
+        return not isinstance(self._verifier, RemoteVerifier)
 
     @property
     def context_length(self) -> int:
@@ -218,10 +224,10 @@ class Model:
                     if isinstance(event, Piece):
                         yield index, event
                     else:
-                        done[index] = self._completion(event, settings)
+                        done[index] = self.completion(event, settings)
             except Cancelled:
                 run.close()
-                done |= {index: self._completion(ended, settings) for index, ended in left}
+                done |= {index: self.completion(ended, settings) for index, ended in left}
         return [done[index] for index in range(len(requests))]
 
     def _many(
@@ -241,7 +247,7 @@ class Model:
                 if isinstance(event, Piece):
                     continue
                 try:
-                    done = self._completion(event, settings)
+                    done = self.completion(event, settings)
                 except ForetokenError as error:
                     errors[index] = without_frames(error)  # an audit's frames hold a pass
                     continue
@@ -257,26 +263,36 @@ class Model:
         self, prompts: Sequence[Prepare], at_once: int, left: list[tuple[int, Ended]] | None = None
     ) -> Generator[Event]:
         """A loop of this call's own. left: if the loop is closed, the prompts under way are added to it."""
+        at_once = min(at_once, self.far.at_once or at_once)
+        return trusted(generating(self.engine, prompts, at_once, left), len(prompts), self.mapped)
+
+    def engine(
+        self,
+        recorder: Callable[[RoundRecord], None],
+        *,
+        beside_rows: int | None = None,
+    ) -> Engine:
+        """A loop over this model's sequences. There may be only one at a time. beside_rows: as in `Schedule`."""
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead)
-        events = generating(
-            lambda recorder: Engine(
-                self._verifier,
-                self.drafter,
-                budgets=self.far.pace(self.pace),
-                schedule=schedule,
-                recorder=recorder,
-            ),
-            prompts,
-            min(at_once, self.far.at_once or at_once),
-            left,
+        usual = tuple(self.budgets.values())
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead, beside_rows, usual)
+        return Engine(
+            self._verifier,
+            self.drafter,
+            budgets=self.far.pace(self.pace),
+            schedule=schedule,
+            recorder=recorder,
         )
-        return trusted(events, len(prompts), self._mapped)
 
-    def _completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
-        """The completion of a sequence that has ended. Raises the error that ended it, or its audit."""
+    def requests(self, prompt: Prompt, settings: GenerateSettings) -> list[Request]:
+        """One request for each completion of a prompt, for a loop that `engine` has made. Raises PromptError or
+        SettingError."""
+        return self._requests.of(prompt, settings)
+
+    def completion(self, ended: Ended, settings: GenerateSettings) -> Completion:
+        """The completion of a sequence that has ended in a loop. Raises the error that ended it, or its audit."""
         if ended.error is not None:
             raise ended.error
         request, output, records = ended.request, ended.output, ended.records
@@ -295,7 +311,7 @@ class Model:
         again = replace(request, sequence=self._requests.new_sequence(), conversation=None, prompt_of=None)
         whole = output.finish_reason != "cancelled"
         audited = audit(self._verifier, again, tokens) if settings.audit and whole else None
-        if audited is not None and (error := changed(self._mapped)) is not None:
+        if audited is not None and (error := changed(self.mapped)) is not None:
             raise error
         promise = "none" if output.unverified else self.promise
         return Completion(
@@ -315,6 +331,7 @@ class Model:
             cached_tokens=output.cached_tokens,
             unverified=output.unverified,
             logprobs=None if settings.logprobs is None else tuple(output.logprobs),
+            prompt_logprobs=None if settings.prompt_logprobs is None else tuple(output.prompt_logprobs),
             logits=joined(output.logits) if output.logits else None,
             logits_sha256=output.digest.hexdigest() if settings.hash_logits else None,
             audit=audited,

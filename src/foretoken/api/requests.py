@@ -52,16 +52,20 @@ class Requests:
                 sequence=self.new_sequence() if completion else first,
                 prompt=tokens,
                 max_new_tokens=settings.max_new_tokens,
-                end_tokens=frozenset() if settings.ignore_eos else self._model.end_tokens,
+                end_tokens=self._ends(settings),
                 keep_logits=settings.keeps_logits,
                 sampling=sampling,
                 completion=completion,
                 conversation=conversation,
                 stop=settings.stops,
                 prompt_of=first if completion else None,
+                prompt_logits=settings.prompt_logprobs is not None and not completion,
             )
             for completion in range(settings.n)
         ]
+
+    def _ends(self, settings: GenerateSettings) -> frozenset[int]:
+        return (frozenset() if settings.ignore_eos else self._model.end_tokens).union(settings.stop_tokens)
 
     def _private(self, tokens: tuple[int, ...], sampling: SamplingParams, settings: GenerateSettings) -> Request:
         """The request for a text that goes on behind what the host sees."""
@@ -80,7 +84,7 @@ class Requests:
             self.new_sequence(),
             (*tokens, *private[:-1]),
             settings.max_new_tokens + 2,  # the last private token, and the bonus of the last draft, which is left out
-            end_tokens=frozenset() if settings.ignore_eos else self._model.end_tokens,
+            end_tokens=self._ends(settings),
             sampling=sampling,
             stop=settings.stops,
             private=private,
@@ -98,17 +102,18 @@ class Requests:
             )
         if far is not None and (settings.audit or settings.keeps_logits):
             raise SettingError(
-                "the model is on a host, and logits do not travel; leave audit, logprobs, keep_logits and hash_logits "
-                "out"
+                "the model is on a host, and logits do not travel; leave audit, logprobs, prompt_logprobs, keep_logits "
+                "and hash_logits out"
             )
         if settings.stops and self._model.tokenizer is None:
             raise SettingError("the checkpoint has no tokenizer, so there is no text that could stop; leave stop out")
 
     def _sampling(self, settings: GenerateSettings) -> SamplingParams:
         size = self._verifier.vocab_size
-        bias = sorted(settings.logit_bias or {})
-        if bias and bias[-1] >= size:
-            raise SettingError(f"logit_bias names token {bias[-1]}; the model has tokens 0 to {size - 1}")
+        for name, tokens in (("logit_bias", settings.logit_bias), ("stop_tokens", settings.stop_tokens)):
+            last = max(tokens or (), default=0)
+            if last >= size:
+                raise SettingError(f"{name} names token {last}; the model has tokens 0 to {size - 1}")
         seed = secrets.randbits(53) if settings.seed is None and settings.temperature > 0 else settings.seed
         return SamplingParams.of(replace(settings, seed=seed))
 

@@ -25,6 +25,7 @@ from foretoken.errors import DraftSpecError
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, Request, Turn, Verdict
 
+PREDICTION = "prediction"  # the origin of tokens from a text that the request predicts
 _FOR_A_LEVEL = 2  # the shortest match that is followed for another draft, rather than for the model
 _LEAST_SHARE = 0.25  # of its places that go on as the draft does: less is hardly ever accepted (LOG)
 
@@ -53,7 +54,8 @@ class Elsewhere(Protocol):
 class LookupDrafter:
     """Drafts by lookup. min_match: the shortest match, in tokens, that is followed. files: where else to look.
     patient: whether to wait for the index of the files, which makes drafts the same each time. earlier: the outputs of
-    sequences that have ended, if they are looked at, too. Raises DraftSpecError for a min_match below 1."""
+    sequences that have ended, if they are looked at, too. A text that a request predicts is looked at as well. Raises
+    DraftSpecError for a min_match below 1."""
 
     name = "lookup"
     needs = Needs()
@@ -73,6 +75,7 @@ class LookupDrafter:
         self._files, self._patient = files, patient
         self._earlier = earlier
         self._prompts: dict[int, int] = {}  # by sequence: tokens of its prompt
+        self._predicted: dict[int, EarlierTexts] = {}  # by sequence: what its request predicts
 
     def begin(self, requests: Sequence[Request]) -> None:
         """Index the prompts."""
@@ -84,6 +87,9 @@ class LookupDrafter:
                 text.append(token)
             text.settle()
             self._prompts[request.sequence] = len(request.prompt)
+            if request.predicted:  # behind the end of the prompt, which tells where it begins
+                predicted = self._predicted[request.sequence] = EarlierTexts(4 * (REACH + len(request.predicted)))
+                predicted.keep((*request.prompt[-REACH:], *request.predicted))
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn, the tokens that followed the longest earlier match of the text's end."""
@@ -106,12 +112,13 @@ class LookupDrafter:
             return 0
         text = self._texts[sequence]
         length, _ = text.longest_match()
-        elsewhere = self._elsewhere(text.text, length)
+        elsewhere = self._elsewhere(sequence, text.text, length)
         return length if elsewhere is None else elsewhere[1].length
 
     def end(self, sequence: int) -> None:
         """Drop the index."""
         text, prompt = self._texts.pop(sequence, None), self._prompts.pop(sequence, 0)
+        self._predicted.pop(sequence, None)
         if self._earlier is not None and text is not None and len(text.text) > prompt:
             self._earlier.keep(text.text[max(0, prompt - REACH) :])  # the end of the prompt tells where it began
 
@@ -123,10 +130,11 @@ class LookupDrafter:
         text = self._texts[turn.sequence]
         length, end = text.longest_match()
         most = min(turn.rows, turn.depth)
-        elsewhere = self._elsewhere(text.text, length) if most else None
+        elsewhere = self._elsewhere(turn.sequence, text.text, length) if most else None
         if elsewhere is not None:
             index, match = elsewhere
-            return self._drafted(turn, index.following(match, most, _LEAST_SHARE), began)
+            name = PREDICTION if index is self._predicted.get(turn.sequence) else self.name
+            return self._drafted(turn, index.following(match, most, _LEAST_SHARE), began, name)
         count = most if length >= self._min_match else 0
         followed = text.text[end + 1 : end + 1 + count]
         period = len(text.text) - 1 - end
@@ -134,15 +142,16 @@ class LookupDrafter:
             followed.append(followed[-period])
         return self._drafted(turn, followed, began)
 
-    def _drafted(self, turn: Turn, tokens: list[int], began: float) -> Draft:
+    def _drafted(self, turn: Turn, tokens: list[int], began: float, origin: str | None = None) -> Draft:
         work = Work(self.name, began=began, seconds=time.perf_counter() - began, draft_tokens=len(tokens))
-        return turn.chain(tokens, self.name, (work,))
+        return turn.chain(tokens, origin or self.name, (work,))
 
-    def _elsewhere(self, text: Sequence[int], length: int) -> tuple[Index, Match] | None:
-        """The match of a text's end in earlier outputs or in the files, if it is longer than `length`, the one in the
-        text itself."""
+    def _elsewhere(self, sequence: int, text: Sequence[int], length: int) -> tuple[Index, Match] | None:
+        """The match of a text's end in what its request predicts, in earlier outputs or in the files, if it is longer
+        than `length`, the one in the text itself."""
         found: tuple[Index, Match] | None = None
-        for index in (self._earlier, None if self._files is None else self._files.index):
+        files = None if self._files is None else self._files.index
+        for index in (self._predicted.get(sequence), self._earlier, files):
             if index is not None and length < REACH:
                 match = index.longest(text[-REACH:], max(length + 1, self._min_match))
                 if match is not None:

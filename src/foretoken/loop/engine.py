@@ -61,6 +61,7 @@ class Engine:
         self._pace = FixedPace(budgets) if isinstance(budgets, Sequence) else budgets
         self._schedule = schedule or Schedule()
         self._recorder = recorder
+        self.checked: dict[int, Draft] = {}  # the drafts of the last round, by sequence
         self._live: dict[int, Live] = {}
         self._ended: list[int] = []  # freed at the next step: until then the caller may look at their caches
         self._sent: deque[_Sent] = deque()
@@ -158,6 +159,7 @@ class Engine:
                 )
             return []
         sent = self._sent[0]
+        self.checked = {draft.sequence: draft for draft in sent.drafts}
         waited = time.perf_counter() if self._schedule.ahead else sent.proposed
         try:
             found = self._verifier.result(sent.ticket)

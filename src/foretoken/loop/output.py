@@ -94,12 +94,16 @@ class Output:
     """The output of one request so far. `take` must be given each verdict of its sequence."""
 
     def __init__(self, request: Request, tokenizer: Tokenizer | None, settings: GenerateSettings) -> None:
-        self.text = TextStream(tokenizer, (*request.prompt, *request.private[-1:]), settings.stops)
+        self.text = TextStream(
+            tokenizer, (*request.prompt, *request.private[-1:]), settings.stops, keep_stop=settings.keep_stop
+        )
+        self._prompt = request.prompt
         self._private = bool(request.private)
         self._given = int(self._private)  # tokens of the first verdict that are the prompt's
         self.pieces: list[Piece] = []
         self.logits: list[torch.Tensor] = []
         self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.digest = hashlib.sha256()
         self.finish_reason: FinishReason | None = None
         self.cached_tokens = 0
@@ -115,6 +119,7 @@ class Output:
             self.text.feed(token)
         self.finish_reason = verdict.finish_reason
         self.cached_tokens += verdict.cached_tokens
+        self._keep_prompt(verdict)
         if verdict.finish_reason is not None:
             self.text.finish()
             if self.text.stopped_by is not None:
@@ -141,6 +146,16 @@ class Output:
         """The stop string at which the text was cut; None if there was none."""
         return None if self.finish_reason == "cancelled" else self.text.stopped_by
 
+    def _keep_prompt(self, verdict: Verdict) -> None:
+        """The log probabilities of the prompt's tokens that follow the rows that were read."""
+        top = self._settings.prompt_logprobs
+        if verdict.prompt_logits is None or top is None:
+            return
+        for row in verdict.prompt_logits:
+            at = len(self.prompt_logprobs) + 1
+            if at < len(self._prompt):  # the last row gives the first token of the output
+                self.prompt_logprobs.append(log_probabilities(row, self._prompt[at], top))
+
     def _keep(self, token: int, row: torch.Tensor) -> None:
         if self._settings.keep_logits:
             self.logits.append(row[None])
@@ -154,7 +169,8 @@ def log_probabilities(logits: torch.Tensor, token: int, top: int) -> TokenLogpro
     """The log probability of a token and of the `top` likeliest tokens. logits: the token's row, float32 [V]."""
     row = logits.cpu().numpy().astype(np.float64)
     total = log_total(row)
-    best = np.argsort(-row, kind="stable")[:top]
+    likeliest = np.flatnonzero(row >= np.partition(row, -top)[-top]) if 0 < top < len(row) else np.arange(len(row))
+    best = likeliest[np.argsort(-row[likeliest], kind="stable")][:top]
     return TokenLogprobs(
         token, float(row[token] - total), tuple((int(other), float(row[other] - total)) for other in best)
     )

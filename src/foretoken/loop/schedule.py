@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from foretoken.protocol.roles import Pace
@@ -39,13 +39,17 @@ class Schedule:
     rows: the most rows of drafts and prompts together, but at least one for each sequence. prompt_rows: the most rows
     of prompts. shared_rows: the most rows when several sequences draft in one pass, their roots included; with as many
     sequences, none drafts. None: only `rows` counts. ahead: how many rounds may be drafted on guesses while a check is
-    under way. Drafting ahead pays if the verifier works elsewhere.
+    under way. Drafting ahead pays if the verifier works elsewhere. beside_rows: the most rows of prompts in a pass in
+    which other sequences decode, which wait for these rows; None: only `prompt_rows` counts. usual: the budget of each
+    level for sequences whose drafts begin at a level that their request names.
     """
 
     rows: int = 8192
     prompt_rows: int = 256
     shared_rows: int | None = None
     ahead: int = 0
+    beside_rows: int | None = None
+    usual: tuple[Budget, ...] = ()
 
     def turns(self, live: Iterable[Live], pace: Pace, context_length: int) -> list[Turn]:
         """A turn for each sequence whose last token is known or guessed. pace: chooses the budgets."""
@@ -58,7 +62,8 @@ class Schedule:
         if len(ready) > 1 and self.shared_rows is not None:
             rows = min(rows, self.shared_rows)
         most = max(0, rows - len(ready)) // max(1, len(ready))
-        budgets = pace.choose([s.request.sequence for s in ready]) if ready else {}
+        paced = [s.request.sequence for s in ready if not s.request.first_level]
+        budgets = {**(pace.choose(paced) if paced else {}), **self._named(ready)}
         turns = []
         for s in ready:
             position = s.position + len(s.guessed)
@@ -69,27 +74,50 @@ class Schedule:
                 turns.append(Turn.of(s.request.sequence, s.round + len(s.under_way), position, own))
         return turns
 
+    def _named(self, ready: Iterable[Live]) -> dict[int, Sequence[Budget]]:
+        """The budgets of sequences whose request names the level at which their drafts begin."""
+        found: dict[int, Sequence[Budget]] = {}
+        for s in ready:
+            first = s.request.first_level
+            if first:
+                found[s.request.sequence] = (*(Budget(0, 0),) * len(self.usual[:first]), *self.usual[first:])
+        return found
+
     def _may_go_on(self, s: Live) -> bool:
         """Whether the next draft may be made now: each verdict that is on its way was guessed, and guesses are few."""
         few = len(s.under_way) <= self.ahead
         return few and None not in s.under_way and s.request.end_tokens.isdisjoint(s.guessed)
 
     def chunks(self, live: Iterable[Live], used: int) -> list[PromptChunk]:
-        """Chunks of the prompts that are not read yet, first come, first served, as many rows as the pass has room for.
-        used: the rows that drafts take."""
+        """Chunks of the prompts that are not read yet, as many rows as the pass has room for. used: the rows that
+        drafts take.
+
+        The prompt with the fewest unread tokens gets half of the room, and the others share the rest evenly. What one
+        does not need is left to the next. So a short prompt does not wait for a long one, prompts of one length are
+        read one after the other, and each goes on in every pass with room for all.
+        """
         live = list(live)
         unread = {s.request.sequence for s in live if s.left}
+        # the others wait for a prompt that another sequence reads
+        reading = [s for s in live if s.left and not s.under_way and s.request.prompt_of not in unread]
         room = min(self.prompt_rows, max(1, self.rows - used))
-        chunks = []
-        for s in live:
-            if s.left and room and not s.under_way and s.request.prompt_of not in unread:  # otherwise another reads it
-                # if another sequence has read this prompt, all but one row may have been copied; if not, the verdict's
-                # `prompt_left` tells, and the rest is read later
-                read_by_another = s.request.prompt_of is not None and s.left == len(s.request.prompt)
-                rows = 1 if read_by_another else min(room, s.left)
-                room -= rows
-                chunks.append(PromptChunk(s.request.sequence, rows))
-        return chunks
+        if used and self.beside_rows is not None:
+            room = min(room, self.beside_rows)
+        chunks = {}
+        for at, s in enumerate(sorted(reading, key=_unread)):
+            sharing = len(reading) - at
+            rows = min(_unread(s), -(-room // (sharing if at else min(2, sharing))))
+            room -= rows
+            if rows:
+                chunks[s.request.sequence] = PromptChunk(s.request.sequence, rows)
+        return [chunks[s.request.sequence] for s in reading if s.request.sequence in chunks]
+
+
+def _unread(s: Live) -> int:
+    """How many rows of its prompt a sequence may read next. If another sequence has read this prompt, all but one row
+    may have been copied; if not, the verdict's `prompt_left` tells, and the rest is read later."""
+    read_by_another = s.request.prompt_of is not None and s.left == len(s.request.prompt)
+    return 1 if read_by_another else s.left
 
 
 def _cut(budget: Budget, most: int) -> Budget:

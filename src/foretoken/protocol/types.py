@@ -106,6 +106,10 @@ class Request:
     values are copied once it has read the prompt. `needs` names the features that the drafter wants. It has those of
     the first `seen` positions already. `private` is text behind the prompt that a host must not see. Its last token is
     the first one of the output, and the prompt holds the others.
+
+    Levels of the draft before `first_level` are left out for this sequence; if it is beyond the last level, nothing is
+    drafted. `predicted` are tokens that the output is said to resemble, where a lookup may find drafts.
+    `prompt_logits`: whether the logits of the prompt's rows are wanted, too.
     """
 
     sequence: int
@@ -121,6 +125,9 @@ class Request:
     needs: Needs = NO_FEATURES
     seen: int = 0
     private: tuple[int, ...] = ()
+    first_level: int = 0
+    predicted: tuple[int, ...] = ()
+    prompt_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +265,8 @@ class Verdict:
     `tokens` are the new tokens from `position` on: those of `accepted` (indices into the draft, root to leaf), then the
     bonus. They are cut where the sequence stops: at an end token, at a stop string, at its length, or where its grammar
     allows nothing more. Then `finish_reason` gives the reason, and there may be no bonus. `origins` names who proposed
-    each token. `logits`, on request, is float32 [len(tokens), vocabulary], from which each token was chosen.
+    each token. `logits`, on request, is float32 [len(tokens), vocabulary], from which each token was chosen, and
+    `prompt_logits` is float32 [read, vocabulary], of the prompt's rows that this pass has read.
 
     Round 0 reads the prompt. `read` counts the tokens of the prompt that this pass has read, and `cached_tokens` those
     that need not be read. While `prompt_left` tokens are not read yet, the verdict has no token, only features. An
@@ -282,6 +290,7 @@ class Verdict:
     error: ForetokenError | None = None
     cost: Cost | None = None
     unverified: bool = False
+    prompt_logits: torch.Tensor | None = None
 
     def behind(self, n: int) -> Verdict:
         """The verdict without its first n tokens, for a drafter that has been told those."""

@@ -60,7 +60,7 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Completion:
-    """One finished generation. A setting asks for each of the last five fields; otherwise the field is None."""
+    """One finished generation. A setting asks for each of the last six fields; otherwise the field is None."""
 
     # The ids of the new tokens.
     tokens: tuple[int, ...]
@@ -95,6 +95,8 @@ class Completion:
     unverified: int = 0
     # With `logprobs`: the log probabilities of each token.
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    # With `prompt_logprobs`: the log probabilities of each of the prompt's tokens but the first.
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     # With `keep_logits`: the logits that each token was chosen from, float32, a row for each token.
     logits: torch.Tensor | None = None
     # With `hash_logits`: a SHA-256 of these logits as little-endian bytes.

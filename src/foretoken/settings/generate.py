@@ -24,6 +24,10 @@ class GenerateSettings(Settings):
     ignore_eos: bool = False
     # A stop string, or several. The text ends before the one that is complete first in the output.
     stop: str | Sequence[str] = ()
+    # Whether the text keeps the stop string that ended it.
+    keep_stop: bool = False
+    # Token ids that end the text, besides the model's own end tokens. They do so even with `ignore_eos`.
+    stop_tokens: Sequence[int] = ()
     # How varied the text is. 0 is greedy: the likeliest token every time. 1 samples from the model's own probabilities.
     temperature: float = 0.0
     # Sample from this many of the likeliest tokens only. With 0, from all tokens.
@@ -53,6 +57,9 @@ class GenerateSettings(Settings):
     # Return the log probability of each token, and those of this many of the likeliest tokens at its place. With None,
     # none.
     logprobs: int | None = None
+    # Return the log probability of each of the prompt's tokens but the first, and those of this many of the likeliest
+    # tokens at its place. The whole prompt is read for this. With None, none.
+    prompt_logprobs: int | None = None
     # Whether to return the logits that each token was chosen from.
     keep_logits: bool = False
     # Whether to return a SHA-256 of these logits. The logits need not be kept for this.
@@ -69,7 +76,7 @@ class GenerateSettings(Settings):
         super().__post_init__()
         count("max_new_tokens", self.max_new_tokens)
         count("n", self.n, 256)
-        for name in ("ignore_eos", "keep_logits", "hash_logits", "keep_rounds", "audit"):
+        for name in ("ignore_eos", "keep_stop", "keep_logits", "hash_logits", "keep_rounds", "audit"):
             if not isinstance(getattr(self, name), bool):
                 raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected True or False")
         greedy = isinstance(self.temperature, int | float) and self.temperature == 0.0
@@ -83,9 +90,11 @@ class GenerateSettings(Settings):
         whole("top_k", self.top_k, 0, 2**31)
         if self.seed is not None:
             whole("seed", self.seed, 0, 2**64 - 1)
-        if self.logprobs is not None:
-            whole("logprobs", self.logprobs, 0, 100)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), 0, 100)
         self._expect_bias()
+        self._expect_stop_tokens()
         several = isinstance(self.stop, Sequence) and not isinstance(self.stop, bytes | bytearray)
         wrong = [text for text in self.stops if not is_text(text) or not text] if several else [self.stop]
         if wrong:
@@ -115,7 +124,8 @@ class GenerateSettings(Settings):
     @property
     def keeps_logits(self) -> bool:
         """Whether the logits of each token are wanted."""
-        return self.keep_logits or self.hash_logits or self.logprobs is not None
+        wanted = self.logprobs is not None or self.prompt_logprobs is not None
+        return self.keep_logits or self.hash_logits or wanted
 
     @property
     def constraint(self) -> tuple[str, str] | None:
@@ -123,6 +133,15 @@ class GenerateSettings(Settings):
         if self.regex is not None:
             return ("regex", self.regex)
         return None if self.json_schema is None else ("json_schema", str(self.json_schema))
+
+    def _expect_stop_tokens(self) -> None:
+        given = self.stop_tokens
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes | bytearray):
+            raise SettingError(f"stop_tokens is {quoted(given)}, expected token ids")
+        tokens = tuple(map(plain, given))
+        if not all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < 2**31 for token in tokens):
+            raise SettingError(f"stop_tokens is {quoted(given)}, expected token ids, each a whole number, 0 or more")
+        object.__setattr__(self, "stop_tokens", tokens)
 
     def _expect_bias(self) -> None:
         if self.logit_bias is None:

@@ -61,12 +61,20 @@ class TextStream:
     """The text of one generation while its tokens come, cut at the first stop string that is complete.
 
     For each token that was fed, `take` gives the text that may be shown by then. Text that may be the beginning of a
-    stop string, or of a character, is held back.
+    stop string, or of a character, is held back. keep_stop: whether the text ends behind the stop string, not before.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, prompt: Sequence[int], stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        prompt: Sequence[int],
+        stops: Sequence[str] = (),
+        *,
+        keep_stop: bool = False,
+    ) -> None:
         self._decoder = None if tokenizer is None else StreamDecoder(tokenizer, prompt)
         self._stops = tuple(stops)
+        self._keep_stop = keep_stop
         self._held = ""
         self._pieces: list[str] = []
         self.stopped_by: str | None = None
@@ -105,8 +113,8 @@ class TextStream:
         """
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if found:
-            _, at, self.stopped_by = min(found)
-            self._held = self._held[:at]
+            end, at, self.stopped_by = min(found)
+            self._held = self._held[: end if self._keep_stop else at]
         return bool(found)
 
 

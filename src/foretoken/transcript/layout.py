@@ -36,6 +36,7 @@ GENERATE_SETTINGS = (
 
 # what records of before it came do not tell, with what it was then
 LATER_LOAD_SETTINGS: dict[str, Any] = {"cache": True, "context": None}
+LATER_GENERATE_SETTINGS: dict[str, Any] = {"keep_stop": False, "stop_tokens": ()}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -73,12 +74,14 @@ def settings_to_json(settings: GenerateSettings, seed: int | None) -> dict[str, 
     """The settings that decide what is generated, as a record holds them. seed: the one that was used."""
     told = {name: getattr(settings, name) for name in GENERATE_SETTINGS}
     bias = None if settings.logit_bias is None else {str(token): bias for token, bias in settings.logit_bias.items()}
-    return {**told, "stop": list(settings.stops), "logit_bias": bias, "seed": seed}
+    later = {name: getattr(settings, name) for name in LATER_GENERATE_SETTINGS}
+    return {**told, **later, "stop": list(settings.stops), "logit_bias": bias, "seed": seed}
 
 
 def settings_from_json(told: Mapping[str, Any]) -> GenerateSettings:
     """Settings from a record. Raises SettingError where one makes no sense."""
     wanted = {name: told[name] for name in GENERATE_SETTINGS}
+    wanted |= {name: told.get(name, before) for name, before in LATER_GENERATE_SETTINGS.items()}
     if wanted["logit_bias"] is not None:
         wanted["logit_bias"] = {int(token): bias for token, bias in wanted["logit_bias"].items()}
     return GenerateSettings(**wanted, hash_logits=True)

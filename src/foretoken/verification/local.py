@@ -253,6 +253,7 @@ class LocalVerifier:
             tokens=gain.tokens,
             origins=gain.origins,
             logits=self._logits(check, gain) if state.request.keep_logits else None,
+            prompt_logits=self._prompt_logits(check, gain) if state.request.prompt_logits and reading else None,
             finish_reason=gain.reason,
             cached_tokens=state.cached if gain.tokens and reading else 0,
             read=rows if reading else 0,
@@ -271,6 +272,12 @@ class LocalVerifier:
             return None
         root = len(check.parts[gain.part].text) - 1
         rows = check.rows_of(gain.part, gain.path[root:])
+        return joined([check.outputs.logits(row)[None] for row in rows])
+
+    def _prompt_logits(self, check: Check, gain: Gain) -> torch.Tensor:
+        """The logits of the prompt's rows that a pass has read."""
+        rows = check.rows_of(gain.part, gain.path)
+        check.outputs.prepare(rows)
         return joined([check.outputs.logits(row)[None] for row in rows])
 
     def _features_of(self, state: State, check: Check, gain: Gain, held: int, rows: int) -> Features | None:
