@@ -51,7 +51,7 @@ class SettingError(InputError):
 
 
 class GrammarError(InputError):
-    """A regular expression or JSON schema cannot be read, or nothing may follow it any more."""
+    """A regular expression, JSON schema or grammar cannot be read, or nothing may follow it any more."""
 
 
 class DraftSpecError(InputError):

@@ -53,6 +53,12 @@ def test_a_schema_may_be_in_a_file(cli: Cli, tmp_path: Path) -> None:
     assert isinstance(json.loads(outs[0])["a"], int)
 
 
+def test_a_grammar_is_in_a_file(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "grammar.lark"
+    file.write_text('start: "<" /[a-z]{3}/ ">"\n', encoding="utf-8")
+    assert re.search("<[a-z]{3}>$", cli("generate", "x", *MODEL, "--grammar", file).out.strip())
+
+
 def test_the_seed_that_was_drawn_is_told_and_gives_the_same_again(cli: Cli) -> None:
     sampled = ("generate", PROMPT, *MODEL, "--max-new-tokens", 12, "--temperature", 1)
     first, other = cli(*sampled), cli(*sampled)
@@ -164,6 +170,7 @@ def test_what_was_sampled_is_recorded_and_verified(cli: Cli, tmp_path: Path) -> 
         (("--rule", "luck"), "rule is 'luck' (known: rejection, walk)"),
         (("--regex", "("), "regex"),
         (("--regex", "a", "--json-schema", "{}"), "regex and json_schema were both given; give one of them"),
+        (("--grammar", "/nowhere"), "the grammar '/nowhere' cannot be read (No such file or directory); name a file"),
         (("--json-schema", "/nowhere"), "the schema '/nowhere' cannot be read (No such file or directory); name"),
         (("--json-schema", "/"), "the schema '/' cannot be read (Is a directory); name a file"),
         (("--json-schema", "x" * 300), f"the schema '{'x' * 77}…' cannot be read (File name too long); name a file"),

@@ -5,6 +5,7 @@ On the embedded models, because a grammar needs a tokenizer, and text for drafts
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from functools import cache
 from typing import Any
@@ -135,6 +136,19 @@ def test_a_text_that_can_only_end_stops_with_its_last_token() -> None:
         assert ended.finish_reason == open_ended.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_grammar_in_lark_gives_the_same_whatever_drafts(temperature: float) -> None:
+    lark = 'start: head pair ("," pair)*\nhead[lazy]: /[a-z_ ]{0,9}=/\npair: /[a-z]{1,4}/ ":" %json {"type": "boolean"}'
+    settings = {"grammar": lark, "temperature": temperature, "seed": 5, "max_new_tokens": 40, "keep_logits": True}
+    expected = model("none").generate(PROMPTS[0], **settings)
+    assert re.match(r"[a-z_ ]{0,9}=[a-z]{1,4}(:|$)", expected.text)
+    for draft in DRAFTS:
+        done = model(draft).generate(PROMPTS[0], **settings)
+        assert (done.tokens, done.finish_reason) == (expected.tokens, expected.finish_reason), draft
+        assert done.logits is not None
+        assert done.logits.equal(expected.logits), draft
+
+
 def test_an_audit_of_constrained_output_is_of_constrained_output() -> None:
     done = model("stdlib-1m").generate(PROMPTS[0], regex="[a-z]{3,9};", audit=True, ignore_eos=True)
     assert done.audit is not None
@@ -145,7 +159,7 @@ def test_an_audit_of_constrained_output_is_of_constrained_output() -> None:
 def test_a_grammar_that_cannot_be_read_is_refused_before_the_model_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = foretoken.load("stdlib-1m", draft="lookup", pace="fixed")
     monkeypatch.setattr(type(loaded.target), "forward", lambda *_: pytest.fail("the model ran"))
-    for settings in ({"regex": "("}, {"json_schema": "{"}, {"json_schema": {"type": "texT"}}):
+    for settings in ({"regex": "("}, {"json_schema": "{"}, {"json_schema": {"type": "texT"}}, {"grammar": "start: ("}):
         with pytest.raises(foretoken.GrammarError):
             loaded.generate("x", **settings)
 

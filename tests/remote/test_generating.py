@@ -50,6 +50,7 @@ def test_load_takes_the_place_of_a_host_too(host: Host) -> None:
         {"max_new_tokens": 60, "stop": ["\n\n", "def"], "ignore_eos": True},
         {"max_new_tokens": 30, "logit_bias": {198: -5.0}, **SAMPLED},
         {"max_new_tokens": 20, "regex": "[a-z ]+"},
+        {"max_new_tokens": 20, "grammar": "start: /[a-z ]+/"},
     ],
     ids=str,
 )

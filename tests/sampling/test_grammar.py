@@ -42,6 +42,15 @@ OBJECT = {
     "additionalProperties": False,
 }
 SCHEMA = ("json_schema", json.dumps(OBJECT))
+# text that is free up to a mark, after which a form begins; and a special token of the tokenizer
+LARK = (
+    "lark",
+    f"""start: FREE | head object <|pad|>?
+head[lazy]: FREE "=> "
+object: %json {SCHEMA[1]}
+FREE: /[^{{}}]*/
+""",
+)
 
 
 def constraint_of(grammar: tuple[str, str], *end_tokens: int) -> GrammarConstraint:
@@ -159,7 +168,7 @@ def test_after_the_end_and_off_the_grammar_nothing_is_allowed_and_nothing_raises
 # -- going back -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("grammar", [WORD, SCHEMA, ("regex", r"(a|ab|abc)*;"), ("json_schema", "{}")])
+@pytest.mark.parametrize("grammar", [WORD, SCHEMA, LARK, ("regex", r"(a|ab|abc)*;"), ("json_schema", "{}")])
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2**20)), max_size=25))
 @settings(max_examples=40, deadline=None)
 def test_advancing_and_going_back_is_as_if_one_had_never_left(
@@ -269,6 +278,21 @@ def test_a_schema_may_be_a_dict() -> None:
             'json_schema \'{"x-guidance": {"lenient": 3}}\' cannot be followed: '
             "invalid type: integer `3`, expected a boolean",
         ),
+        (("lark", "start: x"), "grammar 'start: x' cannot be followed: unknown name: \"x\""),
+        (("lark", "start: <x>"), "grammar 'start: <x>' cannot be followed: unknown special token: \"<x>\""),
+        (("lark", "start: /(/"), "grammar 'start: /(/' cannot be followed: unclosed group"),
+        (("lark", ""), "grammar '' cannot be followed: Empty grammar"),
+        (("lark", 'start: ""'), "grammar 'start: \"\"' leaves no token to begin with; let it match some text"),
+        (
+            ("lark", "start: %json {"),
+            "grammar 'start: %json {' cannot be followed: failed to parse \"%json\": EOF while parsing an object at "
+            "line 2 column 0",
+        ),
+        (
+            ("lark", 'start: "%json " a\na: %json {"const": 9007199254740993}'),
+            'grammar \'start: "%json " a\\na: %json {"const": 9007199254740993}\' has const 9007199254740993, which '
+            "llguidance would round; give whole numbers within ±9007199254740991, or leave const out",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_words(grammar: tuple[str, str], message: str) -> None:
@@ -278,8 +302,15 @@ def test_what_cannot_be_followed_is_refused_in_words(grammar: tuple[str, str], m
 
 
 def test_nesting_beyond_reason_is_refused() -> None:
-    for grammar in (("regex", "(" * 9999 + ")" * 9999), ("json_schema", "[" * 99999), ("json_schema", '{"a":' * 9999)):
-        with pytest.raises(GrammarError, match=r"^(regex|json_schema) '.{79} (cannot be followed|is not JSON)"):
+    for grammar in (
+        ("regex", "(" * 9999 + ")" * 9999),
+        ("json_schema", "[" * 99999),
+        ("json_schema", '{"a":' * 9999),
+        ("lark", f"start: {'(' * 9999}x{')' * 9999}"),
+        ("lark", f"start: %json {'[' * 99999}"),
+        ("lark", 'start: %json {"a":' + '{"a":' * 9999),
+    ):
+        with pytest.raises(GrammarError, match=r"^(regex|json_schema|grammar) '.{79} (cannot be followed|is not JSON)"):
             constraint_of(grammar)
 
 
@@ -295,7 +326,8 @@ def test_a_checkpoint_without_a_tokenizer_follows_no_grammar() -> None:
             with pytest.raises(GrammarError) as error:
                 make(request)
             assert str(error.value) == (
-                f"the checkpoint has {lacking}, so its text can follow no grammar; leave regex and json_schema out"
+                f"the checkpoint has {lacking}, so its text can follow no grammar; leave regex, json_schema and "
+                "grammar out"
             )
 
 

@@ -22,6 +22,7 @@ WAYS: list[dict[str, Any]] = [
     {"temperature": 1, "repetition_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": -0.25},
     {"repetition_penalty": 1.5, "logit_bias": {5: 3.5, 300: -1000}},
     {"temperature": 0.7, "stop": ["\n", ":"], "ignore_eos": True},
+    {"grammar": 'start: "(" /[a-z]{1,5}/ ("," /[0-9]/)* ")"', "temperature": 0.9},
     {"temperature": 0.9, "regex": r"\s*[a-z_]+(\.[a-z]+)*\([0-9, ]*\)\n"},
     {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'},
 ]

@@ -55,6 +55,7 @@ def test_a_record_says_what_was_generated_from_what_and_how(whole: Path) -> None
         "seed": None,
         "regex": None,
         "json_schema": None,
+        "grammar": None,
     }
     assert (told["promise"], told["tokens"], told["text"]) == ("exact", list(done.tokens), done.text)
     assert (told["finish_reason"], told["logits_sha256"]) == ("length", done.logits_sha256)

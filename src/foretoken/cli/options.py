@@ -233,6 +233,13 @@ GENERATE: dict[str, Any] = {
         metavar="FILE_OR_TEXT",
         show_default="none",
     ),
+    "grammar": _option(
+        str | None,
+        _FORM,
+        "The output follows the grammar in this file, which is in llguidance's Lark syntax.",
+        metavar="FILE",
+        show_default="none",
+    ),
     "private_suffix": _option(
         str | None,
         _FAR,
@@ -310,13 +317,14 @@ def _one_draft(given: Sequence[str]) -> str:
 
 
 def _generating(chosen: dict[str, Any]) -> GenerateSettings:
-    schema = chosen.get("json_schema")
+    schema, grammar = chosen.get("json_schema"), chosen.get("grammar")
     return GenerateSettings.of(
         {
             **chosen,
             "stop": tuple(chosen["stop"] or ()),
             "logit_bias": _bias(chosen["logit_bias"] or []),
             "json_schema": None if schema is None else _schema(schema),
+            "grammar": None if grammar is None else _read(grammar, "grammar", "name a file"),
         }
     )
 
@@ -340,13 +348,14 @@ def _bias(texts: list[str]) -> dict[int, float] | None:
 def _schema(given: str) -> str:
     if given.lstrip()[:1] == "{":
         return given
+    return _read(given, "schema", "name a file, or give a schema, which begins with {")
+
+
+def _read(file: str, what: str, expected: str) -> str:
     try:
-        return read_bytes(given).decode("utf-8")
+        return read_bytes(file).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SettingError(f"the schema in {given} is not UTF-8 (byte {error.start}); expected text") from None
+        raise SettingError(f"the {what} in {file} is not UTF-8 (byte {error.start}); expected text") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise SettingError(
-            f"the schema {quoted(given, 80)} cannot be read ({reason}); name a file, or give a schema, which begins "
-            "with {"
-        ) from None
+        raise SettingError(f"the {what} {quoted(file, 80)} cannot be read ({reason}); {expected}") from None

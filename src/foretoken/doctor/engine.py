@@ -23,7 +23,7 @@ from foretoken.kernels import gpu, native, rowwise
 PACKAGES = ("foretoken", "torch", "transformers", "safetensors", "numpy")
 PARTS = {  # package: what it is for, and pip's requirement
     "matplotlib": ("pictures: --plot", "matplotlib>=3.8"),
-    "llguidance": ("grammars: --regex, --json-schema", "llguidance>=1.9,<2"),
+    "llguidance": ("grammars: --regex, --json-schema, --grammar", "llguidance>=1.9,<2"),
 }
 _COMPILERS = ("c++", "g++", "clang++", "cl")
 _FLAGS = {"avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "amx": "amx_bf16"}

@@ -34,8 +34,8 @@ class SamplingParams:
     """How a token is chosen from logits. In this order: penalties, bias, constraint, temperature, top-k, top-p, min-p.
 
     The default is greedy. `repetition_penalty` applies to tokens of prompt and output, the other two penalties to
-    tokens of the output. `constraint` is a grammar that the output must follow: ("regex", pattern) or ("json_schema",
-    text).
+    tokens of the output. `constraint` is a grammar that the output must follow: ("regex", pattern), ("json_schema",
+    text) or ("lark", text).
     """
 
     temperature: float = 0.0

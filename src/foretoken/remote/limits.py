@@ -11,7 +11,7 @@ from foretoken.errors import InputError
 from foretoken.protocol.types import NO_FEATURES, Needs, Request, SamplingParams
 from foretoken.remote.features import names_of, needs_of
 from foretoken.remote.wire import OpenBody
-from foretoken.settings.generate import GenerateSettings
+from foretoken.settings.generate import SETTING_OF, GenerateSettings
 from foretoken.settings.values import whole
 
 # asked for beside GenerateSettings
@@ -121,7 +121,7 @@ def asked_of(request: Request, session_of: Callable[[int], int | None], have: in
     return {
         **{each.name: getattr(sampling, each.name) for each in fields(sampling) if each.name not in _WRITTEN_OTHERWISE},
         "logit_bias": dict(sampling.logit_bias) or None,
-        kind: text,
+        SETTING_OF[kind]: text,
         "max_new_tokens": request.max_new_tokens,
         "stop": list(request.stop),
         "end_tokens": sorted(request.end_tokens),

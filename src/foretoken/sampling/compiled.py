@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 from foretoken.errors import GrammarError, quoted
-from foretoken.sampling.schema import read_schema
+from foretoken.sampling.schema import expect_exact_blocks, read_schema
+from foretoken.settings.generate import SETTING_OF
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _END = "\0the end\0"
 # Between the parts of JSON: a space, or a line break and an indentation. The library's default has no bound, and small
 # models like blank lines: they would never come to the next key. A schema may say otherwise, under "x-guidance".
-_WHITESPACE = r" ?|\n[ \t]{0,32}"
+WHITESPACE = r" ?|\n[ \t]{0,32}"
 # Beyond the library's defaults, so that a schema may have some 2000 optional properties. The work for one token stays
 # below a second.
 _LIMITS = {"max_items_in_row": 10_000, "step_max_items": 1_000_000, "step_lexer_fuel": 1_000_000}
@@ -77,7 +78,7 @@ def read_tokens(text: str) -> tuple[LLTokenizer, int]:
     except ValueError as error:
         raise GrammarError(
             f"the checkpoint's tokenizer is of a kind that llguidance cannot read ({reason(str(error)):.60}); "
-            "leave regex and json_schema out"
+            "leave regex, json_schema and grammar out"
         ) from None
 
 
@@ -87,11 +88,14 @@ def _compile(kind: str, text: str, tokens: LLTokenizer) -> LLMatcher:
     called = _called(kind, text)
     if kind == "regex":
         grammar = LLMatcher.grammar_from_regex(text)
+    elif kind == "lark":
+        expect_exact_blocks(text, called)
+        grammar = LLMatcher.grammar_from_lark(text)
     else:
         schema = read_schema(text, called)
         try:
             says = any(name.startswith("whitespace") for name in dict(schema.get("x-guidance") or {}))
-            grammar = LLMatcher.grammar_from_json_schema(text, {} if says else {"whitespace_pattern": _WHITESPACE})
+            grammar = LLMatcher.grammar_from_json_schema(text, {} if says else {"whitespace_pattern": WHITESPACE})
         except (TypeError, ValueError) as error:  # of "x-guidance"
             raise GrammarError(f"{called} cannot be followed: {reason(str(error))}") from None
     limits = LLParserLimits(**_LIMITS, verbose_errors=False)
@@ -102,12 +106,13 @@ def _compile(kind: str, text: str, tokens: LLTokenizer) -> LLMatcher:
 
 
 def _called(kind: str, text: str) -> str:
-    return f"{kind} {quoted(text, 80)}"
+    return f"{SETTING_OF[kind]} {quoted(text, 80)}"
 
 
 def reason(message: str) -> str:
     """The line of the library's message that says what is wrong, without where in the grammar that it made of ours."""
     found = re.search(r"^error: (.*)", message, re.MULTILINE)
     line = found[1] if found else (message.strip().splitlines() or ["llguidance does not say why"])[0]
-    line = re.sub("; (consider|try) .*", "", line)  # what to do about a grammar of another kind
+    # what to do about a grammar of another kind; all tokens that a Lark grammar could name
+    line = re.sub("; (consider|try|following special tokens) .*", "", line)
     return re.sub(r'^at \d+\(\d+\): (invalid regex ".*" \(in regex\): )?', "", line)

@@ -1,4 +1,4 @@
-"""Grammars that an output must follow, over a checkpoint's tokens: regular expressions and JSON schemas, by llguidance.
+"""Grammars over a checkpoint's tokens, by llguidance: regular expressions, JSON schemas, grammars in Lark syntax.
 
 The library decides which text may come next. The request decides which tokens end a text: they are allowed exactly
 where the grammar may end, and nowhere else, whatever the tokenizer's own end token is. The library's end token is a
@@ -64,7 +64,8 @@ class Grammars:
             if text is None:
                 lacking = "no tokenizer" if self._tokenizer is None else "a tokenizer that is no tokenizer.json"
                 raise GrammarError(
-                    f"the checkpoint has {lacking}, so its text can follow no grammar; leave regex and json_schema out"
+                    f"the checkpoint has {lacking}, so its text can follow no grammar; leave regex, json_schema and "
+                    "grammar out"
                 )
             self._tokens = read_tokens(text)
         return self._tokens

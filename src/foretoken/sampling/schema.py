@@ -7,6 +7,7 @@ A schema that asks for more than that is refused, with what to give instead; els
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
@@ -23,6 +24,8 @@ _COUNTS = dict.fromkeys(("minItems", "maxItems", "minProperties", "maxProperties
 _COUNTS |= dict.fromkeys(("minLength", "maxLength"), 2**32 - 1)
 _EXACT = 2**53  # from here on not every whole number is a double, which the library takes bounds for
 _MOST_STEPS = 1_000_000  # of a multipleOf: it takes seconds
+# where a schema begins in a Lark grammar, and what else may hold these letters: comments, texts, regular expressions
+_LARK = re.compile(r'//[^\n]*|#[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|(?P<json>%json\s*)')
 
 
 def read_schema(text: str, called: str) -> dict[str, Any]:
@@ -33,11 +36,31 @@ def read_schema(text: str, called: str) -> dict[str, Any]:
         raise GrammarError(f"{called} is not JSON ({error}); expected a JSON schema") from None
     if not isinstance(schema, dict):
         raise GrammarError(f"{called} is no JSON schema; expected an object")
+    _expect_exact(schema, called)
+    return schema
+
+
+def expect_exact_blocks(text: str, called: str) -> None:
+    """Raise GrammarError if a JSON schema within a Lark grammar (`%json {...}`) has a number that the library would not
+    take for what it is. Whatever else is wrong with it is for the library to say. called: what a message calls it."""
+    at = 0
+    while found := _LARK.search(text, at):
+        at = found.end()
+        if found["json"] is None:
+            continue
+        try:
+            schema, at = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(schema, dict):
+            _expect_exact(schema, called)
+
+
+def _expect_exact(schema: dict[str, Any], called: str) -> None:
     for name, value, exclusive in _numbers(schema):
         wrong = _wrong_number(name, value, exclusive)
         if wrong:
             raise GrammarError(f"{called} has {name} {quoted(value)}, {wrong}, or leave {name} out")
-    return schema
 
 
 def _numbers(schema: dict[str, Any]) -> Iterator[tuple[str, int | float, bool]]:

@@ -11,6 +11,9 @@ from typing import Any
 from foretoken.errors import InputError, SettingError, cut, quoted
 from foretoken.settings.values import Settings, count, is_text, number, plain, whole
 
+# the settings that give a grammar, with the kind that each is
+_KINDS = {"regex": "regex", "json_schema": "json_schema", "grammar": "lark"}
+SETTING_OF = {kind: name for name, kind in _KINDS.items()}
 _MOST_JSON = 4 * 1024**2  # characters: a larger grammar is beyond the library, too
 
 
@@ -54,6 +57,8 @@ class GenerateSettings(Settings):
     regex: str | None = None
     # A JSON schema, as text or as a dict. The output is JSON that follows it.
     json_schema: str | Mapping[str, Any] | None = None
+    # A grammar in llguidance's Lark syntax. The whole output follows it.
+    grammar: str | None = None
     # Return the log probability of each token, and those of this many of the likeliest tokens at its place. With None,
     # none.
     logprobs: int | None = None
@@ -101,19 +106,20 @@ class GenerateSettings(Settings):
             raise SettingError(f"stop is {quoted(wrong[0])}, expected a text or several, none of them empty")
         if isinstance(self.json_schema, Mapping):
             object.__setattr__(self, "json_schema", _json("json_schema", self.json_schema))  # text from here on
-        for name in ("regex", "json_schema"):
+        for name in _KINDS:
             if getattr(self, name) is not None and not is_text(getattr(self, name)):
                 raise SettingError(f"{name} is {quoted(getattr(self, name))}, expected text")
-        if self.regex is not None and self.json_schema is not None:
-            raise SettingError("regex and json_schema were both given; give one of them")
+        given = [name for name in _KINDS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise SettingError(f"{given[0]} and {given[1]} were both given; give one of them")
         if self.private_suffix is None:
             return
         if not is_text(self.private_suffix) or not self.private_suffix:
             raise SettingError(f"private_suffix is {quoted(self.private_suffix)}, expected text")
         if self.n != 1 or self.constraint is not None or self.audit or self.keeps_logits:
             raise SettingError(
-                "private_suffix leaves the model out, so n, regex, json_schema, audit and logits cannot be had with "
-                "it; leave them out"
+                "private_suffix leaves the model out, so n, regex, json_schema, grammar, audit and logits cannot be "
+                "had with it; leave them out"
             )
 
     @property
@@ -129,10 +135,11 @@ class GenerateSettings(Settings):
 
     @property
     def constraint(self) -> tuple[str, str] | None:
-        """The grammar that the output must follow: its kind and its text."""
-        if self.regex is not None:
-            return ("regex", self.regex)
-        return None if self.json_schema is None else ("json_schema", str(self.json_schema))
+        """The grammar that the output must follow: its kind (regex, json_schema or lark) and its text."""
+        for name, kind in _KINDS.items():
+            if getattr(self, name) is not None:
+                return (kind, str(getattr(self, name)))
+        return None
 
     def _expect_stop_tokens(self) -> None:
         given = self.stop_tokens

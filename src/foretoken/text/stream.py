@@ -88,7 +88,7 @@ class TextStream:
         if self._cut():
             self._pieces.append(self._held)
             return True
-        safe = len(self._held) - max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        safe = len(self._held) - max((overlap(self._held, stop) for stop in self._stops), default=0)
         self._pieces.append(self._held[:safe])
         self._held = self._held[safe:]
         return False
@@ -130,7 +130,7 @@ def watch_for_stops(tokenizer: Tokenizer | None) -> Callable[[Request], Callable
     return watch
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """The length of the longest end of a text with which the stop string begins."""
     for count in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:count]):

@@ -6,7 +6,7 @@ import json
 import logging
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,6 +16,10 @@ from foretoken.common.files import read_bytes
 from foretoken.errors import CheckpointError, PromptError, cut, quoted
 
 _CONTENT = "foretoken"  # the content of a message with which a template is tried
+# what a template is given otherwise, and what transformers takes for itself
+_TAKEN = {"conversation", "conversations", "messages", "tools", "documents", "chat_template", "add_generation_prompt"}
+_TAKEN |= {"continue_final_message", "tokenize", "sanitize_control_tokens", "padding", "truncation", "max_length"}
+_TAKEN |= {"return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "self"}
 TOKENIZER_OF = "tokenizer"  # in a rehearsal's entry of config.json: the family of the model whose tokenizer it has
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 
@@ -23,8 +27,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json",
 class Tokenizer:
     """A checkpoint's tokenizer, as transformers loads it."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, shown: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._shown = shown  # special tokens that decoding does not leave out
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer | None:
@@ -68,16 +73,51 @@ class Tokenizer:
         """Whether the tokenizer has a template that writes a conversation as text for the model."""
         return bool(self._tokenizer.chat_template)
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The token ids of a conversation, up to where the model's reply begins. Messages have a `role` and a
-        `content`. Raises PromptError if the template refuses them."""
+    @property
+    def chat_template(self) -> str | None:
+        """The text of the template that `encode_chat` takes where tools are given; None without one."""
+        if not self.has_chat_template:
+            return None
+        try:
+            template: str = self._tokenizer.get_chat_template(None, tools=[{}])
+        except ValueError:  # several templates, and none of them is the usual one
+            return None
+        return template
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> list[int]:
+        """The token ids of a conversation, up to where the model's reply begins.
+
+        Messages have a `role` and a `content`, or are what `text.messages.from_openai` makes. tools: functions that the
+        model may call, in OpenAI's form. template_kwargs: more variables for the template, such as enable_thinking.
+        add_generation_prompt: whether the beginning of a reply follows. continue_final_message: whether the model goes
+        on with the last message instead; then no reply begins. Raises PromptError if the template refuses the
+        conversation, or if `template_kwargs` has a name that is not free.
+        """
+        if taken := next((name for name in template_kwargs or {} if name in _TAKEN), None):
+            raise PromptError(f"the chat template's variable {quoted(taken)} is not free; leave it out")
+        if continue_final_message and add_generation_prompt:
+            raise PromptError(
+                "the model cannot go on with the last message and begin a reply; leave continue_final_message out, or "
+                "give add_generation_prompt=False"
+            )
         try:
             tokens: list[int] = self._tokenizer.apply_chat_template(
                 list(messages),
-                add_generation_prompt=True,
+                tools=None if tools is None else list(tools),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 tokenize=True,
                 return_dict=False,
                 tokenizer_kwargs={"verbose": False},
+                **(template_kwargs or {}),
             )
         except Exception as error:  # a template is a program of the checkpoint's: it raises what it likes
             raise PromptError(f"the chat template refuses the conversation ({_first_line(error)})") from error
@@ -137,13 +177,32 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens, without special tokens."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        hidden = not self._shown
+        some = [token for token in tokens if hidden or token in self._shown or token not in self._special]
+        text: str = self._tokenizer.decode(some, skip_special_tokens=hidden, clean_up_tokenization_spaces=False)
         return text
 
     def leaves_out(self, token: int) -> bool:
         """Whether decoding leaves this token out, whatever stands around it: a special token, or one without text."""
         rust = getattr(self._tokenizer, "backend_tokenizer", None)
-        return token in self._special or (rust is not None and rust.id_to_token(token) is None)
+        if token in self._special:
+            return token not in self._shown
+        return rust is not None and rust.id_to_token(token) is None
+
+    @property
+    def added(self) -> dict[str, bool]:
+        """The texts of the tokens that were added to the vocabulary, such as `<|im_end|>`, each with whether decoding
+        leaves it out."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        if rust is None:
+            return dict.fromkeys(self._tokenizer.all_special_tokens, True)
+        return {added.content: added.special for added in rust.get_added_tokens_decoder().values()}
+
+    def showing(self, texts: Collection[str]) -> Tokenizer:
+        """The same tokenizer, whose decoded text has these special tokens, too."""
+        rust = getattr(self._tokenizer, "backend_tokenizer", None)
+        shown = frozenset() if rust is None else self._special.intersection(map(rust.token_to_id, texts))
+        return Tokenizer(self._tokenizer, shown) if shown else self
 
     @cached_property
     def _special(self) -> frozenset[int]:

@@ -36,7 +36,7 @@ GENERATE_SETTINGS = (
 
 # what records of before it came do not tell, with what it was then
 LATER_LOAD_SETTINGS: dict[str, Any] = {"cache": True, "context": None}
-LATER_GENERATE_SETTINGS: dict[str, Any] = {"keep_stop": False, "stop_tokens": ()}
+LATER_GENERATE_SETTINGS: dict[str, Any] = {"keep_stop": False, "stop_tokens": (), "grammar": None}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -72,10 +72,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def settings_to_json(settings: GenerateSettings, seed: int | None) -> dict[str, Any]:
     """The settings that decide what is generated, as a record holds them. seed: the one that was used."""
-    told = {name: getattr(settings, name) for name in GENERATE_SETTINGS}
+    told = {name: getattr(settings, name) for name in (*GENERATE_SETTINGS, *LATER_GENERATE_SETTINGS)}
     bias = None if settings.logit_bias is None else {str(token): bias for token, bias in settings.logit_bias.items()}
-    later = {name: getattr(settings, name) for name in LATER_GENERATE_SETTINGS}
-    return {**told, **later, "stop": list(settings.stops), "logit_bias": bias, "seed": seed}
+    return {**told, "stop": list(settings.stops), "logit_bias": bias, "seed": seed}
 
 
 def settings_from_json(told: Mapping[str, Any]) -> GenerateSettings:

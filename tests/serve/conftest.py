@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.tiny import one_thread as one_thread
