@@ -36,6 +36,7 @@ ABOVE = (
     *("contracts/test_constrained.py", "copies/test_drafts.py"),
     *("copies/test_low_bit_targets.py", "ladder/test_names.py", "ladder/test_new_drafter.py"),
     *("ladder/test_with_draft.py", "sampling/test_grammar.py", "sampling/test_grammar_limits.py"),
+    *("sampling/test_lark.py", "test_openai_messages.py"),
     *("transcript/test_files_as_read.py", "transcript/test_refused_records.py"),
     *("test_chat.py", "test_errors.py", "test_files.py", "test_limits.py", "test_memory.py", "test_public_names.py"),
     *("test_repository.py", "test_settings.py", "test_source.py", "test_stats.py", "test_stopping.py", "test_text.py"),

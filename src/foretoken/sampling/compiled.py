@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from foretoken.errors import GrammarError, quoted
 from foretoken.sampling.schema import expect_exact_blocks, read_schema
 from foretoken.settings.generate import SETTING_OF
@@ -102,7 +104,20 @@ def _compile(kind: str, text: str, tokens: LLTokenizer) -> LLMatcher:
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=limits)
     if matcher.is_error():
         raise GrammarError(f"{called} cannot be followed: {reason(matcher.get_error())}")
+    if kind == "lark" and not _goes_back(matcher.deep_copy()):
+        raise GrammarError(
+            f"{called} has max_tokens or stop, from which llguidance cannot go back, as drafts must; give suffix, or a "
+            "regular expression of bounded length"
+        )
     return matcher
+
+
+def _goes_back(matcher: LLMatcher) -> bool:
+    """Whether a token can be taken back, which the library says only when it is asked to."""
+    allowed = np.flatnonzero(np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little"))
+    if len(allowed) and matcher.consume_tokens([int(allowed[0])]):
+        matcher.rollback(1)
+    return "rollback not supported" not in matcher.get_error()
 
 
 def _called(kind: str, text: str) -> str:
