@@ -22,6 +22,7 @@ from foretoken.cli import (
     recommend,
     rehearse,
     reproduce,
+    serve,
     train,
     tune,
     verify,
@@ -54,6 +55,7 @@ app.command("rehearse")(rehearse.rehearse)
 app.command("reproduce")(reproduce.reproduce)
 app.command("host")(host.host)
 app.command("pack")(pack.pack)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")

@@ -1,1 +1,1 @@
-"""An HTTP server that speaks OpenAI's protocol."""
+"""A server with OpenAI's interface, for programs and for people: `foretoken serve`."""

@@ -1,0 +1,113 @@
+"""What every request passes before it is read: the key, the size of its body, and a number of its own.
+
+It is plain ASGI. A middleware of Starlette's own kind would stand between a stream and the news that its client has
+gone.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from foretoken.common.progress import size
+from foretoken.serve.errors import ServeError, body, headers
+
+log = logging.getLogger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
+_PAGES = frozenset(
+    ("/", "/docs", "/openapi.json")
+)  # they hold nothing of the model, and a browser sends no key with them
+TOO_LARGE = "foretoken.too_large"
+
+
+class Guard:
+    """keys: one of them is needed; none: everybody may come in. most: bytes of a body."""
+
+    def __init__(self, app: App, keys: Sequence[str], most: int) -> None:
+        self._app = app
+        self._keys = [key.encode() for key in keys]
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the beginning and end of the server."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = dict(scope["headers"])
+        name = _name_of(given.get(b"x-request-id", b""))
+        scope["foretoken.request"] = name
+        began, status = time.perf_counter(), 0
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message.get("headers", ()), (b"x-request-id", name.encode())]}
+            await send(message)
+
+        refusal = self._refusal(scope["path"], scope["method"], given)
+        if refusal is not None:
+            await JSONResponse(body(refusal), refusal.status, headers(refusal))(scope, receive, named)
+        else:
+            await self._app(scope, self._bounded(scope, receive), named)
+        log.info(
+            "%s %s %s: %d in %.3f s", name, scope["method"], scope["path"][:80], status, time.perf_counter() - began
+        )
+
+    def _refusal(self, path: str, method: str, given: MutableMapping[bytes, bytes]) -> ServeError | None:
+        if (
+            self._keys
+            and path not in OPEN
+            and not (path in _PAGES and method in ("GET", "HEAD"))
+            and method != "OPTIONS"
+        ):
+            scheme, _, key = given.get(b"authorization", b"").partition(b" ")
+            known = [hmac.compare_digest(key.strip(), each) for each in self._keys]  # all of them, in constant time
+            if scheme.lower() != b"bearer" or not any(known):
+                return ServeError(
+                    401, "the API key is missing or wrong; send Authorization: Bearer KEY", code="invalid_api_key"
+                )
+        length = given.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > self._most:
+            return self.too_large()
+        return None
+
+    def too_large(self) -> ServeError:
+        """The error for a body that is too large."""
+        return ServeError(413, f"the request is larger than {size(self._most)}; send less")
+
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
+        """What comes in, up to the bound."""
+        left = self._most
+
+        async def bounded() -> Message:
+            nonlocal left
+            message = await receive()
+            if message["type"] == "http.request":
+                left -= len(message.get("body", b""))
+                if left < 0:
+                    scope[TOO_LARGE] = self.too_large()
+                    raise scope[TOO_LARGE]
+            return message
+
+        return bounded
+
+
+def _name_of(given: bytes) -> str:
+    """A request's own number, if it brings a sound one; else a new one."""
+    text = given.decode("latin-1")
+    return text if re.fullmatch(r"[\w.:-]{1,100}", text, re.ASCII) else secrets.token_hex(12)

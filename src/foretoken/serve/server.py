@@ -1,0 +1,121 @@
+"""Puts a server together, and runs it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from foretoken.api.model import Model
+from foretoken.common.files import read_bytes
+from foretoken.errors import SettingError
+from foretoken.serve.app import Serving, make_app
+from foretoken.serve.asking import Asking
+from foretoken.serve.limits import Limits
+from foretoken.serve.metrics import OWN, Metrics
+from foretoken.serve.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server is reached, and by whom. names: of the model; none: its own. keys: one of them is asked for.
+    origins: of web pages elsewhere that may ask. defaults: of sampling, for requests that leave it out. drain: seconds
+    in which what is under way may be finished when the server ends. metrics: the prefix of their names."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    names: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    drain: float = 30.0
+    metrics: str = OWN
+
+
+def keys_of(file: Path | None) -> tuple[str, ...]:
+    """The keys in a file, one in each line. Raises SettingError if there are none, or one that a header cannot hold."""
+    if file is None:
+        return ()
+    try:
+        lines = read_bytes(file).decode("ascii").split()
+    except UnicodeDecodeError:
+        raise SettingError(f"the keys in {file} are not ASCII; expected one key in each line") from None
+    except OSError as error:
+        raise SettingError(f"the keys in {file} cannot be read ({error.strerror}); name another file") from None
+    if not lines:
+        raise SettingError(f"{file} is empty; expected one key in each line")
+    return tuple(lines)
+
+
+def served_name(model: Model) -> str:
+    """A model's name for its clients: a hub id, or the last part of a folder's name."""
+    return Path(model.name).name if Path(model.name).is_dir() else model.name
+
+
+class Server:
+    """A server of one model. Nobody else may use the model meanwhile."""
+
+    def __init__(self, model: Model, settings: ServerSettings, limits: Limits) -> None:
+        names = settings.names or (served_name(model),)
+        self.settings = settings
+        self.metrics = Metrics(names[0], settings.metrics)
+        self.worker = Worker(model, limits, self.metrics)
+        self.metrics.watch(self.worker)
+        asking = Asking(model, limits, settings.defaults)
+        serving = Serving(model, self.worker, asking, self.metrics, names, settings.keys, settings.origins)
+        self.app = make_app(serving, close=self.close)
+        self._running: uvicorn.Server | None = None
+
+    def run(self, ready: Callable[[str], None] = lambda url: None) -> None:
+        """Serve until a signal comes, and finish what is under way. ready: called with the address when it listens.
+        Raises SettingError if it cannot listen there, and the error with which the loop has failed."""
+        s = self.settings
+        config = uvicorn.Config(
+            self.app,
+            host=s.host,
+            port=s.port,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=max(1, round(s.drain)),
+            server_header=False,
+        )
+        self._running = _Uvicorn(config, ready)
+        try:
+            self._running.run()
+        except SystemExit:
+            raise SettingError(
+                f"nothing can listen at {s.host}:{s.port}, which may be in use; give another --port"
+            ) from None
+        finally:
+            self.close()
+        if self.worker.error is not None:
+            raise self.worker.error
+
+    def stop(self) -> None:
+        """End `run`, from another thread, as a signal does."""
+        if self._running is not None:
+            self._running.should_exit = True
+
+    def close(self) -> None:
+        """End the loop, and all texts."""
+        self.worker.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: Sequence[Any] | None = None) -> None:
+        await super().startup(list(sockets) if sockets else None)
+        if self.started and self.servers:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            host = self.config.host
+            self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")

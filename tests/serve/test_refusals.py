@@ -1,0 +1,169 @@
+"""What cannot be served is refused with OpenAI's error body and one clear sentence, before anything is computed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+
+from foretoken.errors import SettingError
+from foretoken.serve.server import keys_of
+from tests.serve.served import PROMPT, Served, serving
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(limits={"context": 100, "body": 50_000}) as its:
+        yield its
+
+
+WRONG: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"prompt": 7}, "prompt", "prompt"),
+    ({"prompt": ""}, None, "the prompt is empty; expected at least one token"),
+    ({"prompt": []}, None, "the prompt is empty; expected at least one token"),
+    ({"prompt": "é" * 300}, None, "has at most 100 with what follows; shorten the prompt"),
+    ({"prompt": [5, 999_999]}, None, "the prompt holds token 999999; the model has tokens 0 to"),
+    ({"max_tokens": 0}, "max_tokens", "max_tokens is 0, expected 1 or more"),
+    ({"max_tokens": "7"}, "max_tokens", "max_tokens is '7': input should be a valid integer"),
+    ({"temperature": -1}, "temperature", "temperature is -1"),
+    ({"temperature": "hot"}, "temperature", "temperature is 'hot': input should be a valid number"),
+    ({"top_p": 0}, "top_p", "top_p is 0.0, expected a number, above 0 to 1"),
+    ({"n": 0}, "n", "n is 0, expected a whole number, 1 or more"),
+    ({"n": 17}, None, "n is 17, and at most 16 texts are generated at once"),
+    ({"n": 10**30}, "n", "n is 1000000000000000000000000000000, expected at most 256"),
+    ({"logprobs": 101}, "logprobs", "logprobs is 101, expected a whole number, 0 to 100"),
+    ({"stop": ["a", ""]}, "stop", "stop is '', expected a text or several, none of them empty"),
+    ({"stop": ["a"] * 17}, "stop", "stop"),
+    ({"seed": 2**70}, "seed", "seed"),
+    ({"logit_bias": {"x": 1}}, "logit_bias", "logit_bias names token 'x', expected a number"),
+    ({"logit_bias": {"9999999": 1}}, None, "logit_bias names token 9999999; the model has tokens 0 to"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids", "stop_token"),
+    ({"suffix": "x"}, "suffix", "suffix is 'x', and is not served here; leave it out"),
+    ({"best_of": 3}, "best_of", "best_of is 3, and is not served here; leave it out"),
+    ({"min_tokens": 3}, "min_tokens", "min_tokens is 3, and is not served here; leave it out"),
+    ({"draft": "mxfp4"}, "draft", "draft is 'mxfp4', expected none or a level of this server's (none, lookup)"),
+    ({"response_format": {"type": "xml"}}, "response_format", "response_format.type is 'xml'"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema without a schema"),
+    ({"structured_outputs": {}}, "structured_outputs", "structured_outputs has 0 forms, expected one"),
+    ({"structured_outputs": {"regex": "("}}, None, "("),
+    ({"model": "gpt-4"}, "model", "the model 'gpt-4' is not served here; this server has stdlib-1m"),
+    ({"stream": True, "echo": True, "logprobs": 1}, "stream", "echo cannot be streamed"),
+]
+
+
+@pytest.mark.parametrize(("body", "param", "message"), WRONG, ids=[str(body)[:40] for body, _, _ in WRONG])
+def test_a_wrong_field_is_named(served: Served, body: dict[str, Any], param: str | None, message: str) -> None:
+    answer = served.ask("/v1/completions", {"prompt": PROMPT, **body})
+    assert answer.status == (404 if "model" in body else 400), answer.body
+    assert message in answer.error["message"]
+    assert answer.error["type"] == ("not_found_error" if "model" in body else "invalid_request_error")
+    if param is not None and "stop_token_ids" not in body:
+        assert answer.error["param"] == param
+    assert answer.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("/v1/completions", b"{", 400, "the body is not JSON"),
+        ("/v1/completions", b"[1]", 400, ""),
+        ("/v1/completions", b"[" * 40_000, 400, ""),
+        ("/v1/completions", b'{"prompt": NaN}', 400, ""),
+        ("/v1/completions", b"\xff\xfe", 400, ""),
+        ("/v1/completions", {}, 400, "prompt is missing"),
+        ("/v1/completions", b" " * 50_001, 413, "the request is larger than"),
+        ("/v1/chat/completions", {"messages": []}, 400, "messages"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}]},
+            400,
+            "stdlib-1m has no chat template, so it cannot read messages; send a prompt to /v1/completions",
+        ),
+        ("/v1/responses", {"input": "x"}, 400, "has no chat template"),
+        ("/tokenize", {}, 400, "give either a prompt or messages"),
+        ("/detokenize", {"tokens": [-1]}, 400, "token -1 is none of the model's"),
+        ("/v1/nothing", {}, 404, "there is nothing at /v1/nothing; /docs lists what there is"),
+        ("/v1/models/gpt-4", None, 404, "the model 'gpt-4' is not served here"),
+        ("/v1/completions", None, 405, "GET is not possible at /v1/completions"),
+    ],
+    ids=str,
+)
+def test_a_wrong_request_is_one_sentence(served: Served, path: str, body: Any, status: int, message: str) -> None:
+    answer = served.ask(path, body)
+    assert answer.status == status, answer.body
+    assert message in answer.error["message"]
+
+
+def test_a_body_without_a_length_is_bounded_too(served: Served) -> None:
+    place = urlparse(served.url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=30)
+
+    def parts() -> Iterator[bytes]:
+        for _ in range(20):
+            yield b" " * 5000
+
+    headers = {"content-type": "application/json"}
+    try:
+        connection.request("POST", "/v1/completions", parts(), headers, encode_chunked=True)
+        answer = connection.getresponse()
+        assert answer.status == 413
+        assert "larger than" in json.loads(answer.read())["error"]["message"]
+    except (BrokenPipeError, ConnectionResetError):  # it hung up while the rest was sent
+        pass
+    finally:
+        connection.close()
+    assert served.complete(max_tokens=2)["choices"][0]["text"]
+
+
+def test_what_nobody_knows_is_ignored_and_named(served: Served) -> None:
+    answer = served.ask(
+        "/v1/completions",
+        {"prompt": PROMPT, "max_tokens": 2, "user": "me", "n_predict": 7, "frobnicate": 1, "best_of": 1},
+    )
+    assert answer.status == 200
+    assert answer.headers["x-foretoken-ignored"] == "frobnicate, n_predict"
+
+
+def test_other_spellings_are_known(served: Served) -> None:
+    body = {"prompt": PROMPT, "n_predict": 5, "temperature": 0, "repeat_penalty": 1.3}
+    answer = served.ask("/v1/completions", body)
+    same = served.complete(max_tokens=5, repetition_penalty=1.3)
+    assert answer.json["choices"] == same["choices"]
+
+
+def test_a_key_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one\ntwo\n")
+    with serving(keys=keys_of(file)) as served:
+        for headers in (
+            {},
+            {"authorization": "Bearer three"},
+            {"authorization": "two"},
+            {"authorization": "Basic two"},
+        ):
+            for path, body in (("/v1/models", None), ("/metrics", None), ("/tokenize", {"prompt": "x"})):
+                answer = served.ask(path, body, **headers)
+                assert answer.status == 401
+                assert answer.error["code"] == "invalid_api_key"
+        assert served.ask("/v1/models", authorization="Bearer two").status == 200
+        assert served.ask("/health").status == 200
+        assert served.ask("/").status == 200  # it holds nothing of the model
+    file.write_text(" \n")
+    with pytest.raises(SettingError, match="is empty; expected one key in each line"):
+        keys_of(file)
+
+
+def test_pages_elsewhere_may_ask_only_if_they_are_named() -> None:
+    asked = {"origin": "http://localhost:3000", "access_control_request_method": "POST"}
+    with serving(origins=("http://localhost:3000",)) as served:
+        answer = served.ask("/v1/models", origin="http://localhost:3000")
+        assert answer.headers["access-control-allow-origin"] == "http://localhost:3000"
+        assert served.ask("/v1/completions", method="OPTIONS", **asked).status == 200
+    with serving() as served:
+        answer = served.ask("/v1/models", origin="http://localhost:3000")
+        assert "access-control-allow-origin" not in answer.headers
