@@ -95,7 +95,7 @@ class Served:
 def serving(
     model: str | Path | Model = MODEL, *, limits: dict[str, Any] | None = None, draft: str = "lookup", **settings: Any
 ) -> Iterator[Served]:
-    loaded = model if isinstance(model, Model) else foretoken.load(model, draft=draft)
+    loaded = model if isinstance(model, Model) else foretoken.load(model, draft=draft, pace="fixed")
     its = replace(Limits.of(loaded, 16, 64, None), **(limits or {}))
     server = Server(loaded, ServerSettings(port=0, drain=1.0, **settings), its)
     addresses: Queue[str] = Queue()

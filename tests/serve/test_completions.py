@@ -149,7 +149,7 @@ def test_a_prediction_is_where_a_lookup_finds_drafts() -> None:
     assert details["accepted_prediction_tokens"] > 20
     assert details["rejected_prediction_tokens"] > 0
     assert without["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
-    rate = [each["metrics"]["speculative_decoding"]["mean_acceptance_length"] for each in (answer, without)]
+    rate = [each["foretoken"]["stats"]["mean_acceptance_length"] for each in (answer, without)]
     assert rate[0] > 1.5 * rate[1]
 
 

@@ -18,6 +18,7 @@ from foretoken.api.trusted import changed, trusted
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.outputs import joined
 from foretoken.errors import BatchError, ForetokenError, SettingError, without_frames
+from foretoken.loop.beside import Beside
 from foretoken.loop.engine import Engine
 from foretoken.loop.generating import Ended, Event, Prepare, generating
 from foretoken.loop.output import Cancelled, Generation, Output, Piece, Stream, exhausted
@@ -269,15 +270,14 @@ class Model:
     def engine(
         self,
         recorder: Callable[[RoundRecord], None],
-        *,
-        beside_rows: int | None = None,
+        beside: Beside | None = None,
     ) -> Engine:
-        """A loop over this model's sequences. There may be only one at a time. beside_rows: as in `Schedule`."""
+        """A loop over this model's sequences. There may be only one at a time. beside: as in `Schedule`."""
         s = self.settings
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
         usual = tuple(self.budgets.values())
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead, beside_rows, usual)
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead, beside, usual)
         return Engine(
             self._verifier,
             self.drafter,

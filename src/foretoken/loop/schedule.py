@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from foretoken.loop.beside import Beside
 from foretoken.protocol.roles import Pace
 from foretoken.protocol.types import Budget, PromptChunk, Request, Turn
 from foretoken.text.stopping import limit
@@ -39,7 +40,7 @@ class Schedule:
     rows: the most rows of drafts and prompts together, but at least one for each sequence. prompt_rows: the most rows
     of prompts. shared_rows: the most rows when several sequences draft in one pass, their roots included; with as many
     sequences, none drafts. None: only `rows` counts. ahead: how many rounds may be drafted on guesses while a check is
-    under way. Drafting ahead pays if the verifier works elsewhere. beside_rows: the most rows of prompts in a pass in
+    under way. Drafting ahead pays if the verifier works elsewhere. beside: knows the most rows of prompts in a pass in
     which other sequences decode, which wait for these rows; None: only `prompt_rows` counts. usual: the budget of each
     level for sequences whose drafts begin at a level that their request names.
     """
@@ -48,7 +49,7 @@ class Schedule:
     prompt_rows: int = 256
     shared_rows: int | None = None
     ahead: int = 0
-    beside_rows: int | None = None
+    beside: Beside | None = None
     usual: tuple[Budget, ...] = ()
 
     def turns(self, live: Iterable[Live], pace: Pace, context_length: int) -> list[Turn]:
@@ -101,8 +102,8 @@ class Schedule:
         # the others wait for a prompt that another sequence reads
         reading = [s for s in live if s.left and not s.under_way and s.request.prompt_of not in unread]
         room = min(self.prompt_rows, max(1, self.rows - used))
-        if used and self.beside_rows is not None:
-            room = min(room, self.beside_rows)
+        if used and self.beside is not None:
+            room = min(room, self.beside.rows)
         chunks = {}
         for at, s in enumerate(sorted(reading, key=_unread)):
             sharing = len(reading) - at

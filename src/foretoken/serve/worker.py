@@ -20,6 +20,7 @@ from foretoken.api.model import Model
 from foretoken.api.trusted import changed
 from foretoken.drafters.lookup import PREDICTION
 from foretoken.errors import ForetokenError, PromptError, SettingError
+from foretoken.loop.beside import Beside
 from foretoken.loop.generating import Ended
 from foretoken.loop.output import Output, Piece
 from foretoken.protocol.telemetry import RoundRecord
@@ -31,6 +32,7 @@ from foretoken.settings.generate import GenerateSettings
 from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+_FIRST = 24  # rows of prompts in a pass that others wait for, before it is known what they cost
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,9 @@ class Worker:
         self._lock = threading.Lock()  # of the number before
         self._seats: dict[int, _Seat] = {}
         self._stopping = self._draining = False
+        self._beside = Beside(_FIRST, model.settings.prefill_chunk)
         self._records: list[RoundRecord] = []  # that of the last round
-        self._engine = model.engine(self._records.append, beside_rows=limits.beside_rows)
+        self._engine = model.engine(self._records.append, self._beside)
         self._thread = threading.Thread(target=self._work, name="foretoken-serve", daemon=True)
         self._thread.start()
 
@@ -308,6 +311,7 @@ class Worker:
         record = self._records[-1]
         seconds = time.perf_counter() - began
         self._watcher.made(record)
+        self._beside.heard(record)
         for sequence in (*record.late, *(verdict.sequence for verdict in verdicts)):
             if sequence in self._seats:
                 self._seats[sequence].records.append(record)

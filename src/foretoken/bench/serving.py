@@ -1,0 +1,254 @@
+"""How does a server do under load? `python -m foretoken.bench.serving --model MODEL`.
+
+A server runs in a process of its own, and is asked over HTTP as a program asks it. Two things are measured.
+
+- Load: 1, 2, 4, 8 and 16 requests at once, by the server's draft and by plain decoding (`draft: none`), in turn, in
+  reverse order in every second repeat, after a run of each that does not count. Tokens a second are those of all
+  requests together, prompts included.
+- A newcomer: a request with a long prompt comes while seven others decode. How long does it wait for its first token,
+  beside the same request alone? How long do the others wait for their next one? Events come once a round, so the time
+  between two events counts for each of the tokens that the second one brings.
+
+Every greedy text is compared with the one that plain decoding gives at the same place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+from urllib.parse import urlparse
+
+from rich.progress import track
+
+from foretoken.bench.fields import expect_counts
+from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, suite_for
+from foretoken.bench.suites import first_turn
+from foretoken.common.source import resolve
+from foretoken.errors import InputError, SettingError
+from foretoken.text.tokenizer import Tokenizer
+
+AT_ONCE = (1, 2, 4, 8, 16)
+_OTHERS = 7  # that decode when the newcomer comes
+_PLAIN = "none"
+_READ = 16  # the last tokens of a prompt that are read under load, so that decoding is what is measured
+
+
+@dataclass
+class Heard:
+    """What came of one request: its tokens, and when each event came that brought some, with how many it brought."""
+
+    began: float
+    tokens: list[int] = field(default_factory=list)
+    events: list[tuple[float, int]] = field(default_factory=list)
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    @property
+    def first(self) -> float:
+        """Seconds until the first token."""
+        return self.events[0][0] - self.began
+
+    def gaps(self, since: float, until: float) -> list[float]:
+        """Seconds between tokens that came in a span of time: for each token, its share of the time since the event
+        before."""
+        found = []
+        for (before, _), (now, count) in zip(self.events, self.events[1:], strict=False):
+            if since <= now <= until:
+                found += [(now - before) / count] * count
+        return found
+
+
+class Client:
+    """Asks a server, over a connection for each request."""
+
+    def __init__(self, url: str) -> None:
+        place = urlparse(url)
+        self._host, self._port = str(place.hostname), place.port
+
+    def complete(self, prompt: Sequence[int], count: int, draft: str | None = None, **more: Any) -> Heard:
+        """A stream, heard to its end."""
+        body = {
+            "prompt": list(prompt),
+            "max_tokens": count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "return_token_ids": True,
+            "stream_options": {"include_usage": True},
+            **({} if draft is None else {"draft": draft}),
+            **more,
+        }
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=3600)
+        heard = Heard(time.perf_counter())
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise InputError(f"the server refuses: {answer.read()[:300].decode('utf-8', 'replace')}")
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    self._note(heard, json.loads(line[6:]))
+        finally:
+            connection.close()
+        return heard
+
+    def _note(self, heard: Heard, event: dict[str, Any]) -> None:
+        if "error" in event:
+            raise InputError(f"the server failed: {event['error']['message']}")
+        for choice in event["choices"]:
+            tokens = choice.get("token_ids") or []
+            if tokens:
+                heard.events.append((time.perf_counter(), len(tokens)))
+                heard.tokens += tokens
+        if not event["choices"]:
+            heard.draft_tokens, heard.accepted_tokens = (event["timings"][n] for n in ("draft_n", "draft_n_accepted"))
+
+
+@contextmanager
+def served(model: str, draft: str | None, *more: str) -> Iterator[Client]:
+    """A client of a server that runs in a process of its own."""
+    chosen = [] if draft is None else ["--draft", draft]
+    command = [sys.executable, "-m", "foretoken", "serve", model, "--port", "0", *chosen, *more]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        said = ""
+        for line in process.stderr:
+            said = line
+            if "base URL" in line:
+                yield Client(line.split()[-1])
+                return
+        raise SettingError(f"the server did not begin ({said.strip()})")
+    finally:
+        process.terminate()
+        process.stderr.close()
+        process.wait(60)
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """The record of a measurement."""
+    expect_counts(args, repeats=1, max_new_tokens=2)
+    tokenizer = Tokenizer.load(resolve(args.model))
+    suite = suite_for(args.model, args.suite)
+    prompts = [first_turn(prompt, tokenizer) for prompt in suite.prompts]
+    with served(args.model, args.draft) as client:
+        load = [_under_load(client, prompts, count, args) for count in args.at_once or AT_ONCE]
+        newcomer = _newcomer(client, prompts, args)
+    return {
+        **asked_of(args.model, suite),
+        "draft": args.draft or "auto",
+        "new_tokens": args.max_new_tokens,
+        "repeats": args.repeats,
+        "load": load,
+        "newcomer": newcomer,
+    }
+
+
+def _under_load(
+    client: Client, prompts: Sequence[Sequence[int]], count: int, args: argparse.Namespace
+) -> dict[str, Any]:
+    """So many requests at once, drafted and plainly."""
+    asked = [prompts[at % len(prompts)][-_READ - at // len(prompts) :] for at in range(count)]
+    runs: dict[str | None, list[tuple[float, list[Heard]]]] = {None: [], _PLAIN: []}
+    for repeat in track(range(args.repeats + 1), f"{count} at once"):
+        for draft in list(runs)[:: -1 if repeat % 2 else 1]:
+            began = time.perf_counter()
+            with ThreadPoolExecutor(count) as pool:
+                heard = list(pool.map(lambda prompt, d=draft: client.complete(prompt, args.max_new_tokens, d), asked))
+            runs[draft].append((time.perf_counter() - began, heard))
+    drafted, plain = runs[None][1:], runs[_PLAIN][1:]
+    tokens = count * args.max_new_tokens
+    ratios = [before[0] / now[0] for before, now in zip(plain, drafted, strict=True)]
+    texts = [
+        (a.tokens, b.tokens) for (_, x), (_, y) in zip(drafted, plain, strict=True) for a, b in zip(x, y, strict=True)
+    ]
+    every = [each for _, heard in drafted for each in heard]
+    return {
+        "at_once": count,
+        "tokens_per_second": round(median(tokens / took for took, _ in drafted), 2),
+        "plain_tokens_per_second": round(median(tokens / took for took, _ in plain), 2),
+        "times_plain": round(median(ratios), 3),
+        "times_plain_by_repeat": [round(ratio, 3) for ratio in ratios],
+        "draft_tokens": sum(each.draft_tokens for each in every),
+        "accepted_tokens": sum(each.accepted_tokens for each in every),
+        "texts_with_other_tokens": sum(a != b for a, b in texts),
+    }
+
+
+def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.Namespace) -> dict[str, Any]:
+    """A request with a long prompt, alone and while others decode."""
+    long = [token for prompt in prompts for token in prompt]
+    size = args.prompt_tokens
+    if len(long) < size + args.repeats:
+        raise SettingError(f"the suite has {len(long)} tokens in all, expected {size + args.repeats}")
+
+    def newcomer(at: int) -> list[int]:  # each of its own, so that nothing of it was read before
+        return [long[at], *long[at + 1 :][: size - 1]][::-1]
+
+    alone, beside, gaps, while_read = [], [], [], []
+    for repeat in track(range(args.repeats), "a newcomer"):
+        alone.append(client.complete(newcomer(2 * repeat), 2).first)
+        with ThreadPoolExecutor(_OTHERS) as pool:
+            others = [
+                pool.submit(client.complete, prompts[at % len(prompts)][-_READ:], args.decoding)
+                for at in range(_OTHERS)
+            ]
+            time.sleep(args.lead)
+            came = time.perf_counter()
+            new = client.complete(newcomer(2 * repeat + 1), 2)
+            heard = [other.result() for other in others]
+        beside.append(new.first)
+        first = new.events[0][0]
+        for each in heard:
+            gaps += each.gaps(each.began, each.events[-1][0])
+            while_read += each.gaps(came, first)
+    return {
+        "prompt_tokens": size,
+        "others": _OTHERS,
+        "first_token_alone_seconds": round(median(alone), 3),
+        "first_token_beside_seconds": round(median(beside), 3),
+        "times_alone": round(median(beside) / median(alone), 3),
+        "others_between_tokens": _spread(gaps),
+        "others_between_tokens_while_it_is_read": _spread(while_read),
+    }
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """The median and the 99th percentile, in milliseconds, and how many there were."""
+    if not values:
+        return {"count": 0}
+    ordered = sorted(values)
+    middle, late = median(ordered), ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
+    return {
+        "count": len(ordered),
+        "median_ms": round(1e3 * middle, 2),
+        "p99_ms": round(1e3 * late, 2),
+        "p99_times_median": round(late / middle, 2),
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_and_suite(parser, 64)
+    parser.add_argument("--draft", help="the server's draft (auto)")
+    parser.add_argument("--at-once", action="append", type=int, help="requests; several times (1, 2, 4, 8, 16)")
+    parser.add_argument("--repeats", type=int, default=4, help="even, so that both orders count alike (%(default)s)")
+    parser.add_argument("--prompt-tokens", type=int, default=512, help="of the newcomer's prompt (%(default)s)")
+    parser.add_argument("--decoding", type=int, default=128, help="tokens of those that decode (%(default)s)")
+    parser.add_argument("--lead", type=float, default=2.0, help="seconds before the newcomer comes (%(default)s)")
+    carry_out("serving", parser, measure)
+
+
+if __name__ == "__main__":
+    main()

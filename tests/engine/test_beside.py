@@ -1,0 +1,73 @@
+"""Prompts beside texts that decode: who reads how much, and how long the others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from foretoken.loop.beside import SLOWER, Beside
+from foretoken.loop.schedule import Live, Schedule
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Request
+
+
+def reading(*lefts: int) -> list[Live]:
+    return [Live(Request(at, (1,) * left, 8), left, left) for at, left in enumerate(lefts)]
+
+
+def rows_of(lefts: Sequence[int], used: int = 0, **how: int) -> dict[int, int]:
+    chunks = Schedule(**{"rows": 1000, "prompt_rows": 64, **how}).chunks(reading(*lefts), used)
+    return {chunk.sequence: chunk.rows for chunk in chunks}
+
+
+def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
+    assert rows_of([900, 20]) == {0: 44, 1: 20}
+    assert rows_of([900, 40, 800]) == {0: 16, 1: 32, 2: 16}
+
+
+def test_prompts_of_one_length_are_read_one_after_the_other_and_all_go_on() -> None:
+    assert rows_of([300, 300, 300, 300, 300]) == {0: 32, 1: 8, 2: 8, 3: 8, 4: 8}
+    assert rows_of([300] * 5, prompt_rows=3) == {0: 2, 1: 1}
+
+
+def test_what_one_does_not_need_is_left_to_the_others() -> None:
+    assert rows_of([2, 3, 300, 300]) == {0: 2, 1: 3, 2: 30, 3: 29}
+    assert rows_of([5]) == {0: 5}
+    assert sum(rows_of([50, 1, 900, 7], prompt_rows=100).values()) == 100
+
+
+def test_drafts_leave_at_least_a_row() -> None:
+    assert rows_of([300, 300], used=5000) == {0: 1}
+
+
+def rounds(beside: Beside, usual: float, each: float, count: int) -> list[int]:
+    """So many rounds with a prompt beside them, and as many without; the rows that were read."""
+    read = []
+    for at in range(count):
+        beside.heard(RoundRecord(at, {0: 0}, {0: 0}, {0: 1}, 0.2 * usual, 0.8 * usual))
+        rows = beside.rows
+        read.append(rows)
+        seconds = usual + each * rows
+        beside.heard(RoundRecord(at, {0: 0}, {0: 0}, {0: 1}, 0.0, seconds, read={1: rows}))
+    return read
+
+
+@pytest.mark.parametrize(("usual", "each"), [(0.07, 0.004), (0.011, 0.0006), (0.5, 0.02)])
+def test_a_round_that_reads_takes_so_many_times_as_long_as_usual(usual: float, each: float) -> None:
+    rows = rounds(Beside(24, 256), usual, each, 12)[-1]
+    assert (usual + each * rows) / usual == pytest.approx(SLOWER, abs=each / usual + 0.01)
+
+
+def test_the_rows_have_bounds_and_follow_the_machine() -> None:
+    beside = Beside(24, 256)
+    assert beside.rows == 24
+    assert rounds(beside, 0.07, 0.0, 10)[-1] == 256
+    assert rounds(beside, 0.07, 1.0, 30)[-1] == 1
+    slow = rounds(Beside(24, 256), 0.07, 0.008, 10)[-1]
+    beside = Beside(24, 256)
+    rounds(beside, 0.07, 0.004, 20)
+    assert rounds(beside, 0.07, 0.008, 20)[-1] == slow
+    alone = Beside(24, 256)
+    alone.heard(RoundRecord(0, {}, {}, {}, 0.0, 9.0, read={0: 200}))  # nobody waits for it
+    assert alone.rows == 24
