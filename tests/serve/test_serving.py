@@ -17,9 +17,10 @@ import foretoken
 from foretoken.errors import NumericsError
 from foretoken.loop.engine import Engine
 from foretoken.protocol.types import Verdict
+from foretoken.serve.logs import FORMS, _Lines
 from tests.serve.served import PROMPT, SAMPLED, Served, serving, truth
 
-LONG = 700  # tokens: more than a test waits for
+LONG = 1900  # tokens: more than a test waits for
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ class Connection:
     def __init__(self, served: Served, **body: Any) -> None:
         place = urlparse(served.url)
         self._connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
-        whole = {"prompt": PROMPT, "max_tokens": LONG, "temperature": 0, "ignore_eos": True, **body}
+        whole = {"prompt": PROMPT, "max_tokens": LONG, "temperature": 0, "ignore_eos": True, "draft": "none", **body}
         self._connection.request(
             "POST", "/v1/completions", json.dumps(whole).encode(), {"content-type": "application/json"}
         )
@@ -116,7 +117,7 @@ def test_what_has_begun_can_be_finished_whatever_waits() -> None:
 
         looking = pool.submit(look)
         texts = [served.complete] * 3
-        answers = [pool.submit(each, max_tokens=64) for each in texts]
+        answers = [pool.submit(each, max_tokens=64, draft="none") for each in texts]
         expected = truth(max_new_tokens=64).text
         assert all(each.result()["choices"][0]["text"] == expected for each in answers)
         done.set()
@@ -185,7 +186,13 @@ def test_a_server_that_ends_does_not_wait_for_ever() -> None:
 def test_nothing_of_a_request_is_logged_but_its_shape(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG"):
         served.complete(prompt="a_secret_word = ", user="somebody")
-    assert "POST /v1/completions: 200" in caplog.text
+    assert "POST /v1/completions" in caplog.text
+    (line,) = [record for record in caplog.records if record.name == "foretoken.serve.guard"]
+    shape = line.__dict__["shape"]
+    assert (shape["status"], shape["completion_tokens"]) == (200, 24)
+    for form in FORMS:
+        assert "completion_tokens" in _Lines(form).format(line)
+        assert "secret" not in _Lines(form).format(line)
     assert "secret" not in caplog.text
     assert "somebody" not in caplog.text
 

@@ -71,6 +71,12 @@ def serve(
     metrics_prefix: Annotated[
         str, typer.Option(help="foretoken, or vllm, so that vLLM's dashboards work.", rich_help_panel=_SERVER)
     ] = "foretoken",
+    log: Annotated[
+        str,
+        typer.Option(
+            help="Lines on standard error, one for each request: text, json or none.", rich_help_panel=_SERVER
+        ),
+    ] = "text",
     drain: Annotated[
         int,
         typer.Option(
@@ -95,6 +101,7 @@ def serve(
     """
     try:
         from foretoken.serve.limits import Limits
+        from foretoken.serve.logs import FORMS, TEXT, logging_to_stderr
         from foretoken.serve.metrics import PREFIXES
         from foretoken.serve.server import Server, ServerSettings, keys_of
     except ModuleNotFoundError as error:
@@ -104,6 +111,7 @@ def serve(
     from foretoken.settings.values import number, one_of
 
     one_of("--metrics-prefix", metrics_prefix, PREFIXES)
+    one_of("--log", log, (*FORMS, "none"))
     if default_temperature is not None:
         number("--default-temperature", default_temperature, 0.0, 100.0)
     settings = ServerSettings(
@@ -127,4 +135,5 @@ def serve(
     def ready(url: str) -> None:
         say(f"{loaded.name} with draft {loaded.draft}: the page is at {url}, the base URL for programs is {url}/v1")
 
-    server.run(ready)
+    with logging_to_stderr(log if log in FORMS else TEXT, requests=log in FORMS):
+        server.run(ready)

@@ -36,6 +36,7 @@ from foretoken.serve.fields import (
 )
 from foretoken.serve.forms import ChatForm, CompletionForm, Context, Form, Json
 from foretoken.serve.guard import TOO_LARGE, Guard
+from foretoken.serve.logs import SHAPE
 from foretoken.serve.metrics import CONTENT_TYPE, Metrics
 from foretoken.serve.reference import reference
 from foretoken.serve.responses import ResponseForm
@@ -156,6 +157,7 @@ class _Routes:
         name = f"{prefix}-{secrets.token_hex(12)}" if body.request_id is None else cut(body.request_id, 200)
         form = form_of(Context(name, serving.model, serving.name, self._describe), wanted, body)
         running = Running(serving.worker, wanted, name, rounds=bool(body.stream))
+        request.scope[SHAPE] = running.shape
         unknown = ignored(body)
         more = {"x-foretoken-ignored": ", ".join(unknown).encode("ascii", "replace").decode()} if unknown else {}
         if body.stream:

@@ -17,7 +17,9 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from foretoken.common.progress import size
+from foretoken.errors import quoted
 from foretoken.serve.errors import ServeError, body, headers
+from foretoken.serve.logs import SHAPE
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +66,9 @@ class Guard:
             await JSONResponse(body(refusal), refusal.status, headers(refusal))(scope, receive, named)
         else:
             await self._app(scope, self._bounded(scope, receive), named)
-        log.info(
-            "%s %s %s: %d in %.3f s", name, scope["method"], scope["path"][:80], status, time.perf_counter() - began
-        )
+        shape = {"request": name, "status": status, "seconds": round(time.perf_counter() - began, 3)}
+        shape |= scope.get(SHAPE, {})
+        log.info("%s %s", scope["method"], quoted(scope["path"], 82)[1:-1], extra={SHAPE: shape})
 
     def _refusal(self, path: str, method: str, given: MutableMapping[bytes, bytes]) -> ServeError | None:
         if (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 from foretoken.serve.asking import Wanted
 from foretoken.serve.worker import Asked, Done, Event, Failed, Gained, Worker
@@ -24,6 +25,9 @@ class Running:
         self._left = sum(map(len, wanted.prompts))
         self._asked: list[Asked] = []
         self.done: list[list[Done]] = [[] for _ in wanted.prompts]
+        read = sum(len(requests[0].prompt) for requests in wanted.prompts)
+        # what a log may say of the request
+        self.shape: dict[str, Any] = {"id": name, "prompt_tokens": read, "completion_tokens": 0, "cached_tokens": 0}
         tokenizer = worker.model.tokenizer
         if wanted.calls is not None and tokenizer is not None:
             tokenizer = wanted.calls.showing(tokenizer)
@@ -46,6 +50,8 @@ class Running:
                 self._left -= 1
                 self.done[at].append(event)
                 self.done[at].sort(key=lambda each: each.index)
+                self.shape["completion_tokens"] += len(event.completion.tokens)
+                self.shape["cached_tokens"] += event.completion.cached_tokens
             yield at, event
 
     async def whole(self) -> None:
