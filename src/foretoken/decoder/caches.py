@@ -35,9 +35,13 @@ class Caches:
         assert sequence in self._caches
         self._caches[sequence] = cache
 
-    def close(self, sequence: int) -> None:
-        """Forget the cache of a sequence, if it has one."""
-        self._caches.pop(sequence, None)
+    def close(self, sequence: int) -> Cache | None:
+        """Forget the cache of a sequence, and return it, if it has one."""
+        return self._caches.pop(sequence, None)
+
+    def look(self, sequence: int) -> Cache | None:
+        """The cache of a sequence, if it has one."""
+        return self._caches.get(sequence)
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._caches
@@ -55,7 +59,7 @@ class Caches:
 
 @dataclass(frozen=True)
 class Kept(Generic[More]):
-    """A cache that is kept between two sequences of a conversation, the tokens in it, and what else is kept of them."""
+    """A cache that one sequence leaves to another, the tokens in it, and what else is kept of them."""
 
     cache: Cache
     tokens: tuple[int, ...]

@@ -87,8 +87,8 @@ class Completion:
     stop_string: str | None = None
     # How many tokens the prompt has.
     prompt_tokens: int = 0
-    # How many of the prompt's tokens were not read again, because an earlier turn of the conversation, or the first of
-    # several completions of the prompt, had read them.
+    # How many of the prompt's tokens were not read again, because an earlier turn of the conversation, the first of
+    # several completions of the prompt, or another request that begins alike had read them.
     cached_tokens: int = 0
     # How many of the last tokens the model has not checked, because its host was gone (`offline="keep"`), or must not
     # see them (`private_suffix`).

@@ -27,6 +27,7 @@ from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import MakeStopsAfter, Watch, limit, never, stop_in
 from foretoken.verification.features import FeatureReader, Seen, Tensors, taps_of
 from foretoken.verification.judging import JUDGES, by_walk
+from foretoken.verification.prefixes import Prefixes
 from foretoken.verification.state import Gain, State, expect_readable
 
 
@@ -36,7 +37,8 @@ class LocalVerifier:
     caches: shared with drafters that draft on views of them. extractors: make features that requests may need.
     samplers: makes the sampler of a request. stops: makes the function that watches a request's tokens for its stop
     strings. rule: judges drafts when sampling. "walk" follows the target's own choices for as long as the draft has
-    them; "rejection" is the classical rule, which keeps the distribution but not the tokens.
+    them; "rejection" is the classical rule, which keeps the distribution but not the tokens. prefixes: keeps what was
+    read for other requests, and says how much; None: only conversations are kept.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class LocalVerifier:
         samplers: MakeSampler = Sampler,
         stops: MakeStopsAfter = never,
         rule: str = "walk",
+        prefixes: Prefixes | None = None,
     ) -> None:
         self.caches = Caches() if caches is None else caches
         self.context_length = target.config.context_length
@@ -59,6 +62,7 @@ class LocalVerifier:
         self._judge = JUDGES[rule]
         self._sequences: dict[int, State] = {}
         self._kept: KeptCaches[Seen] = KeptCaches()
+        self._prefixes = prefixes
         self._results: dict[int, list[Verdict]] = {}
         self._tickets = itertools.count()
 
@@ -92,6 +96,8 @@ class LocalVerifier:
         drafts = [draft for draft in drafts if self._is_current(draft)]
         chunks = [chunk for chunk in chunks if self._goes_on(chunk.sequence)]
         reading = [chunk.sequence for chunk in chunks]
+        for sequence in reading:
+            self._begin(self._sequences[sequence])
         parts = [
             *(self._sequences[draft.sequence].check_of(draft, self.caches[draft.sequence]) for draft in drafts),
             *(self._sequences[chunk.sequence].reading_of(chunk, self.caches[chunk.sequence]) for chunk in chunks),
@@ -107,14 +113,17 @@ class LocalVerifier:
         return self._results.pop(ticket)
 
     def end(self, sequence: int) -> None:
-        """Free a sequence, if it is there. The cache of a conversation is kept."""
+        """Free a sequence, if it is there. The cache of a conversation is kept. With a store of prefixes, so is any
+        other."""
         state = self._sequences.get(sequence)
         if state is not None and sequence in self.caches and state.request.conversation is not None:
             self._keep(state.request.conversation, state)
-        self.caches.close(sequence)
+        cache = self.caches.close(sequence)
         for ticket, verdicts in list(self._results.items()):  # a round that was broken off has not taken them
             self._results[ticket] = [verdict for verdict in verdicts if verdict.sequence != sequence]
-        self._sequences.pop(sequence, None)  # last: if the lines before are interrupted, the next call does them again
+        self._sequences.pop(sequence, None)  # if the lines before are interrupted, the next call does them again
+        if state is not None and cache is not None and state.request.conversation is None:
+            self._leave(state, cache)  # last: if this is interrupted, the cache is nobody's
 
     def forget(self, conversation: int) -> None:
         """Free what is kept of a conversation, if anything is."""
@@ -134,6 +143,39 @@ class LocalVerifier:
     def _keep(self, conversation: int, state: State) -> None:
         """Keep what a sequence has read for the next request of its conversation."""
         self._kept.put(conversation, self.caches[state.request.sequence], state.text[: state.known], state.seen)
+
+    def _begin(self, state: State) -> None:
+        """Before the first chunk of a prompt is read: begin with the longest prefix of it that others have read.
+
+        This is not done at once when the request is admitted. Of prompts that arrive together, the first is then read,
+        and the others begin with what it has read.
+        """
+        request = state.request
+        if (
+            self._prefixes is None
+            or request.conversation is not None
+            or state.round
+            or self.caches[request.sequence].length
+        ):
+            return
+        known = list(self._sequences.values())  # in one step: other threads admit and end sequences meanwhile
+        caches = [(other, self.caches.look(other.request.sequence)) for other in known if not other.failed]
+        live = [other.read_in(cache) for other, cache in caches if cache is not None]
+        names = state.seen.names
+        cache, seen = self._prefixes.begin(request.prompt, names, live) or (self._target.new_cache(), Seen(names))
+        # if these two are interrupted, the cache is still empty, and both are done again
+        self._sequences[request.sequence] = replace(state, seen=seen, cached=cache.length)
+        self.caches.replace(request.sequence, cache)
+
+    def _leave(self, state: State, cache: Cache) -> None:
+        """Keep what a sequence has read for other requests. If it has failed, nothing is kept that it may have begun
+        with: a NaN may lie in keys and values that nobody has looked at."""
+        if self._prefixes is None:
+            return
+        if state.failed:
+            self._prefixes.drop(state.request.prompt)
+        else:
+            self._prefixes.keep(state.read_in(cache))
 
     def _held(self, state: State) -> int:
         """How many positions a cache must hold before a draft is checked: all but the last token, which is the root."""
@@ -217,7 +259,7 @@ class LocalVerifier:
     def _failed(self, sequence: int, error: ForetokenError, check: Check) -> Verdict:
         state = self._sequences[sequence]
         self.caches[sequence].discard()
-        self._sequences[sequence] = replace(state, ended=True)
+        self._sequences[sequence] = replace(state, ended=True, failed=True)
         error = without_frames(error)
         return Verdict(sequence, state.round, state.known, (), (), (), error=error, cost=check.rows.cost)
 
@@ -289,7 +331,8 @@ class LocalVerifier:
             path = gain.path[len(gain.path) - rows :]
             new = self._features.of_rows(request.needs, check, check.rows_of(gain.part, path))
             passed = [*(state.seen.between(state.told, held) if state.told < held else []), new]
-            if not state.round or request.conversation is not None:
+            again = not state.round or request.conversation is not None or self._prefixes is not None
+            if again and state.seen.rows == held:  # otherwise a pass broke off before its features were kept
                 state.seen.keep(new)
         return self._features.features(request, cache, min(state.told, held), passed)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.caches import Kept
 from foretoken.decoder.checking import Part
 from foretoken.errors import ContractError
 from foretoken.protocol.types import Draft, FinishReason, PromptChunk, Request
@@ -20,8 +21,9 @@ class State:
 
     The first `known` tokens of `text` are prompt and output. Tokens behind them are left over from a pass that was
     broken off. The cache holds the known tokens but the last; while the prompt is read (round 0), it holds the part
-    that has been read. `told` counts the positions whose features the drafter has been given. A walk moves the sampler
-    before anything is committed, so each round first puts the sampler back.
+    that has been read. `told` counts the positions whose features the drafter has been given, and `cached` those of the
+    prompt that were not read for this sequence. A walk moves the sampler before anything is committed, so each round
+    first puts the sampler back. A sequence that has `failed` ended with an error.
     """
 
     request: Request
@@ -34,11 +36,17 @@ class State:
     told: int = 0
     cached: int = 0
     ended: bool = False
+    failed: bool = False
 
     @property
     def gained(self) -> int:
         """How many tokens the output has."""
         return self.known - len(self.request.prompt)
+
+    def read_in(self, cache: Cache) -> Kept[Seen]:
+        """What the sequence's cache holds of the known text, for others to begin with. It may hold more than is known,
+        where a pass was broken off."""
+        return Kept(cache, tuple(self.text[: min(cache.length, self.known)]), self.seen)
 
     def awaits(self, draft: Draft, cache: Cache, held: int) -> bool:
         """Whether a draft is for the current round and position. Raises ContractError if the prompt has not been read,

@@ -29,6 +29,12 @@ class UncachedVerifier(LocalVerifier):
     def _keep(self, conversation: int, state: State) -> None:
         pass
 
+    def _begin(self, state: State) -> None:
+        pass
+
+    def _leave(self, state: State, cache: Cache) -> None:
+        pass
+
     def _held(self, state: State) -> int:
         return 0
 
