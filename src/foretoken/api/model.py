@@ -34,6 +34,8 @@ from foretoken.results.stats import summarise
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
 from foretoken.text.messages import Prompt
+from foretoken.verification.local import LocalVerifier
+from foretoken.verification.prefixes import Prefixes
 
 
 @dataclass(frozen=True)
@@ -285,6 +287,15 @@ class Model:
             schedule=schedule,
             recorder=recorder,
         )
+
+    def keep_prefixes(self, most_positions: int) -> Prefixes | None:
+        """From now on, keep what requests have read for others that begin alike. None if the target is not here, or
+        keeps no keys and values."""
+        verifier = self._verifier
+        if type(verifier) is not LocalVerifier:
+            return None
+        verifier.prefixes = Prefixes(most_positions)
+        return verifier.prefixes
 
     def requests(self, prompt: Prompt, settings: GenerateSettings) -> list[Request]:
         """One request for each completion of a prompt, for a loop that `engine` has made. Raises PromptError or

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,10 @@ def serve(
             help="The most requests that wait; the next ones are told to try later.", min=0, rich_help_panel=_SERVER
         ),
     ] = 256,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(help="Keep what was read for requests that begin alike.", rich_help_panel=_SERVER),
+    ] = True,
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
@@ -127,7 +132,7 @@ def serve(
     if remote is not None and model != DEFAULT_MODEL:
         raise SettingError("a model and --remote were both given; the host has the model: leave the model out")
     loaded = Far(remote, token_file, ca).load(model, loading)
-    limits = Limits.of(loaded, max_num_seqs, max_waiting, max_model_len)
+    limits = replace(Limits.of(loaded, max_num_seqs, max_waiting, max_model_len), prefixes=prefix_cache)
     server = Server(loaded, settings, limits)
     if not settings.keys and host not in ("127.0.0.1", "::1", "localhost"):
         say("whoever reaches this address may use the model; give --api-key-file to ask for a key")

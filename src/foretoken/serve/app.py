@@ -22,7 +22,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from foretoken.api.model import Model
 from foretoken.common.version import VERSION
-from foretoken.errors import cut, quoted
+from foretoken.errors import ForetokenError, cut, quoted
 from foretoken.serve.asking import Asking, Wanted
 from foretoken.serve.errors import ServeError, as_served, body, headers
 from foretoken.serve.fields import (
@@ -102,7 +102,7 @@ def make_app(serving: Serving, *, close: Callable[[], None] = lambda: None) -> F
     app.get("/", include_in_schema=False)(routes.page)
     app.get("/docs", include_in_schema=False)(lambda: HTMLResponse(reference(app.openapi())))
     for kind, handler in (
-        (ServeError, _refuse),
+        (ForetokenError, _refuse),
         (RequestValidationError, _invalid),
         (HTTPException, _http),
         (Exception, _refuse),
@@ -352,8 +352,8 @@ def _under_way(asked: Asked) -> Json:
 
 async def _refuse(request: Request, error: Exception) -> Response:
     served = as_served(error)
-    if served.status >= 500 and not isinstance(error, ServeError):
-        log.error("a request has failed", exc_info=error)
+    if served.status >= 500 and isinstance(error, ForetokenError) and not isinstance(error, ServeError):
+        log.error("a request has failed", exc_info=error)  # of other errors, the HTTP server logs the same
     return JSONResponse(body(served), served.status, headers(served))
 
 

@@ -17,6 +17,7 @@ class Limits:
     context: the most tokens of prompt and output together. positions: of keys and values, those of all texts under way
     and those that are kept for later requests; None: no limit. max_tokens: of a chat's answer whose request names none.
     body: the most bytes of a request.
+    prefixes: whether what was read is kept for requests that begin alike.
     """
 
     sequences: int = 32
@@ -25,6 +26,7 @@ class Limits:
     positions: int | None = None
     max_tokens: int = 4096
     body: int = 16 * 1024**2
+    prefixes: bool = True
 
     @classmethod
     def of(cls, model: Model, sequences: int, waiting: int, context: int | None) -> Limits:

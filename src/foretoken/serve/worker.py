@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from foretoken.api.model import Model
 from foretoken.api.trusted import changed
@@ -32,6 +32,7 @@ from foretoken.settings.generate import GenerateSettings
 from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+_PREFIXES = 16  # contexts of keys and values that are kept, if it is not known how many there is memory for
 _FIRST = 24  # rows of prompts in a pass that others wait for, before it is known what they cost
 
 
@@ -149,6 +150,8 @@ class Worker:
         self._lock = threading.Lock()  # of the number before
         self._seats: dict[int, _Seat] = {}
         self._stopping = self._draining = False
+        most = limits.positions if limits.positions is not None else _PREFIXES * limits.context
+        self.prefixes = model.keep_prefixes(most) if limits.prefixes else None  # what was read for earlier requests
         self._beside = Beside(_FIRST, model.settings.prefill_chunk)
         self._records: list[RoundRecord] = []  # that of the last round
         self._engine = model.engine(self._records.append, self._beside)
@@ -179,7 +182,8 @@ class Worker:
         with self._lock:
             if self._draining or self.over.is_set():
                 raise StoppingError
-            if self.waiting >= limits.waiting:
+            free = max(0, self._most_sequences - len(self._seats))  # who has just come may begin at once
+            if self.waiting >= limits.waiting + free:
                 raise BusyError(self.waiting)
             self._coming += 1
         self._inbox.put(lambda: self._take(asked))
@@ -208,11 +212,6 @@ class Worker:
     def running(self) -> list[Asked]:
         """The requests whose texts are under way."""
         return list(dict.fromkeys(seat.asked for seat in list(self._seats.values())))
-
-    @property
-    def prefixes(self) -> Any:
-        """What was read for earlier requests; None if nothing is kept."""
-        return None
 
     @property
     def positions(self) -> int:
@@ -270,15 +269,21 @@ class Worker:
             asked = self._waiting[0]
             if len(self._seats) + len(asked.requests) > self._most_sequences:
                 return
-            positions = self.limits.positions
-            if positions is not None and self.positions + self._needed(asked) > positions:
+            positions, needed = self.limits.positions, self.positions + self._needed(asked)
+            if positions is not None and needed > positions:
                 return
+            self._make_room(needed)
             self._waiting.popleft()
             asked.times.began = time.perf_counter()
             try:
                 self._begin(asked)
             except Exception as error:
                 self._fail(asked, error)
+
+    def _make_room(self, positions: int) -> None:
+        """What is kept of earlier requests leaves room for so many positions of those under way."""
+        if self.limits.positions is not None and self.prefixes is not None:
+            self.prefixes.make_room(self.limits.positions - positions)
 
     @property
     def _most_sequences(self) -> int:
@@ -357,6 +362,7 @@ class Worker:
         asked = seat.asked
         del self._seats[seat.request.sequence]
         self._engine.cancel(seat.request.sequence)
+        self._make_room(self.positions)
         asked.left -= 1
         asked.times.ended = time.perf_counter()
         done = self.model.completion(Ended(seat.request, seat.output, seat.records), asked.settings)

@@ -62,7 +62,7 @@ class LocalVerifier:
         self._judge = JUDGES[rule]
         self._sequences: dict[int, State] = {}
         self._kept: KeptCaches[Seen] = KeptCaches()
-        self._prefixes = prefixes
+        self.prefixes = prefixes
         self._results: dict[int, list[Verdict]] = {}
         self._tickets = itertools.count()
 
@@ -152,8 +152,9 @@ class LocalVerifier:
         """
         request = state.request
         if (
-            self._prefixes is None
+            self.prefixes is None
             or request.conversation is not None
+            or request.prompt_logits  # of every row
             or state.round
             or self.caches[request.sequence].length
         ):
@@ -162,7 +163,7 @@ class LocalVerifier:
         caches = [(other, self.caches.look(other.request.sequence)) for other in known if not other.failed]
         live = [other.read_in(cache) for other, cache in caches if cache is not None]
         names = state.seen.names
-        cache, seen = self._prefixes.begin(request.prompt, names, live) or (self._target.new_cache(), Seen(names))
+        cache, seen = self.prefixes.begin(request.prompt, names, live) or (self._target.new_cache(), Seen(names))
         # if these two are interrupted, the cache is still empty, and both are done again
         self._sequences[request.sequence] = replace(state, seen=seen, cached=cache.length)
         self.caches.replace(request.sequence, cache)
@@ -170,12 +171,12 @@ class LocalVerifier:
     def _leave(self, state: State, cache: Cache) -> None:
         """Keep what a sequence has read for other requests. If it has failed, nothing is kept that it may have begun
         with: a NaN may lie in keys and values that nobody has looked at."""
-        if self._prefixes is None:
+        if self.prefixes is None:
             return
         if state.failed:
-            self._prefixes.drop(state.request.prompt)
+            self.prefixes.drop(state.request.prompt)
         else:
-            self._prefixes.keep(state.read_in(cache))
+            self.prefixes.keep(state.read_in(cache))
 
     def _held(self, state: State) -> int:
         """How many positions a cache must hold before a draft is checked: all but the last token, which is the root."""
@@ -331,7 +332,7 @@ class LocalVerifier:
             path = gain.path[len(gain.path) - rows :]
             new = self._features.of_rows(request.needs, check, check.rows_of(gain.part, path))
             passed = [*(state.seen.between(state.told, held) if state.told < held else []), new]
-            again = not state.round or request.conversation is not None or self._prefixes is not None
+            again = not state.round or request.conversation is not None or self.prefixes is not None
             if again and state.seen.rows == held:  # otherwise a pass broke off before its features were kept
                 state.seen.keep(new)
         return self._features.features(request, cache, min(state.told, held), passed)
