@@ -10,6 +10,7 @@ import typer
 
 from foretoken import __version__
 from foretoken.cli import (
+    batch,
     bench,
     chat,
     demo,
@@ -56,6 +57,7 @@ app.command("reproduce")(reproduce.reproduce)
 app.command("host")(host.host)
 app.command("pack")(pack.pack)
 app.command("serve")(serve.serve)
+app.command("batch")(batch.batch)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.add_typer(bench.bench, name="bench")

@@ -66,6 +66,17 @@ class Far:
                 )
 
 
+@contextmanager
+def needing_serve(what: str) -> Iterator[None]:
+    """Within it, a package that is missing is a SettingError which says how it is installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise SettingError(
+            f"{what} needs {error.name}, which is not installed; install it with: pip install 'foretoken[serve]'"
+        ) from None
+
+
 def say(line: str) -> None:
     """A line beside the text, on standard error."""
     print(f"-- {line}", file=sys.stderr, flush=True)

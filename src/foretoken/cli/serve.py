@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from foretoken.cli import options
-from foretoken.cli.common import Far, say
+from foretoken.cli.common import Far, needing_serve, say
 from foretoken.common.source import DEFAULT_MODEL
 from foretoken.errors import SettingError
 from foretoken.settings.load import LoadSettings
@@ -104,15 +104,11 @@ def serve(
 
     Programs take the address with /v1 as their base URL. docs/serve.md says what is served, and what is not.
     """
-    try:
+    with needing_serve("a server"):
         from foretoken.serve.limits import Limits
         from foretoken.serve.logs import FORMS, TEXT, logging_to_stderr
         from foretoken.serve.metrics import PREFIXES
         from foretoken.serve.server import Server, ServerSettings, keys_of
-    except ModuleNotFoundError as error:
-        raise SettingError(
-            f"a server needs {error.name}, which is not installed; install it with: pip install 'foretoken[serve]'"
-        ) from None
     from foretoken.settings.values import number, one_of
 
     one_of("--metrics-prefix", metrics_prefix, PREFIXES)

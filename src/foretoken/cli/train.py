@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +15,7 @@ import typer
 
 from foretoken.cli import options
 from foretoken.cli.common import load, say
+from foretoken.cli.stoppable import telling_how_to_go_on
 from foretoken.common.pictures import expect_drawable
 from foretoken.common.progress import many, size
 from foretoken.common.source import EMBEDDED
@@ -219,7 +219,7 @@ def _train(kind: Kind, asked: _Asked) -> None:
     with training.alone():
         if training.resume():
             say(f"going on at step {training.progress.step}, from {training.part}")
-        with _bar(recipe) as told, _telling_how_to_go_on(training.part):
+        with _bar(recipe) as told, telling_how_to_go_on(partial(_how_to_go_on, training.part)):
             progress = training.run(told)
         training.finish()
     best = progress.best
@@ -237,25 +237,11 @@ def _train(kind: Kind, asked: _Asked) -> None:
         say(f"foretoken recommend {shlex.quote(target)} measures whether it is the fastest draft here")
 
 
-@contextmanager
-def _telling_how_to_go_on(part: Path) -> Iterator[None]:
-    """Within it, Ctrl-C ends the process with a line that says what is kept."""
+def _how_to_go_on(part: Path) -> str:
     from foretoken.training.drafter import STATE
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:  # as by nohup
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = (part / STATE).exists()
-        say(f"interrupted; the same command {f'goes on from {part}' if kept else 'begins anew: nothing was kept yet'}")
-        if before is signal.SIG_DFL:  # as in a process of our own: nobody waits for the exception
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
+    kept = (part / STATE).exists()
+    return f"the same command {f'goes on from {part}' if kept else 'begins anew: nothing was kept yet'}"
 
 
 def _beside(target: str) -> Path | None:

@@ -16,6 +16,9 @@ from typing import Any, BinaryIO, Self
 
 from foretoken.errors import CheckpointError, ForetokenError, InputError, quoted
 
+if os.name != "nt":
+    import fcntl
+
 MOST_READ = 1 << 28  # bytes of a text or a record: whoever gives more gives something else, or what never ends
 
 
@@ -207,6 +210,20 @@ def more_room(reason: OSError | ValueError) -> str:
 def words_of(reason: OSError | ValueError) -> str:
     """What the system says of a place or a file that cannot be used."""
     return (reason.strerror if isinstance(reason, OSError) else None) or str(reason)
+
+
+def lock(descriptor: int) -> bool | None:
+    """Lock an open file or folder for this process, until it is closed or the process ends, however it ends. False: it
+    is another's. None: there are no locks here."""
+    if os.name == "nt":
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # not on this file system
+        return None
+    return True
 
 
 def cache_folder(name: str) -> Path:

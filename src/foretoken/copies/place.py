@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretoken.common.files import behind_links, existing, more_room, words_of
+from foretoken.common.files import behind_links, existing, lock, more_room, words_of
 from foretoken.decoder.config import QUANT_METHOD, read_json
 from foretoken.errors import ForetokenError, InputError, ModelError, quoted
-
-if os.name != "nt":
-    import fcntl
 
 # The work folder beside a place, while a copy is made. It holds `new`, which gets the place's name at the end;
 # `old/NAME`, which had that name before; and `gone`, which is to be removed. The process that writes locks it. Until it
@@ -189,14 +186,7 @@ def locked(folder: Path) -> Iterator[bool | None]:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            alone: bool | None = True
-        except BlockingIOError:
-            alone = False
-        except OSError:  # not on this file system
-            alone = None
-        yield alone
+        yield lock(descriptor)
     finally:
         os.close(descriptor)
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,9 +21,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 
 from foretoken.api.model import Model
 from foretoken.common.version import VERSION
-from foretoken.errors import ForetokenError, cut, quoted
-from foretoken.serve.asking import Asking, Wanted
-from foretoken.serve.errors import ServeError, as_served, body, headers
+from foretoken.errors import ForetokenError, cut
+from foretoken.serve.answering import KINDS, Answering
+from foretoken.serve.asking import Asking
+from foretoken.serve.errors import ServeError, as_served, body, headers, invalid
 from foretoken.serve.fields import (
     ChatBody,
     CompletionBody,
@@ -34,12 +34,11 @@ from foretoken.serve.fields import (
     TokenizeBody,
     ignored,
 )
-from foretoken.serve.forms import ChatForm, CompletionForm, Context, Form, Json
+from foretoken.serve.forms import Form, Json
 from foretoken.serve.guard import TOO_LARGE, Guard
 from foretoken.serve.logs import SHAPE
 from foretoken.serve.metrics import CONTENT_TYPE, Metrics
 from foretoken.serve.reference import reference
-from foretoken.serve.responses import ResponseForm
 from foretoken.serve.running import Running
 from foretoken.serve.worker import Asked, Done, Worker
 
@@ -47,8 +46,6 @@ log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page" / "index.html"
 _PING = 15.0  # seconds without an event after which a stream sends a comment, so that nobody in between gives it up
 _EXAMPLE = "def add("  # a prompt for models without a chat template
-
-B = TypeVar("B", bound=Sampled)
 
 
 @dataclass(frozen=True)
@@ -123,6 +120,7 @@ def make_app(serving: Serving, *, close: Callable[[], None] = lambda: None) -> F
 class _Routes:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
+        self._answering = Answering(serving.worker, serving.asking, serving.names)
         self._began = int(time.time())
 
     # -- generating -------------------------------------------------------------------------------------------------
@@ -132,66 +130,39 @@ class _Routes:
             raise ServeError(
                 400, "echo cannot be streamed with logprobs or without new tokens; leave stream out", param="stream"
             )
-        return await self._answer(body, request, self._serving.asking.completion, CompletionForm, "cmpl")
+        return await self._answer("/v1/completions", body, request)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
-        return await self._answer(body, request, self._serving.asking.chat, ChatForm, "chatcmpl")
+        return await self._answer("/v1/chat/completions", body, request)
 
     async def responses(self, body: ResponsesBody, request: Request) -> Response:
-        tools = (body.model_extra or {}).get("tools")
-        if tools:
-            raise ServeError(400, "tools are served by /v1/chat/completions; leave them out here", param="tools")
-        return await self._answer(body, request, self._serving.asking.response, ResponseForm, "resp")
+        return await self._answer("/v1/responses", body, request)
 
-    async def _answer(
-        self,
-        body: B,
-        request: Request,
-        read: Callable[[B], Wanted],
-        form_of: Callable[[Context, Wanted, B], Form],
-        prefix: str,
-    ) -> Response:
-        serving = self._serving
-        self._expect_known(body.model)
-        wanted = await run_in_threadpool(read, body)
-        name = f"{prefix}-{secrets.token_hex(12)}" if body.request_id is None else cut(body.request_id, 200)
-        form = form_of(Context(name, serving.model, serving.name, self._describe), wanted, body)
-        running = Running(serving.worker, wanted, name, rounds=bool(body.stream))
+    async def _answer(self, path: str, body: Sampled, request: Request) -> Response:
+        question = await run_in_threadpool(self._answering.read, KINDS[path], body)
+        running = self._answering.begin(question, rounds=bool(body.stream))
         request.scope[SHAPE] = running.shape
         unknown = ignored(body)
         more = {"x-foretoken-ignored": ", ".join(unknown).encode("ascii", "replace").decode()} if unknown else {}
         if body.stream:
             more |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
-            return StreamingResponse(_events(running, form), headers=more, media_type="text/event-stream")
+            return StreamingResponse(_events(running, question.form), headers=more, media_type="text/event-stream")
         try:
             await _unless_gone(running.whole(), request)
         finally:
             running.close()
-        return _json(form.whole(running.done), more)
-
-    def _expect_known(self, name: str | None) -> None:
-        if name is not None and name not in self._serving.names:
-            raise ServeError(
-                404,
-                f"the model {quoted(name)} is not served here; this server has {', '.join(self._serving.names)}",
-                param="model",
-                code="model_not_found",
-            )
-
-    def _describe(self, token: int) -> str:
-        tokenizer = self._serving.asking.tokenizer
-        return "" if tokenizer is None else tokenizer.decode([token])
+        return _json(question.form.whole(running.done), more)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
     async def tokenize(self, body: TokenizeBody) -> Response:
-        self._expect_known(body.model)
+        self._answering.expect_known(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ServeError(400, "give either a prompt or messages", param="prompt")
         tokens = await run_in_threadpool(self._tokens, body)
         answer: Json = {"count": len(tokens), "max_model_len": self._serving.worker.limits.context, "tokens": tokens}
         if body.return_token_strs:
-            answer["token_strs"] = [self._describe(token) for token in tokens]
+            answer["token_strs"] = [self._answering.describe(token) for token in tokens]
         return _json(answer)
 
     def _tokens(self, body: TokenizeBody) -> list[int]:
@@ -205,7 +176,7 @@ class _Routes:
         return list(asking.encode(body.prompt or "", special=body.add_special_tokens))
 
     async def detokenize(self, body: DetokenizeBody) -> Response:
-        self._expect_known(body.model)
+        self._answering.expect_known(body.model)
         return _json({"prompt": await run_in_threadpool(self._serving.asking.text, body.tokens)})
 
     # -- about ------------------------------------------------------------------------------------------------------
@@ -214,7 +185,7 @@ class _Routes:
         return _json({"object": "list", "data": [self._about(name) for name in self._serving.names]})
 
     async def one_model(self, name: str) -> Response:
-        self._expect_known(name)
+        self._answering.expect_known(name)
         return _json(self._about(name))
 
     def _about(self, name: str) -> Json:
@@ -367,15 +338,7 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
         return await _refuse(
             request, ServeError(400, f"the body is not JSON ({cut(str(first.get('ctx', {}).get('error', '')), 80)})")
         )
-    field = place[0] if place else None
-    where = ".".join(part for part in place if not part.startswith(("list[", "function-", "str", "int")))
-    given = "" if first["type"] == "missing" else f"{where} is {quoted(first.get('input'))}: "
-    said = (
-        f"{where} is missing" if first["type"] == "missing" else f"{given}{first['msg'][:1].lower()}{first['msg'][1:]}"
-    )
-    return await _refuse(
-        request, ServeError(400, said if where else "the body is no JSON object; send one", param=field)
-    )
+    return await _refuse(request, invalid(first, place))
 
 
 async def _http(request: Request, error: HTTPException) -> Response:

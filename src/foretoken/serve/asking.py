@@ -104,6 +104,8 @@ class Asking:
 
     def response(self, body: ResponsesBody) -> Wanted:
         """A request for a response."""
+        if (body.model_extra or {}).get("tools"):
+            raise refused("tools", "tools are served by /v1/chat/completions; leave them out here")
         messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else _items(body.input)
         if body.instructions is not None:
             messages = [{"role": "system", "content": body.instructions}, *messages]

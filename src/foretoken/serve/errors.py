@@ -6,9 +6,10 @@ again by itself at 408, 409, 429 and 5xx unless the answer says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foretoken.errors import ForetokenError, InputError, one_line
+from foretoken.errors import ForetokenError, InputError, one_line, quoted
 
 _TYPES = {
     400: "invalid_request_error",
@@ -61,6 +62,18 @@ class StoppingError(ServeError):
 def refused(param: str, message: str) -> ServeError:
     """The error for a field that makes no sense, or that is not served."""
     return ServeError(400, message, param=param)
+
+
+def invalid(found: Mapping[str, Any], place: Sequence[str]) -> ServeError:
+    """The error for the first of what pydantic has found. place: where it is in the body."""
+    where = ".".join(part for part in place if not part.startswith(("list[", "function-", "str", "int")))
+    if not where:
+        said = "the body is no JSON object; send one"
+    elif found["type"] == "missing":
+        said = f"{where} is missing"
+    else:
+        said = f"{where} is {quoted(found.get('input'))}: {found['msg'][:1].lower()}{found['msg'][1:]}"
+    return ServeError(400, said, param=place[0] if place else None)
 
 
 def as_served(error: BaseException) -> ServeError:

@@ -13,6 +13,7 @@ import uvicorn
 from foretoken.api.model import Model
 from foretoken.common.files import read_bytes
 from foretoken.errors import SettingError
+from foretoken.serve.answering import served_name
 from foretoken.serve.app import Serving, make_app
 from foretoken.serve.asking import Asking
 from foretoken.serve.limits import Limits
@@ -51,11 +52,6 @@ def keys_of(file: Path | None) -> tuple[str, ...]:
     if not lines:
         raise SettingError(f"{file} is empty; expected one key in each line")
     return tuple(lines)
-
-
-def served_name(model: Model) -> str:
-    """A model's name for its clients: a hub id, or the last part of a folder's name."""
-    return Path(model.name).name if Path(model.name).is_dir() else model.name
 
 
 class Server:
