@@ -89,7 +89,7 @@ class Answering:
 
     def describe(self, token: int) -> str:
         """The text of one token."""
-        tokenizer = self.asking.tokenizer
+        tokenizer = self.worker.model.tokenizer  # which no thread encodes with: that and decoding must not meet
         return "" if tokenizer is None else tokenizer.decode([token])
 
 
