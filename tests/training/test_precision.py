@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from foretoken.training import precision
+from foretoken.kernels import rowwise
 from foretoken.training.precision import fastest, mixed
 
 CPU = torch.device("cpu")
@@ -15,7 +15,7 @@ SHAPES = [(12, 40), (40, 12), (16, 16)]
 
 @pytest.mark.parametrize("has", [False, True])
 def test_the_type_is_that_which_the_processor_multiplies(has: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in precision._MULTIPLY_IT:
+    for name in rowwise._MULTIPLY_BF16:
         assert hasattr(torch.cpu, name), "PyTorch tells it by another name now"
         monkeypatch.setattr(torch.cpu, name, lambda: has)
     assert fastest(CPU) == (torch.bfloat16 if has else torch.float32)

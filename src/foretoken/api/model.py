@@ -297,6 +297,11 @@ class Model:
         verifier.prefixes = Prefixes(most_positions)
         return verifier.prefixes
 
+    def expect_possible(self, request: Request) -> None:
+        """Raise GrammarError for a grammar that cannot be followed. It may take a while to read; it is then known."""
+        if request.sampling.constraint is not None and isinstance(self._verifier, LocalVerifier):
+            self._verifier.samplers(request)
+
     def requests(self, prompt: Prompt, settings: GenerateSettings) -> list[Request]:
         """One request for each completion of a prompt, for a loop that `engine` has made. Raises PromptError or
         SettingError."""

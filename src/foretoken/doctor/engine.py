@@ -73,8 +73,14 @@ def engine() -> Engine:
         unbuilt=tuple(n for n, why in lacking.items() if why.startswith(_UNKNOWN) and _FLAGS.get(n) in flags),
         compiler=next(filter(None, map(shutil.which, compilers)), None),
         amx=_amx(),
-        rows_alike=None if kind == "here" else rowwise.block_of(torch.zeros(_LAYER, dtype=torch.bfloat16), None) > 1,
+        rows_alike=None if kind == "here" else _rows_alike(),
     )
+
+
+def _rows_alike() -> bool:
+    """Whether PyTorch's products treat a block's rows alike, of a type that the processor multiplies."""
+    dtype = torch.bfloat16 if rowwise.multiplies_bf16() else torch.float32
+    return rowwise.block_of(torch.zeros(_LAYER, dtype=dtype), None) > 1
 
 
 def threads(allowed_before: frozenset[int]) -> Threads:

@@ -87,9 +87,18 @@ class LookupDrafter:
                 text.append(token)
             text.settle()
             self._prompts[request.sequence] = len(request.prompt)
-            if request.predicted:  # behind the end of the prompt, which tells where it begins
-                predicted = self._predicted[request.sequence] = EarlierTexts(4 * (REACH + len(request.predicted)))
-                predicted.keep((*request.prompt[-REACH:], *request.predicted))
+            if request.predicted:
+                self._predicted[request.sequence] = self._indexed(request)
+
+    def _indexed(self, request: Request) -> EarlierTexts:
+        """What a request predicts, behind the end of its prompt, which tells where it begins. Completions of one prompt
+        share it."""
+        shared = None if request.prompt_of is None else self._predicted.get(request.prompt_of)
+        if shared is not None:
+            return shared
+        predicted = EarlierTexts(4 * (REACH + len(request.predicted)))
+        predicted.keep((*request.prompt[-REACH:], *request.predicted))
+        return predicted
 
     def propose(self, turns: Sequence[Turn]) -> list[Draft]:
         """For each turn, the tokens that followed the longest earlier match of the text's end."""

@@ -80,6 +80,7 @@ def explain() -> str:
     single = rowwise.blocks_in_use().count(1)
     slow = f"; of 1 row for {single} shapes, whose rows this machine does not treat alike" if single else ""
     threads = f"{torch.get_num_threads()} threads"
-    pytorch = f"PyTorch {torch.__version__}, {threads}, linear layers in blocks of {rowwise.BLOCK} rows{slow}"
+    own = "" if rowwise.multiplies_bf16() else " (bf16: 1 row, as this processor does not multiply it)"
+    pytorch = f"PyTorch {torch.__version__}, {threads}, linear layers in blocks of {rowwise.BLOCK} rows{own}{slow}"
     runs = f"native, {native.isa()}, {threads}" if native.module() is not None else pytorch
     return "\n".join([f"decoder   {runs}", f"native    {native.explain()}"])

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 
 BLOCK = 16  # rows; up to here a linear layer takes as long as for one row: the time goes into reading weights
+_MULTIPLY_BF16 = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # PyTorch has no public names for these
 GPU_BLOCK = 64  # the same on a GPU
 
 
@@ -66,14 +67,22 @@ def rounded(bias: torch.Tensor | None, weight: torch.Tensor) -> torch.Tensor | N
     return None if bias is None else bias.to(weight.dtype)
 
 
+def multiplies_bf16() -> bool:
+    """Whether the processor multiplies bf16. Without instructions for it PyTorch makes float32 of it, number by number:
+    with AVX2, a product of 16 rows took 18 times as long as one of a single row (LOG, 26 November 2026)."""
+    return any(getattr(torch.cpu, name, lambda: False)() for name in _MULTIPLY_BF16)
+
+
 def block_of(weight: torch.Tensor, bias: torch.Tensor | None) -> int:
     """The number of rows in a block of this layer: BLOCK, on a GPU GPU_BLOCK, or 1 if this machine does not treat a
-    block's rows alike.
+    block's rows alike, or does not multiply this type.
 
     No matrix library promises to treat rows alike, so each shape is tested once. (The test is needed: MKL's float32
     product with 2 to 11 outputs does not treat rows alike if the number of inputs is no multiple of 4.)
     """
     on_cpu = weight.device.type == "cpu"
+    if on_cpu and weight.dtype == torch.bfloat16 and not multiplies_bf16():
+        return 1
     # a mapped weight may be unaligned, and then get a different kernel
     place = weight.data_ptr() % _line(weight)
     threads = torch.get_num_threads() if on_cpu else 0

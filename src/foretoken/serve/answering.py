@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,7 @@ class Answering:
     worker: Worker
     asking: Asking
     names: tuple[str, ...]
+    _texts: dict[int, str] = field(default_factory=dict)  # of single tokens: answers with log probabilities hold many
 
     def read(self, kind: Kind, body: Sampled) -> Question:
         """Read a request. Raises ServeError, SettingError or PromptError for one that makes no sense."""
@@ -89,8 +90,10 @@ class Answering:
 
     def describe(self, token: int) -> str:
         """The text of one token."""
-        tokenizer = self.worker.model.tokenizer  # which no thread encodes with: that and decoding must not meet
-        return "" if tokenizer is None else tokenizer.decode([token])
+        if token not in self._texts:
+            tokenizer = self.worker.model.tokenizer  # which no thread encodes with: that and decoding must not meet
+            self._texts[token] = "" if tokenizer is None else tokenizer.decode([token])
+        return self._texts[token]
 
 
 def served_name(model: Model) -> str:

@@ -13,7 +13,7 @@ from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import TARGET
 from foretoken.results.completion import Completion, TokenLogprobs
 from foretoken.results.stats import Stats
-from foretoken.serve.worker import Done, Gained
+from foretoken.serve.asked import Done, Gained
 
 Describe = Callable[[int], str]  # the text of one token
 
@@ -162,7 +162,7 @@ def _token(token: int, logprob: float, describe: Describe) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if "\ufffd" in text else list(text.encode())}
 
 
-def trace(gained: Gained, written: int, describe: Describe, *, logprobs: bool) -> dict[str, Any]:
+def trace(gained: Gained, written: int, describe: Describe) -> dict[str, Any]:
     """What happened in a round, for people to look at. written: tokens of the text before it."""
     record, verdict = gained.record, gained.verdict
     return {
@@ -178,7 +178,7 @@ def trace(gained: Gained, written: int, describe: Describe, *, logprobs: bool) -
                 "id": piece.token,
                 "text": piece.text,
                 "origin": piece.origin,
-                "logprob": gained.logprobs[at].logprob if logprobs and at < len(gained.logprobs) else None,
+                "logprob": gained.logprobs[at].logprob if at < len(gained.logprobs) else None,
             }
             for at, piece in enumerate(gained.pieces)
         ],

@@ -18,13 +18,15 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from foretoken.api.model import Model
 from foretoken.common.version import VERSION
-from foretoken.errors import ForetokenError, cut
+from foretoken.errors import ForetokenError, cut, one_line
 from foretoken.serve.answering import KINDS, Answering
+from foretoken.serve.asked import Asked, Done
 from foretoken.serve.asking import Asking
-from foretoken.serve.errors import ServeError, as_served, body, headers, invalid
+from foretoken.serve.errors import ServeError, as_served, body, headers, invalid, refused
 from foretoken.serve.fields import (
     ChatBody,
     CompletionBody,
@@ -35,23 +37,24 @@ from foretoken.serve.fields import (
     ignored,
 )
 from foretoken.serve.forms import Form, Json
-from foretoken.serve.guard import TOO_LARGE, Guard
+from foretoken.serve.guard import TOO_LARGE
 from foretoken.serve.logs import SHAPE
 from foretoken.serve.metrics import CONTENT_TYPE, Metrics
 from foretoken.serve.reference import reference
 from foretoken.serve.running import Running
-from foretoken.serve.worker import Asked, Done, Worker
+from foretoken.serve.worker import Worker
 
 log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page" / "index.html"
 _PING = 15.0  # seconds without an event after which a stream sends a comment, so that nobody in between gives it up
+_NAMED = 8  # fields that nobody knows which an answer names
 _EXAMPLE = "def add("  # a prompt for models without a chat template
 
 
 @dataclass(frozen=True)
 class Serving:
     """What the routes need. names: of the model, the first of which answers say. keys: one of them is asked for.
-    origins: web pages elsewhere that may ask. metrics: None for none."""
+    origins: web pages elsewhere that may ask."""
 
     model: Model
     worker: Worker
@@ -113,7 +116,6 @@ def make_app(serving: Serving, *, close: Callable[[], None] = lambda: None) -> F
             allow_headers=["*"],
             expose_headers=["x-request-id"],
         )
-    app.add_middleware(Guard, keys=serving.keys, most=serving.worker.limits.body)
     return app
 
 
@@ -127,9 +129,9 @@ class _Routes:
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
         if body.stream and body.echo and (body.logprobs is not None or body.max_tokens == 0):
-            raise ServeError(
-                400, "echo cannot be streamed with logprobs or without new tokens; leave stream out", param="stream"
-            )
+            raise refused("stream", "echo cannot be streamed with logprobs or without new tokens; leave stream out")
+        if body.stream and body.prompt_logprobs is not None:
+            raise refused("stream", "prompt_logprobs cannot be streamed; leave stream out")
         return await self._answer("/v1/completions", body, request)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
@@ -142,16 +144,15 @@ class _Routes:
         question = await run_in_threadpool(self._answering.read, KINDS[path], body)
         running = self._answering.begin(question, rounds=bool(body.stream))
         request.scope[SHAPE] = running.shape
-        unknown = ignored(body)
-        more = {"x-foretoken-ignored": ", ".join(unknown).encode("ascii", "replace").decode()} if unknown else {}
+        more = _ignored(body)
         if body.stream:
             more |= {"cache-control": "no-cache", "x-accel-buffering": "no"}
-            return StreamingResponse(_events(running, question.form), headers=more, media_type="text/event-stream")
+            return _Stream(running, question.form, more)
         try:
             await _unless_gone(running.whole(), request)
         finally:
             running.close()
-        return _json(question.form.whole(running.done), more)
+        return _json(await run_in_threadpool(question.form.whole, running.done), more)
 
     # -- tokens -----------------------------------------------------------------------------------------------------
 
@@ -240,6 +241,20 @@ class _Routes:
 # -- sending --------------------------------------------------------------------------------------------------------
 
 
+class _Stream(StreamingResponse):
+    """The events of a request. However it ends, or if it never begins, the request is given up."""
+
+    def __init__(self, running: Running, form: Form, more: dict[str, str]) -> None:
+        super().__init__(_events(running, form), headers=more, media_type="text/event-stream")
+        self._running = running
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._running.close()
+
+
 async def _events(running: Running, form: Form) -> AsyncIterator[bytes]:
     """The events of a stream. If the client goes away, this is closed, and so is the request."""
     events = running.events()
@@ -264,7 +279,7 @@ async def _events(running: Running, form: Form) -> AsyncIterator[bytes]:
             yield _event(each)
     except Exception as error:
         if not isinstance(error, ServeError):
-            log.warning("a stream has failed: %s", cut(repr(error), 200))
+            log.warning("a stream has failed: %s", type(error).__name__)  # a message may hold the request's text
         yield _event(body(as_served(error)))
     finally:
         if following is not None and not following.done():
@@ -297,6 +312,16 @@ async def _unless_gone(work: Any, request: Request) -> None:
 async def _gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _ignored(body: Sampled) -> dict[str, str]:
+    """The header that names fields which nobody knows."""
+    unknown = ignored(body)
+    if not unknown:
+        return {}
+    more = f", and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+    said = ", ".join(one_line(name) for name in unknown[:_NAMED]) + more
+    return {"x-foretoken-ignored": said.encode("ascii", "replace").decode()}
 
 
 def _json(content: Any, more: dict[str, str] | None = None, *, status: int = 200) -> Response:

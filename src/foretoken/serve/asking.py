@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from foretoken.text.messages import from_openai
 from foretoken.text.tokenizer import Tokenizer, expect_whole
 
 _MOST_PROMPTS = 256  # of one request
+_MOST_CHARACTERS = 32  # of a token of a prediction
 _COMPLETION = 16  # OpenAI's default of max_tokens
 _ANY_OBJECT = '{"type": "object"}'
 # how OpenAI's fields are called in our settings
@@ -72,11 +74,20 @@ class Asking:
             body,
             _COMPLETION if longest is None else max(1, self._context if longest == -1 else longest),
             logprobs=self._logprobs(body, body.logprobs),
-            prompt_logprobs=body.logprobs if body.echo else body.prompt_logprobs,
+            prompt_logprobs=max(
+                (each for each in (body.prompt_logprobs, body.logprobs if body.echo else None) if each is not None),
+                default=None,
+            ),
         )
         if longest is not None and longest < 1 and longest != -1 and not (longest == 0 and body.echo):
             raise refused("max_tokens", f"max_tokens is {longest}, expected 1 or more")
-        texts = [prompt if isinstance(prompt, str) else self.text(prompt) if body.echo else "" for prompt in prompts]
+        texts = [""] * len(prompts)
+        if body.echo:
+            whole = body.truncate_prompt_tokens in (None, -1)
+            texts = [
+                prompt if whole and isinstance(prompt, str) else self.text(its)
+                for prompt, its in zip(prompts, tokens, strict=True)
+            ]
         return self._wanted(tokens, texts, settings, body)
 
     def chat(self, body: ChatBody) -> Wanted:
@@ -92,6 +103,8 @@ class Asking:
             template_kwargs=body.chat_template_kwargs,
         )
         tokens = _truncated(tokens, body)
+        if calls is not None and (stop := calls.mark_in(body.stop)) is not None:
+            raise refused("stop", f"stop is {quoted(stop)}, which is a mark of function calls; leave it out")
         if body.top_logprobs is not None and not body.logprobs:
             raise refused("top_logprobs", "top_logprobs needs logprobs; give true for it")
         settings = self._settings(
@@ -130,6 +143,7 @@ class Asking:
 
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """The tokens of a text. special: with those that the model expects at its beginning."""
+        expect_whole(text, "the text")
         with self._lock:
             tokenizer = self._expect_tokenizer()
             return tuple(tokenizer.encode(text) if special else tokenizer.encode_part(text)) if text else ()
@@ -188,7 +202,7 @@ class Asking:
                     **(forms[0] if forms else {}),
                     **more,
                     "max_new_tokens": most,
-                    "seed": None if body.seed is None or body.seed == -1 else body.seed % 2**64,
+                    "seed": _seed(body.seed, chosen["temperature"]),
                     "stop": () if body.stop is None else body.stop or (),
                     "stop_tokens": tuple(body.stop_token_ids or ()),
                     "keep_stop": bool(body.include_stop_str_in_output),
@@ -215,10 +229,16 @@ class Asking:
     ) -> Wanted:
         predicted = self._predicted(body.prediction)
         first = self._first_level(body.draft)
+        if (predicted or first) and self._model.settings.rule == "rejection" and settings.temperature > 0:
+            raise refused(
+                "prediction" if predicted else "draft",
+                "under this server's rule 'rejection' a text depends on its drafts; leave prediction and draft out",
+            )
         found = []
         for tokens in prompts:
             requests = self._model.requests(tokens, settings)
-            found.append(tuple(_with(request, first, predicted) for request in requests))
+            found.append(tuple(self._with(request, first, predicted) for request in requests))
+        self._model.expect_possible(found[0][0])
         return Wanted(tuple(found), tuple(texts), settings, predicted, calls)
 
     def _first_level(self, draft: str | None) -> int:
@@ -240,11 +260,19 @@ class Asking:
         if isinstance(content, list):
             content = "".join(_text_of(part, "prediction") for part in content)
         expect_whole(content, "the prediction")
-        return self.encode(content, special=False)
+        # an output cannot be longer than the context, nor can what it resembles help beyond
+        return self.encode(content[: _MOST_CHARACTERS * self._context], special=False)[: self._context]
+
+    def _with(self, request: Request, first_level: int, predicted: tuple[int, ...]) -> Request:
+        most = max(1, min(request.max_new_tokens, self._context - len(request.prompt)))
+        return replace(request, first_level=first_level, predicted=predicted, max_new_tokens=most)
 
 
-def _with(request: Request, first_level: int, predicted: tuple[int, ...]) -> Request:
-    return replace(request, first_level=first_level, predicted=predicted)
+def _seed(seed: int | None, temperature: float) -> int | None:
+    """The seed of a request, of all its prompts. The answer tells the one that was drawn."""
+    if seed is None or seed == -1:
+        return secrets.randbits(53) if temperature > 0 else None
+    return seed % 2**64
 
 
 def _truncated(tokens: tuple[int, ...], body: Sampled) -> tuple[int, ...]:
@@ -321,10 +349,11 @@ def _items(items: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def _text_of(part: Mapping[str, Any], param: str) -> str:
-    text = part.get("text") if part.get("type") in ("text", "input_text", "output_text") else None
+def _text_of(part: Any, param: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else part
+    text = part.get("text") if isinstance(part, Mapping) and kind in ("text", "input_text", "output_text") else None
     if not isinstance(text, str):
-        raise refused(param, f"a part of {param} is of type {quoted(part.get('type'))}; this model reads text only")
+        raise refused(param, f"a part of {param} is of type {quoted(kind)}; this model reads text only")
     return text
 
 

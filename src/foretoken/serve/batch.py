@@ -15,13 +15,14 @@ from foretoken.common.progress import many
 from foretoken.errors import ForetokenError, cut
 from foretoken.results.completion import Completion
 from foretoken.serve.answering import KINDS, Answering
+from foretoken.serve.asked import Asked, Times, Watcher
 from foretoken.serve.asking import Asking
 from foretoken.serve.batch_lines import Line
 from foretoken.serve.batch_output import Output, as_line
 from foretoken.serve.errors import ServeError, StoppingError, as_served, body
 from foretoken.serve.fields import ignored
 from foretoken.serve.limits import Limits
-from foretoken.serve.worker import Asked, Watcher, Worker
+from foretoken.serve.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Counts(Watcher):
         """A text has gained tokens."""
         self.tokens += tokens
 
-    def ended(self, asked: Asked, completion: Completion | None) -> None:
+    def ended(self, asked: Asked, times: Times, completion: Completion | None, reason: str) -> None:
         """A text has ended."""
         if completion is not None:
             self.drafted += completion.stats.draft_tokens

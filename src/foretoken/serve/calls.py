@@ -47,6 +47,11 @@ class Calls:
         content, calls = parse(text, self.format, self.names, eager=self.eager)
         return {"content": content, **({"tool_calls": [call.to_json() for call in calls]} if calls else {})}
 
+    def mark_in(self, stop: str | Sequence[str] | None) -> str | None:
+        """A stop string that holds a mark of calls which decoding leaves out elsewhere; None if there is none."""
+        given = (stop,) if isinstance(stop, str) else stop or ()
+        return next((each for each in given for mark in self.format.shown if mark in each), None)
+
     def showing(self, tokenizer: Tokenizer) -> Tokenizer:
         """The tokenizer whose decoded text has the marks of calls."""
         return tokenizer.showing(self.format.shown)

@@ -9,15 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from foretoken.errors import cut, quoted
 from foretoken.serve.errors import refused
+from foretoken.serve.guard import NAME
 
 MOST_STOPS = 16
 _Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 _Seed: TypeAlias = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 Stop: TypeAlias = str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None
+
+
+def _kind_of(prompt: Any) -> str:
+    """The kind of a prompt, by its first part: to try one kind after the other takes long for a million tokens."""
+    first = prompt[0] if isinstance(prompt, list) and prompt else 0
+    if not isinstance(prompt, list):
+        return "text"
+    return "tokens" if not isinstance(first, str | list) else "texts" if isinstance(first, str) else "lists of tokens"
+
+
+Prompts: TypeAlias = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[list[str], Tag("texts")]
+    | Annotated[list[int], Tag("tokens")]
+    | Annotated[list[list[int]], Tag("lists of tokens")],
+    Discriminator(_kind_of),
+]
 
 
 class _Body(BaseModel):
@@ -96,7 +114,7 @@ class Sampled(_Body):
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
     prediction: Prediction | None = None
-    request_id: Annotated[str, Field(max_length=200)] | None = None
+    request_id: Annotated[str, Field(pattern=rf"^{NAME}$")] | None = None
     draft: str | None = Field(
         None, description="none: plain decoding. Or the name of a level of the server's draft, at which drafts begin."
     )
@@ -111,7 +129,7 @@ class Sampled(_Body):
 class CompletionBody(Sampled):
     """`/v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Prompts
     max_tokens: int | None = Field(None, description="16, if it is left out. llama.cpp's n_predict is taken, too.")
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -209,12 +227,16 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "truncation": (None, "disabled"),
     "lora": (None, []),
     "cache_salt": (None, ""),
+    "reasoning_effort": (None,),
+    "top_n_sigma": (None, -1, -1.0),
+    "repeat_last_n": (None, -1),
+    "include": (None, []),
 }
 # what is taken and changes nothing here
 _TAKEN = frozenset(
     (
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "priority"),
-        *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress", "include"),
+        *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress"),
         *("max_tool_calls",),
     )
 )

@@ -15,10 +15,10 @@ from foretoken.api.model import Model
 from foretoken.results.completion import Completion, TokenLogprobs
 from foretoken.serve import answers
 from foretoken.serve.answers import Describe
+from foretoken.serve.asked import Done, Gained
 from foretoken.serve.asking import Wanted
 from foretoken.serve.calls import ToolParser, finish_reason
 from foretoken.serve.fields import ChatBody, CompletionBody, Sampled
-from foretoken.serve.worker import Done, Gained
 
 Json = dict[str, Any]
 
@@ -68,12 +68,13 @@ class _Chunks:
     def __init__(self, context: Context, wanted: Wanted, body: Sampled) -> None:
         self._context, self._wanted, self._body = context, wanted, body
         self._written: dict[int, int] = {}  # tokens so far, by choice
+        self._offsets: dict[int, int] = {}  # characters of these tokens, by choice
         options = body.stream_options
         self._usage = options is not None and options.include_usage
         self._always = options is not None and options.continuous_usage_stats
         self._trace = body.foretoken is not None and body.foretoken.trace
         self._ids = bool(body.return_token_ids)
-        self._first = True
+        self._told: set[int] = set()  # prompts whose tokens were sent
 
     def begin(self) -> list[Json]:
         return []
@@ -88,15 +89,16 @@ class _Chunks:
     def _number(self, prompt: int, index: int) -> int:
         return prompt * self._wanted.settings.n + index
 
-    def _chunk(self, choices: list[Json], gained: Gained | None = None) -> Json:
+    def _chunk(self, choices: list[Json]) -> Json:
         chunk: Json = {**self._head(self.kind_of_chunk), "choices": choices}
-        if self._first and self._ids and choices:
-            chunk["prompt_token_ids"] = list(self._wanted.prompts[0][0].prompt)
-        self._first = False
+        if self._ids and choices and (prompt := choices[0]["index"] // self._wanted.settings.n) not in self._told:
+            chunk["prompt_token_ids"] = list(self._wanted.prompts[prompt][0].prompt)
+            self._told.add(prompt)
         if self._usage or self._always:
             chunk["usage"] = None
             if self._always and choices:
-                read, written = len(self._wanted.prompts[0][0].prompt), sum(self._written.values())
+                read = sum(len(requests[0].prompt) for requests in self._wanted.prompts)
+                written = sum(self._written.values())
                 counts = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
                 chunk["usage"] = counts
         return chunk
@@ -119,7 +121,7 @@ class _Chunks:
         if self._ids:
             more["token_ids"] = [piece.token for piece in event.pieces]
         if self._trace:
-            more["foretoken"] = answers.trace(event, before, self._context.describe, logprobs=True)
+            more["foretoken"] = answers.trace(event, before, self._context.describe)
         return more
 
     def _nothing_new(self, event: Gained) -> bool:
@@ -142,12 +144,15 @@ class CompletionForm(_Chunks):
 
     def gained(self, prompt: int, event: Gained) -> list[Json]:
         """A chunk for each round."""
-        if self._nothing_new(event) or self._body.max_tokens == 0:
+        if self._nothing_new(event):
             return []
         number = self._number(prompt, event.index)
         text = "".join(piece.text for piece in event.pieces)
         more = self._seen(number, event)
-        logprobs = self._logprobs(event.logprobs, 0) if self._body.logprobs is not None else None
+        logprobs = None
+        if self._body.logprobs is not None:
+            logprobs = self._logprobs(event.logprobs, self._offsets.get(number, 0))
+            self._offsets[number] = self._offsets.get(number, 0) + sum(map(len, logprobs["tokens"]))
         return [self._chunk([{**self._choice(number, text, logprobs), **more}])]
 
     def ended(self, prompt: int, event: Done) -> list[Json]:
@@ -162,7 +167,10 @@ class CompletionForm(_Chunks):
             self._whole(prompt, done[0].completion, each) for prompt, done in enumerate(prompts) for each in done
         ]
         own = answers.own(self._context.model, prompts)
-        return {**self._head(self.kind), "choices": choices, "usage": answers.usage(prompts), **own}
+        counts = answers.usage(prompts)
+        if self._body.max_tokens == 0:  # of nothing but prompts: the token that came along is not asked for
+            counts |= {"completion_tokens": 0, "total_tokens": counts["prompt_tokens"]}
+        return {**self._head(self.kind), "choices": choices, "usage": counts, **own}
 
     def _whole(self, prompt: int, first: Completion, each: Done) -> Json:
         done, body = each.completion, self._body
@@ -182,7 +190,7 @@ class CompletionForm(_Chunks):
             choice["prompt_logprobs"] = [None, *map(self._by_id, first.prompt_logprobs)]
         if self._ids:
             choice["prompt_token_ids"] = list(self._wanted.prompts[prompt][0].prompt)
-            choice["token_ids"] = list(done.tokens)
+            choice["token_ids"] = [] if body.max_tokens == 0 else list(done.tokens)
         return choice
 
     def _by_id(self, each: TokenLogprobs) -> Json:

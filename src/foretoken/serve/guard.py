@@ -33,6 +33,7 @@ OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server 
 _PAGES = frozenset(
     ("/", "/docs", "/openapi.json")
 )  # they hold nothing of the model, and a browser sends no key with them
+NAME = r"[\w.:-]{1,100}"  # what a request may be called, so that no log or header is misread
 TOO_LARGE = "foretoken.too_large"
 
 
@@ -50,7 +51,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"])
-        name = _name_of(given.get(b"x-request-id", b""))
+        name = name_of(given.get(b"x-request-id", b""))
         scope["foretoken.request"] = name
         began, status = time.perf_counter(), 0
 
@@ -62,11 +63,15 @@ class Guard:
             await send(message)
 
         refusal = self._refusal(scope["path"], scope["method"], given)
-        if refusal is not None:
-            await JSONResponse(body(refusal), refusal.status, headers(refusal))(scope, receive, named)
-        else:
-            await self._app(scope, self._bounded(scope, receive), named)
-        shape = {"request": name, "status": status, "seconds": round(time.perf_counter() - began, 3)}
+        try:
+            if refusal is not None:
+                await JSONResponse(body(refusal), refusal.status, headers(refusal))(scope, receive, named)
+            else:
+                await self._app(scope, self._bounded(scope, receive), named)
+        finally:
+            self._note(scope, {"request": name, "status": status, "seconds": round(time.perf_counter() - began, 3)})
+
+    def _note(self, scope: Scope, shape: dict[str, Any]) -> None:
         shape |= scope.get(SHAPE, {})
         log.info("%s %s", scope["method"], quoted(scope["path"], 82)[1:-1], extra={SHAPE: shape})
 
@@ -109,7 +114,7 @@ class Guard:
         return bounded
 
 
-def _name_of(given: bytes) -> str:
+def name_of(given: bytes) -> str:
     """A request's own number, if it brings a sound one; else a new one."""
     text = given.decode("latin-1")
-    return text if re.fullmatch(r"[\w.:-]{1,100}", text, re.ASCII) else secrets.token_hex(12)
+    return text if re.fullmatch(NAME, text, re.ASCII) else secrets.token_hex(12)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from foretoken.api.model import Model
 from foretoken.common.limits import memory_left
 from foretoken.decoder.decoder import Decoder
@@ -39,13 +41,21 @@ class Limits:
         positions: int | None = None
         if model.settings.memory is not None:  # it was planned with one text's keys and values
             positions = own
-        elif model.is_here and (left := memory_left()) is not None:
+        elif model.is_here and (left := _memory_left(model.target)) is not None:
             positions = max(context, left // 2 // _bytes_of_position(model.target))
         return cls(sequences, waiting, context, positions)
 
     def needed(self, request: Request) -> int:
         """How many positions a text may need, at most."""
         return min(self.context, len(request.prompt) + request.max_new_tokens)
+
+
+def _memory_left(target: Decoder) -> int | None:
+    """The bytes that are free where keys and values lie; None if that is not known."""
+    if target.device.type == "cpu":
+        return memory_left()
+    free, _ = torch.cuda.mem_get_info(target.device)
+    return int(free)
 
 
 def _bytes_of_position(target: Decoder) -> int:

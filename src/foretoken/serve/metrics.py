@@ -14,7 +14,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.results.completion import Completion
-from foretoken.serve.worker import Asked, Watcher, Worker
+from foretoken.serve.asked import Asked, Times, Watcher
+from foretoken.serve.worker import Worker
 
 OWN, VLLM = PREFIXES = ("foretoken", "vllm")
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -145,9 +146,8 @@ class Metrics(Watcher):
                 for position in range(accepted):
                     self._per_pos.labels(*self._labels.values(), str(position)).inc()
 
-    def ended(self, asked: Asked, completion: Completion | None) -> None:
+    def ended(self, asked: Asked, times: Times, completion: Completion | None, reason: str) -> None:
         """A text has ended."""
-        reason = "error" if completion is None else completion.finish_reason
         self._reasons.labels(*self._labels.values(), "abort" if reason == "cancelled" else reason).inc()
         if completion is None:
             return
@@ -155,7 +155,6 @@ class Metrics(Watcher):
         self._read.inc(completion.cached_tokens)
         self._prompt.observe(completion.prompt_tokens)
         self._length.observe(len(completion.tokens))
-        times = asked.times
         began, first = times.began or times.ended, times.first or times.ended
         if times.first:
             self._first.observe(times.first - times.came)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from foretoken.serve import answers
+from foretoken.serve.asked import Done, Gained
 from foretoken.serve.asking import Wanted
 from foretoken.serve.fields import ResponsesBody
 from foretoken.serve.forms import Context, Json
-from foretoken.serve.worker import Done, Gained
 
 
 class ResponseForm:

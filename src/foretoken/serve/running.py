@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+from foretoken.serve.asked import Asked, Done, Event, Failed, Gained
 from foretoken.serve.asking import Wanted
-from foretoken.serve.worker import Asked, Done, Event, Failed, Gained, Worker
+from foretoken.serve.worker import Worker
 
 
 class Running:
@@ -23,7 +24,6 @@ class Running:
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._left = sum(map(len, wanted.prompts))
-        self._asked: list[Asked] = []
         self.done: list[list[Done]] = [[] for _ in wanted.prompts]
         read = sum(len(requests[0].prompt) for requests in wanted.prompts)
         # what a log may say of the request
@@ -31,14 +31,11 @@ class Running:
         tokenizer = worker.model.tokenizer
         if wanted.calls is not None and tokenizer is not None:
             tokenizer = wanted.calls.showing(tokenizer)
-        try:
-            for at, requests in enumerate(wanted.prompts):
-                asked = Asked(name, requests, wanted.settings, partial(self._tell, at), rounds, tokenizer)
-                worker.submit(asked)
-                self._asked.append(asked)
-        except BaseException:
-            self.close()
-            raise
+        self._asked = [
+            Asked(name, requests, wanted.settings, partial(self._tell, at), rounds, tokenizer)
+            for at, requests in enumerate(wanted.prompts)
+        ]
+        worker.submit(self._asked)
 
     async def events(self) -> AsyncIterator[tuple[int, Gained | Done]]:
         """What happens, each with the number of its prompt. Raises the error with which a prompt has failed."""
@@ -64,12 +61,10 @@ class Running:
         for asked in self._asked:
             if not asked.times.ended or asked.left:
                 self._worker.cancel(asked)
-        self._asked = []
 
     def _tell(self, at: int, event: Event) -> None:
         """Called in the loop's thread."""
         try:
             self._loop.call_soon_threadsafe(self._events.put_nowait, (at, event))
         except RuntimeError:  # the server's event loop has ended, and nobody listens any more
-            if at < len(self._asked):
-                self._worker.cancel(self._asked[at])
+            self._worker.cancel(self._asked[at])

@@ -16,6 +16,7 @@ from foretoken.errors import SettingError
 from foretoken.serve.answering import served_name
 from foretoken.serve.app import Serving, make_app
 from foretoken.serve.asking import Asking
+from foretoken.serve.guard import Guard
 from foretoken.serve.limits import Limits
 from foretoken.serve.metrics import OWN, Metrics
 from foretoken.serve.worker import Worker
@@ -44,14 +45,16 @@ def keys_of(file: Path | None) -> tuple[str, ...]:
     if file is None:
         return ()
     try:
-        lines = read_bytes(file).decode("ascii").split()
+        lines = [line.strip() for line in read_bytes(file).decode("ascii").splitlines()]
     except UnicodeDecodeError:
         raise SettingError(f"the keys in {file} are not ASCII; expected one key in each line") from None
     except OSError as error:
         raise SettingError(f"the keys in {file} cannot be read ({error.strerror}); name another file") from None
-    if not lines:
-        raise SettingError(f"{file} is empty; expected one key in each line")
-    return tuple(lines)
+    keys = tuple(filter(None, lines))
+    if not keys or any(" " in key for key in keys):
+        what = "is empty" if not keys else "has a line with two words"
+        raise SettingError(f"{file} {what}; expected one key in each line")
+    return keys
 
 
 class Server:
@@ -60,13 +63,13 @@ class Server:
     def __init__(self, model: Model, settings: ServerSettings, limits: Limits) -> None:
         names = settings.names or (served_name(model),)
         self.settings = settings
+        self._running: uvicorn.Server | None = None
         self.metrics = Metrics(names[0], settings.metrics)
-        self.worker = Worker(model, limits, self.metrics)
+        self.worker = Worker(model, limits, self.metrics, self.stop)
         self.metrics.watch(self.worker)
         asking = Asking(model, limits, settings.defaults)
         serving = Serving(model, self.worker, asking, self.metrics, names, settings.keys, settings.origins)
-        self.app = make_app(serving, close=self.close)
-        self._running: uvicorn.Server | None = None
+        self.app = Guard(make_app(serving, close=self.close), settings.keys, limits.body)
 
     def run(self, ready: Callable[[str], None] = lambda url: None) -> None:
         """Serve until a signal comes, and finish what is under way. ready: called with the address when it listens.

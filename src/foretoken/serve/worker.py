@@ -12,9 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
 
 from foretoken.api.model import Model
 from foretoken.api.trusted import changed
@@ -22,87 +23,16 @@ from foretoken.drafters.lookup import PREDICTION
 from foretoken.errors import ForetokenError, PromptError, SettingError
 from foretoken.loop.beside import Beside
 from foretoken.loop.generating import Ended
-from foretoken.loop.output import Output, Piece
+from foretoken.loop.output import Output
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import Draft, Request, Verdict
-from foretoken.results.completion import Completion, TokenLogprobs
+from foretoken.protocol.types import Request, Verdict
+from foretoken.serve.asked import Asked, Done, Failed, Gained, Times, Watcher
 from foretoken.serve.errors import BusyError, StoppingError
 from foretoken.serve.limits import Limits
-from foretoken.settings.generate import GenerateSettings
-from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 _PREFIXES = 16  # contexts of keys and values that are kept, if it is not known how many there is memory for
 _FIRST = 24  # rows of prompts in a pass that others wait for, before it is known what they cost
-
-
-@dataclass(frozen=True)
-class Gained:
-    """What a round brought one text: pieces, with their log probabilities if the request wants them, or a part of its
-    prompt. at: seconds since its request came."""
-
-    index: int
-    pieces: tuple[Piece, ...]
-    logprobs: tuple[TokenLogprobs, ...]
-    verdict: Verdict
-    draft: Draft | None
-    record: RoundRecord
-    at: float
-
-
-@dataclass(frozen=True)
-class Done:
-    """A text has ended. predicted: how many tokens were drafted from the text that its request predicts."""
-
-    index: int
-    completion: Completion
-    predicted: int = 0
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The request has failed: none of its texts goes on."""
-
-    error: Exception
-
-
-Event: TypeAlias = Gained | Done | Failed
-
-
-@dataclass
-class Times:
-    """When what happened to a request, by `time.perf_counter`; 0 if it has not happened."""
-
-    came: float = field(default_factory=time.perf_counter)
-    began: float = 0.0
-    first: float = 0.0
-    ended: float = 0.0
-
-
-@dataclass(eq=False)
-class Asked:
-    """A prompt with all its completions. tell: called in the loop's thread with what happens; it must not wait.
-    rounds: whether it is told of each round, or of the ends only. tokenizer: which writes
-    the texts. read, written: tokens so far, of all its texts."""
-
-    name: str
-    requests: Sequence[Request]
-    settings: GenerateSettings
-    tell: Callable[[Event], None]
-    rounds: bool = True
-    tokenizer: Tokenizer | None = None
-    times: Times = field(default_factory=Times)
-    read: int = 0
-    written: int = 0
-    left: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.left = len(self.requests)
-
-    @property
-    def prompt(self) -> tuple[int, ...]:
-        """The prompt's tokens."""
-        return self.requests[0].prompt
 
 
 @dataclass(eq=False)
@@ -113,24 +43,9 @@ class _Seat:
     index: int
     request: Request
     output: Output
+    times: Times
     records: list[RoundRecord] = field(default_factory=list)
     predicted: int = 0
-
-
-class Watcher:
-    """What is told of everything that the loop does: for metrics. Called in the loop's thread."""
-
-    def came(self, asked: Asked) -> None:
-        """A request has come."""
-
-    def went_on(self, asked: Asked, tokens: int, seconds: float, first: bool) -> None:
-        """A text has gained tokens, in a round of so many seconds."""
-
-    def made(self, record: RoundRecord) -> None:
-        """A round was made."""
-
-    def ended(self, asked: Asked, completion: Completion | None) -> None:
-        """A text has ended; None: with an error."""
 
 
 class Worker:
@@ -139,8 +54,16 @@ class Worker:
     `over` is set when the thread has ended; `error` is then the reason, if it was not asked to.
     """
 
-    def __init__(self, model: Model, limits: Limits, watcher: Watcher | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        limits: Limits,
+        watcher: Watcher | None = None,
+        ended: Callable[[], None] = lambda: None,
+    ) -> None:
+        """ended: called when the thread has ended."""
         self.model, self.limits = model, limits
+        self._ended = ended
         self.over = threading.Event()
         self.error: BaseException | None = None
         self._watcher = watcher or Watcher()
@@ -149,7 +72,7 @@ class Worker:
         self._coming = 0  # requests that were submitted, and are not among the waiting ones yet
         self._lock = threading.Lock()  # of the number before
         self._seats: dict[int, _Seat] = {}
-        self._stopping = self._draining = False
+        self._stopping = False
         most = limits.positions if limits.positions is not None else _PREFIXES * limits.context
         self.prefixes = model.keep_prefixes(most) if limits.prefixes else None  # what was read for earlier requests
         self._beside = Beside(_FIRST, model.settings.prefill_chunk)
@@ -160,46 +83,52 @@ class Worker:
 
     # -- other threads ----------------------------------------------------------------------------------------------
 
-    def submit(self, asked: Asked) -> None:
-        """Take a request on. Raises SettingError or PromptError for one that can never be served here, BusyError if too
-        many wait, and StoppingError if the server is about to end."""
+    def submit(self, every: Sequence[Asked]) -> None:
+        """Take on the prompts of a request: all of them, or none. Raises SettingError or PromptError for what can never
+        be served here, BusyError if too many wait, and StoppingError if the server is about to end."""
+        for asked in every:
+            self._expect_possible(asked)
+        limits = self.limits
+        if len(every) > limits.waiting + self._most_sequences:
+            raise SettingError(
+                f"the request has {len(every)} prompts, and at most {limits.waiting + self._most_sequences} may wait; "
+                "send fewer at once"
+            )
+        with self._lock:
+            if self._stopping or self.over.is_set():
+                raise StoppingError
+            free = max(0, self._most_sequences - len(self._seats))  # who has just come may begin at once
+            if self.waiting + len(every) > limits.waiting + free:
+                raise BusyError(self.waiting)
+            self._coming += len(every)
+        for asked in every:
+            self._inbox.put(partial(self._take, asked))
+
+    def _expect_possible(self, asked: Asked) -> None:
         limits, longest = self.limits, self.limits.context
         if len(asked.prompt) >= longest:
             raise PromptError(
                 f"the prompt has {len(asked.prompt)} tokens, and a text here has at most {longest} with what follows; "
                 "shorten the prompt"
             )
-        if len(asked.requests) > limits.sequences:
-            raise SettingError(
-                f"n is {len(asked.requests)}, and at most {limits.sequences} texts are generated at once"
-            )
+        most = self._most_sequences
+        if len(asked.requests) > most:
+            raise SettingError(f"n is {len(asked.requests)}, and at most {most} texts are generated at once")
         needed = self._needed(asked)
         if limits.positions is not None and needed > limits.positions:
             raise SettingError(
                 f"the request may need memory for {needed:,} tokens, and there is memory for {limits.positions:,}; ask "
                 "for fewer tokens, or for fewer completions"
             )
-        with self._lock:
-            if self._draining or self.over.is_set():
-                raise StoppingError
-            free = max(0, self._most_sequences - len(self._seats))  # who has just come may begin at once
-            if self.waiting >= limits.waiting + free:
-                raise BusyError(self.waiting)
-            self._coming += 1
-        self._inbox.put(lambda: self._take(asked))
 
     def cancel(self, asked: Asked) -> None:
         """Give a request up. Its texts leave before the next round. Does nothing if it has ended."""
-        self._inbox.put(lambda: self._give_up(asked))
+        self._inbox.put(partial(self._give_up, asked))
 
-    def close(self, *, drain: float = 0.0) -> None:
-        """End. drain: seconds in which what is under way, or waits, may be finished."""
+    def close(self) -> None:
+        """End. What is under way, or waits, fails."""
         with self._lock:
-            self._draining = True
-        self._inbox.put(None)
-        if drain > 0:
-            self.over.wait(drain)
-        self._stopping = True
+            self._stopping = True
         self._inbox.put(None)
         self._thread.join()
 
@@ -227,25 +156,34 @@ class Worker:
                 self._admit()
                 if self._seats:
                     self._round()
-                elif self._draining and not self.waiting:
-                    break
         except BaseException as error:
+            log.exception("the server's loop has failed")
             self.error = error
         finally:
-            self.over.set()
+            with self._lock:  # from here on, nothing comes in
+                self.over.set()
+            self._empty_inbox()
             self._fail_all(self.error if isinstance(self.error, Exception) else StoppingError())
+            self._ended()
 
     def _hear(self) -> None:
         """Do what others have asked for; wait for it if there is nothing else to do."""
-        idle = not self._seats and not self._waiting and not (self._draining and not self._coming)
-        try:
-            do = self._inbox.get(block=idle)
+        if not self._seats and not self._waiting:
+            self._do(self._inbox.get())
+        self._empty_inbox()
+
+    def _empty_inbox(self) -> None:
+        with suppress(Empty):
             while True:
-                if do is not None:
-                    do()
-                do = self._inbox.get_nowait()
-        except Empty:
-            pass
+                self._do(self._inbox.get_nowait())
+
+    def _do(self, what: Callable[[], None] | None) -> None:
+        """Do what others have asked for; None only wakes the thread."""
+        try:
+            if what is not None:
+                what()
+        except Exception:
+            log.exception("what was asked of the loop has failed")
 
     def _take(self, asked: Asked) -> None:
         with self._lock:
@@ -256,6 +194,8 @@ class Worker:
     def _give_up(self, asked: Asked) -> None:
         if asked in self._waiting:
             self._waiting.remove(asked)
+            for _ in asked.requests:
+                self._watcher.ended(asked, asked.times, None, "cancelled")
         for seat in [seat for seat in self._seats.values() if seat.asked is asked]:
             seat.output.cancel()
             self._end(seat)
@@ -294,7 +234,7 @@ class Worker:
         for index, request in enumerate(asked.requests):
             output = Output(request, asked.tokenizer, asked.settings)
             self._engine.admit(request)
-            self._seats[request.sequence] = _Seat(asked, index, request, output)
+            self._seats[request.sequence] = _Seat(asked, index, request, output, replace(asked.times))
 
     # -- rounds -----------------------------------------------------------------------------------------------------
 
@@ -306,17 +246,20 @@ class Worker:
             self._records.clear()
             verdicts = self._engine.step()
             self._expect_unchanged()
+            record = self._records[-1] if self._records else None
+            if record is not None:
+                self._watcher.made(record)
+                self._beside.heard(record)
         except Exception as error:
             if not isinstance(error, ForetokenError):
                 log.exception("a round failed")
+            if self.prefixes is not None:  # there may have been too little memory
+                self.prefixes.clear()
             self._fail_all(error)
             return
-        if not self._records:
+        if record is None:
             return
-        record = self._records[-1]
         seconds = time.perf_counter() - began
-        self._watcher.made(record)
-        self._beside.heard(record)
         for sequence in (*record.late, *(verdict.sequence for verdict in verdicts)):
             if sequence in self._seats:
                 self._seats[sequence].records.append(record)
@@ -349,11 +292,13 @@ class Worker:
         asked.read += verdict.read
         asked.written += len(pieces)
         if pieces:
-            self._watcher.went_on(asked, len(pieces), seconds, not asked.times.first)
+            self._watcher.went_on(asked, len(pieces), seconds, not seat.times.first)
             asked.times.first = asked.times.first or now
+            seat.times.first = seat.times.first or now
         if asked.rounds:
             logprobs = tuple(seat.output.logprobs[known:])
-            asked.tell(Gained(seat.index, pieces, logprobs, verdict, draft, record, now - asked.times.came))
+            small = replace(verdict, logits=None, prompt_logits=None, features=None)  # it may wait for its client
+            asked.tell(Gained(seat.index, pieces, logprobs, small, draft, record, now - asked.times.came))
         if verdict.last:
             self._end(seat)
 
@@ -364,20 +309,20 @@ class Worker:
         self._engine.cancel(seat.request.sequence)
         self._make_room(self.positions)
         asked.left -= 1
-        asked.times.ended = time.perf_counter()
+        asked.times.ended = seat.times.ended = time.perf_counter()
         done = self.model.completion(Ended(seat.request, seat.output, seat.records), asked.settings)
-        self._watcher.ended(asked, done)
+        self._watcher.ended(asked, seat.times, done, done.finish_reason)
         asked.tell(Done(seat.index, done, seat.predicted))
 
     def _fail(self, asked: Asked, error: Exception) -> None:
         """A request has failed. All its texts end."""
-        for seat in [seat for seat in self._seats.values() if seat.asked is asked]:
-            del self._seats[seat.request.sequence]
-            self._engine.cancel(seat.request.sequence)
-        for request in asked.requests:  # one that was being admitted
-            self._engine.cancel(request.sequence)
         asked.times.ended = time.perf_counter()
-        self._watcher.ended(asked, None)
+        for request in asked.requests:  # one may be in the middle of its admission
+            self._seats.pop(request.sequence, None)
+            self._engine.cancel(request.sequence)
+        for _ in range(asked.left):
+            self._watcher.ended(asked, asked.times, None, "error")
+        self._make_room(self.positions)
         asked.tell(Failed(error))
 
     def _fail_all(self, error: Exception) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import torch
 
-_MULTIPLY_IT = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # PyTorch has no public names for these
+from foretoken.kernels.rowwise import multiplies_bf16
 
 
 def fastest(device: torch.device) -> torch.dtype:
     """The type of matrices that is multiplied fastest."""
-    if device.type != "cpu" or any(getattr(torch.cpu, name, lambda: False)() for name in _MULTIPLY_IT):
-        return torch.bfloat16
-    return torch.float32
+    return torch.bfloat16 if device.type != "cpu" or multiplies_bf16() else torch.float32
 
 
 def mixed(device: torch.device) -> torch.autocast:

@@ -57,7 +57,7 @@ class LocalVerifier:
         self.vocab_size = target.config.valid_vocab_size
         self._target = target
         self._features = FeatureReader(target, {extractor.name: extractor for extractor in extractors})
-        self._samplers = samplers
+        self.samplers = samplers
         self._stops = stops
         self._judge = JUDGES[rule]
         self._sequences: dict[int, State] = {}
@@ -70,7 +70,7 @@ class LocalVerifier:
         """Take a request on, with the cache that is kept of its conversation. Makes no pass."""
         self.caches.expect_new(request.sequence)
         self._expect_possible(request)
-        sampler = self._samplers(request)  # a grammar may be refused
+        sampler = self.samplers(request)  # a grammar may be refused
         watch = Watch(request, self._stops)
         cache, seen = self._taken_up(request, self._features.names(request.needs))
         self.caches.open(request.sequence, cache)
