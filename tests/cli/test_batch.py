@@ -87,7 +87,7 @@ def test_what_is_there_is_not_asked_again(cli: Cli, tmp_path: Path, monkeypatch:
     assert place.read_bytes() == whole
     other = cli("batch", requests, place, *MODEL, "-n", 5)
     assert (other.code, other.err.count("\n")) == (2, 1)
-    assert "was given to another request, or with other settings; give those of before" in other.err
+    assert "the request or the options have changed since; change them back" in other.err
     renamed = cli("batch", write(requests, 6), place, *MODEL, "-n", 4, "--served-model-name", "mine")
     assert renamed.code == 2
     assert "has answers of stdlib-1m, and this model is mine; name another file" in renamed.err

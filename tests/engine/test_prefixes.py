@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import foretoken
+from foretoken.acceptance.walk import WORTH_SHARING as LEAST
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
@@ -22,7 +23,7 @@ from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Needs, PromptChunk, Request, SamplingParams, Verdict
 from foretoken.verification.local import LocalVerifier
-from foretoken.verification.prefixes import LEAST, Prefixes
+from foretoken.verification.prefixes import Prefixes
 from foretoken.verification.uncached import UncachedVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.contracts.test_lossless import SAMPLING, VERIFIERS
@@ -74,7 +75,7 @@ class Server:
         wrap, ahead = VERIFIERS[verifier]
         self.near = self.verifier if wrap is None else wrap(self.verifier)
         self.records: list[RoundRecord] = []
-        schedule = Schedule(prompt_rows=prompt_rows, ahead=ahead)
+        schedule = Schedule(prompt_rows=prompt_rows, ahead=ahead, shares=True)
         self.engine = Engine(
             self.near, self.drafter, budgets=budgets or chain_of(5), schedule=schedule, recorder=self.records.append
         )
@@ -274,7 +275,7 @@ def test_features_of_a_prefix_are_those_of_when_it_was_read(kind: str) -> None:
     prefixes = Prefixes(1000)
     verifier = LocalVerifier(world.target, extractors=drafter.extractors, prefixes=prefixes)
     engines = {
-        which: Engine(verifier, which, budgets=chain_of(5), schedule=Schedule(prompt_rows=9))
+        which: Engine(verifier, which, budgets=chain_of(5), schedule=Schedule(prompt_rows=9, shares=True))
         for which in (drafter, Scripted(texts))
     }
 
@@ -347,7 +348,7 @@ def test_the_embedded_drafter_drafts_behind_a_prefix_as_it_does_without() -> Non
     first = model.generate(prompt, max_new_tokens=16, ignore_eos=True, keep_logits=True)
     verifier = model._verifier
     assert isinstance(verifier, LocalVerifier)
-    verifier._prefixes = Prefixes(1000)
+    verifier.prefixes = Prefixes(1000)
     for cached in (0, first.prompt_tokens - 1):
         again = model.generate(prompt, max_new_tokens=16, ignore_eos=True, keep_logits=True)
         assert again.cached_tokens == cached

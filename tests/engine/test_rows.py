@@ -8,30 +8,27 @@ from foretoken.loop.schedule import Schedule
 from tests.engine.open_loop import LONG, Loop, seven
 
 
-def test_prompts_are_read_in_chunks_first_come_first_served() -> None:
+def test_prompts_are_read_in_chunks_side_by_side() -> None:
     loop = Loop("none", schedule=Schedule(rows=1024, prompt_rows=10))
     for sequence in (0, 2, 1):
         loop.admit(sequence)
     loop.run()
     lengths = {sequence: len(seven().plains[sequence].prompt) for sequence in (0, 1, 2)}
-    assert [record.read for record in loop.records[:8]] == [
-        {0: 10},
-        {0: 10},
-        {0: 10},
-        {0: 6, 2: 3, 1: 1},
-        {1: 10},
-        {1: 10},
-        {1: 10},
-        {1: 5},
-    ]
+    first = min((0, 2, 1), key=lambda sequence: lengths[sequence])
+    reads = [record.read for record in loop.records if record.read]
+    assert sum(reads[0].values()) == 10
+    assert len(reads[0]) == 3, "each goes on"
+    assert reads[0][first] == min(lengths[first], 5), "the shortest gets half, or what it needs"
     assert {s: sum(record.read.get(s, 0) for record in loop.records) for s in lengths} == lengths
-    for verdict in (loop.verdicts[0][0], loop.verdicts[0][2]):
-        assert verdict.tokens == ()
-        assert (verdict.round, verdict.position) == (0, lengths[0])
-        assert verdict.prompt_left == lengths[0] - 10 * (1 + loop.verdicts[0].index(verdict))
-    assert loop.verdicts[0][3].prompt_left == 0
-    assert len(loop.verdicts[0][3].tokens) == 1
     for sequence in (0, 1, 2):
+        *parts, last = [verdict for verdict in loop.verdicts[sequence] if verdict.read]
+        left = lengths[sequence]
+        for verdict in parts:
+            left -= verdict.read
+            assert verdict.tokens == ()
+            assert (verdict.round, verdict.position, verdict.prompt_left) == (0, lengths[sequence], left)
+        assert last.prompt_left == 0
+        assert len(last.tokens) == 1
         loop.expect_as_alone(sequence)
 
 

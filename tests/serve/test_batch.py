@@ -298,7 +298,7 @@ def test_a_link_keeps_leading_to_the_answers(lines: Lines, tmp_path: Path) -> No
         (b"{}\n", "line 1 of"),
         (b'{"id": "batch_req_abc", "custom_id": "a", "response": {"status_code": 200, "body": {}}}\n', "line 1 of"),
         (b"foreign", r"has an answer to 'z', which is no custom_id in in\.jsonl: it belongs to other requests"),
-        (b"changed", "the answer to 'a' in .* was given to another request, or with other settings"),
+        (b"changed", "has an answer to 'a', and the request or the options have changed since"),
         (b"model", "has answers of other, and this model is stdlib-1m; name another file"),
     ],
 )

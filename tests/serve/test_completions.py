@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from foretoken.errors import PromptError
+from foretoken.serve.asking import Asking
+from foretoken.serve.fields import CompletionBody
+from foretoken.serve.limits import Limits
 from tests.serve.served import MODEL, PROMPT, SAMPLED, Served, plain, serving, truth
 
 
@@ -153,6 +157,25 @@ def test_a_prediction_is_where_a_lookup_finds_drafts() -> None:
     assert rate[0] > 1.5 * rate[1]
 
 
+def test_of_a_prediction_no_more_is_read_than_an_output_can_have() -> None:
+    asking = Asking(plain(), Limits(context=100))
+    content = {"type": "content", "content": "x = 1\n" * 1000}
+    wanted = asking.completion(CompletionBody.model_validate({"prompt": PROMPT, "prediction": content}))
+    assert wanted.predicted == asking.encode("x = 1\n" * 1000, special=False)[:100]
+
+
+def test_a_prompt_that_is_far_too_long_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asking = Asking(plain(), Limits(context=100))
+    read: list[int] = []
+    encode = asking.encode
+    monkeypatch.setattr(asking, "encode", lambda text, **how: read.append(len(text)) or encode(text, **how))
+    with pytest.raises(PromptError, match="the prompt has more than 200 tokens, and a text here has at most 100"):
+        asking.completion(CompletionBody.model_validate({"prompt": "x = 1\n" * 1_000_000}))
+    assert read == [1600]
+    cut = CompletionBody.model_validate({"prompt": "x = 1\n" * 1000, "truncate_prompt_tokens": 5})
+    assert asking.completion(cut).prompts[0][0].prompt == encode("x = 1\n" * 1000)[-5:]
+
+
 @pytest.mark.parametrize(("draft", "origins"), [("none", {"target"}), ("lookup", {"target", "lookup"})])
 def test_a_request_chooses_what_drafts(served: Served, draft: str, origins: set[str]) -> None:
     events = served.stream(max_tokens=40, draft=draft, foretoken={"trace": True})
@@ -183,3 +206,45 @@ def test_an_output_follows_a_form(served: Served) -> None:
         '{"n":1}',
         '{"n":2}',
     )
+
+
+def test_one_seed_gives_all_prompts_of_a_request_again(served: Served) -> None:
+    first = served.complete(prompt=[PROMPT, PROMPT, "def add("], temperature=0.8)
+    seed = first["foretoken"]["seed"]
+    again = served.complete(prompt=[PROMPT, PROMPT, "def add("], temperature=0.8, seed=seed)
+    assert first["choices"] == again["choices"]
+    assert first["choices"][0]["text"] == truth(max_new_tokens=24, temperature=0.8, seed=seed).text
+
+
+def test_offsets_count_on_through_a_stream(served: Served) -> None:
+    whole = served.complete(logprobs=0)["choices"][0]["logprobs"]
+    events = served.stream(logprobs=0)
+    offsets = [at for event in events for at in (event["choices"][0]["logprobs"] or {}).get("text_offset", ())]
+    assert offsets == whole["text_offset"]
+
+
+def test_what_is_echoed_is_what_was_read(served: Served) -> None:
+    answer = served.complete(echo=True, truncate_prompt_tokens=3, logprobs=0, prompt_logprobs=2, max_tokens=2)
+    (choice,) = answer["choices"]
+    tokens = plain().tokens_of(PROMPT)[-3:]
+    assert choice["text"].startswith(plain().tokenizer.decode(tokens))  # type: ignore[union-attr]
+    assert len(choice["logprobs"]["tokens"]) == 5
+    assert len(choice["prompt_logprobs"]) == 3
+    none = served.complete(echo=True, max_tokens=0, return_token_ids=True)
+    assert none["usage"]["completion_tokens"] == 0
+    assert none["choices"][0]["token_ids"] == []
+
+
+def test_a_request_that_asks_for_no_draft_is_told_so(served: Served) -> None:
+    answer = served.complete(draft="none")["foretoken"]
+    assert (answer["draft"], answer["why_no_draft"]) == ("none", "The request asked for no draft.")
+    assert served.complete(draft="lookup")["foretoken"]["draft"] == "lookup"
+
+
+def test_a_prompt_is_read_whole_if_that_is_asked_for(served: Served) -> None:
+    counts = [
+        served.complete(cache_prompt=cache)["usage"]["prompt_tokens_details"]["cached_tokens"]
+        for cache in (True, False)
+    ]
+    assert counts[0] > 0
+    assert counts[1] == 0

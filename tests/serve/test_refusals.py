@@ -11,6 +11,7 @@ from urllib.parse import urlparse
 
 import pytest
 
+import foretoken
 from foretoken.errors import SettingError
 from foretoken.serve.server import keys_of
 from tests.serve.served import PROMPT, Served, serving
@@ -129,6 +130,65 @@ def test_what_nobody_knows_is_ignored_and_named(served: Served) -> None:
     assert answer.headers["x-foretoken-ignored"] == "frobnicate, n_predict"
 
 
+def test_no_text_is_longer_than_the_servers_context(served: Served) -> None:
+    answer = served.complete(max_tokens=500, ignore_eos=True)
+    assert answer["usage"]["total_tokens"] == 100
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_names_that_nobody_knows_write_no_headers_of_their_own(served: Served) -> None:
+    many = {f"field{number:04}": 1 for number in range(3000)}
+    answer = served.ask("/v1/completions", {"prompt": PROMPT, "max_tokens": 2, "a\r\nx-injected: é": 1, **many})
+    assert answer.status == 200
+    named = answer.headers["x-foretoken-ignored"]
+    assert named.startswith("a\\r\\nx-injected: ?, field0000, ")
+    assert named.endswith("field0018 and 2981 more")
+    assert "x-injected" not in answer.headers
+
+
+def test_what_a_client_did_wrong_is_not_logged_as_a_fault_of_ours(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG"):
+        for body in ({"prompt": ""}, {"prompt": [-1]}, {"prompt": "\ud800"}):
+            assert served.ask("/v1/completions", body).status == 400
+        assert served.ask("/health").status == 200
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/completions", {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs cannot be streamed"),
+        ("/v1/completions", {"request_id": "a\nb"}, "request_id is 'a\\nb'"),
+        ("/v1/completions", {"reasoning_effort": "high"}, "reasoning_effort is 'high', and is not served here"),
+        (
+            "/v1/completions",
+            {"guided_regex": "a"},
+            "is not served here; use structured_outputs",
+        ),
+        ("/v1/completions", {"structured_outputs": {"regex": "("}, "stream": True}, "("),
+        ("/v1/responses", {"input": [{"role": "user", "content": ["hi"]}]}, "this model reads text only"),
+        ("/tokenize", {"prompt": "\ud800"}, "half a character"),
+        ("/v1/completions", {"prompt": ["x"] * 100}, "the request has 100 prompts, and at most 80 may wait"),
+    ],
+    ids=str,
+)
+def test_what_once_went_wrong_is_refused(served: Served, path: str, body: dict[str, Any], message: str) -> None:
+    answer = served.ask(path, {**({"prompt": PROMPT} if path == "/v1/completions" else {}), **body})
+    assert answer.status == 400, answer.body
+    assert message in answer.error["message"]
+
+
+def test_under_the_rejection_rule_a_request_does_not_choose_its_draft() -> None:
+    with serving(foretoken.load("stdlib-1m", draft="lookup", rule="rejection", pace="fixed")) as served:
+        for body in ({"draft": "none"}, {"prediction": {"type": "content", "content": PROMPT}}):
+            answer = served.ask("/v1/completions", {"prompt": PROMPT, "temperature": 0.8, **body})
+            assert answer.status == 400
+            assert "a text depends on its drafts" in answer.error["message"]
+        assert served.complete(draft="none")["choices"]
+
+
 def test_other_spellings_are_known(served: Served) -> None:
     body = {"prompt": PROMPT, "n_predict": 5, "temperature": 0, "repeat_penalty": 1.3}
     answer = served.ask("/v1/completions", body)
@@ -153,6 +213,9 @@ def test_a_key_is_asked_for(tmp_path: Path) -> None:
         assert served.ask("/v1/models", authorization="Bearer two").status == 200
         assert served.ask("/health").status == 200
         assert served.ask("/").status == 200  # it holds nothing of the model
+    file.write_text("two words\n")
+    with pytest.raises(SettingError, match="has a line with two words; expected one key in each line"):
+        keys_of(file)
     file.write_text(" \n")
     with pytest.raises(SettingError, match="is empty; expected one key in each line"):
         keys_of(file)

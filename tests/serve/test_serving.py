@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
 from typing import Any
 from urllib.parse import urlparse
 
@@ -18,7 +19,9 @@ import foretoken
 from foretoken.errors import NumericsError
 from foretoken.loop.engine import Engine
 from foretoken.protocol.types import Verdict
+from foretoken.serve.limits import Limits
 from foretoken.serve.logs import FORMS, _Lines
+from foretoken.serve.server import Server, ServerSettings
 from tests.serve.served import PROMPT, SAMPLED, Served, serving, truth
 
 LONG = 1900  # tokens: more than a test waits for
@@ -184,13 +187,50 @@ def test_a_server_that_ends_does_not_wait_for_ever() -> None:
     connection.hang_up()
 
 
+def test_a_loop_that_ends_tells_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends, too, so that whoever supervises it can start it again."""
+    loaded = foretoken.load("stdlib-1m", draft="none")
+    server = Server(loaded, ServerSettings(port=0, drain=1.0), Limits.of(loaded, 4, 4, None))
+    addresses: Queue[str] = Queue()
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            server.run(addresses.put)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    served = Served(server, addresses.get(timeout=60))
+    monkeypatch.setattr(server.worker, "_admit", lambda: 1 / 0)
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(served.ask, "/v1/completions", {"prompt": PROMPT}) for _ in range(2)]
+        assert {each.result().status for each in answers} <= {500, 503}
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(errors[0], ZeroDivisionError)
+
+
+def test_who_is_left_when_the_server_ends_is_told(served: Served) -> None:
+    body = {"prompt": PROMPT, "max_tokens": LONG, "temperature": 0, "ignore_eos": True, "draft": "none"}
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(served.ask, "/v1/completions", body)
+        streamed = pool.submit(served.ask, "/v1/completions", {**body, "stream": True})
+        until(lambda: len(served.server.worker.running) == 2)
+        served.server.stop()
+        assert whole.result().status == 503
+        assert whole.result().error["message"].startswith("the server is about to end")
+        assert streamed.result().events[-1]["error"]["type"] == "overloaded_error"
+
+
 def test_nothing_of_a_request_is_logged_but_its_shape(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("DEBUG"):
         served.complete(prompt="a_secret_word = ", user="somebody")
-    assert "POST /v1/completions" in caplog.text
-    lines: list[logging.LogRecord] = []
-    until(lambda: lines.extend(each for each in caplog.records if each.name == "foretoken.serve.guard") or lines)
+        lines: list[logging.LogRecord] = []  # it is logged when the answer has been sent
+        until(lambda: lines.extend(each for each in caplog.records if each.name == "foretoken.serve.guard") or lines)
     line = lines[0]
+    assert line.getMessage() == "POST /v1/completions"
     shape = line.__dict__["shape"]
     assert (shape["status"], shape["completion_tokens"]) == (200, 24)
     for form in FORMS:

@@ -96,6 +96,7 @@ class Model:
         self.mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
         self._requests = Requests(self, verifier, settings.rule)
         self._conversations = itertools.count()
+        self._shares = False  # whether what was read of one prompt serves others
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -279,7 +280,7 @@ class Model:
         # with the rejection rule the text depends on the draft, so the draft must not depend on other sequences
         shared = s.shared_rows if s.rule == "walk" and isinstance(self.pace, FixedPace) else None
         usual = tuple(self.budgets.values())
-        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead, beside, usual)
+        schedule = Schedule(s.rows_per_pass, s.prefill_chunk, shared, self.far.ahead, beside, usual, self._shares)
         return Engine(
             self._verifier,
             self.drafter,
@@ -295,6 +296,7 @@ class Model:
         if type(verifier) is not LocalVerifier:
             return None
         verifier.prefixes = Prefixes(most_positions)
+        self._shares = True
         return verifier.prefixes
 
     def expect_possible(self, request: Request) -> None:
@@ -324,7 +326,8 @@ class Model:
         if stats.cost:  # decoders that had nothing to do are listed, too
             stats = replace(stats, cost={name: stats.cost.get(name, Cost()) for name in self.decoders})
         # the audit shares nothing with the generation: it reads the whole prompt itself
-        again = replace(request, sequence=self._requests.new_sequence(), conversation=None, prompt_of=None)
+        number = self._requests.new_sequence()
+        again = replace(request, sequence=number, conversation=None, prompt_of=None, fresh=True)
         whole = output.finish_reason != "cancelled"
         audited = audit(self._verifier, again, tokens) if settings.audit and whole else None
         if audited is not None and (error := changed(self.mapped)) is not None:

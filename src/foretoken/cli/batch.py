@@ -61,9 +61,10 @@ def batch(
     """Answer the requests in a file, many at once and without a server, in the order in which they end.
 
     The options of length, sampling and form hold for fields that a request leaves out. So decoding is greedy unless a
-    request or --temperature says otherwise; from `foretoken serve`, such a request gets the model's own temperature, or
-    1. After Ctrl-C, or whatever ended it, the same command goes on: answers that are there are kept. The exit code is 1
-    if some requests failed that were not at fault; the same command tries these again. docs/serve.md says more.
+    request or --temperature says otherwise. (From `foretoken serve`, such a request gets the temperature that the
+    model's files recommend, or 1.) After Ctrl-C, or whatever ended it, the same command goes on: answers that are there
+    are kept. The exit code is 1 if requests were refused or have failed. The same command tries again what has failed,
+    and what was refused and is corrected. docs/serve.md says more.
     """
     with needing_serve("a batch"):
         from foretoken.serve.answering import served_name
@@ -84,6 +85,8 @@ def batch(
                 loaded = far.load(model, loading)
                 names = tuple(served_model_name or ()) or (served_name(loaded),)
                 kept.expect_model(names[0])
+                if generating.constraint is not None:  # a form that makes no sense would spoil every line
+                    loaded.expect_possible(loaded.requests((0,), generating)[0])
                 with (
                     telling_how_to_go_on(lambda: f"{counts}; {_how_to_go_on(requests, answers)}"),
                     bar(is_kept=True, units="lines", telling=True) as told,
@@ -99,9 +102,11 @@ def batch(
         say(f"fields that nobody knows changed nothing: {told_names(counts.unknown)}")
     if running.error is not None:
         say(f"{running.error}, so it was given up; their errors are in {answers}")
-    if counts.failed:
-        if answers != _STREAM:
-            say("the same command tries again what failed")
+    if counts.refused:
+        say(f"why requests were refused is in {'the answers' if answers == _STREAM else answers}")
+    if counts.failed and answers != _STREAM:
+        say("the same command tries again what failed")
+    if counts.failed or counts.refused:
         raise typer.Exit(1)
 
 

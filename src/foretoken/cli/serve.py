@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.common import Far, needing_serve, say
 from foretoken.common.source import DEFAULT_MODEL
-from foretoken.errors import SettingError
+from foretoken.errors import SettingError, quoted
 from foretoken.settings.load import LoadSettings
 
 _SERVER = "Server"
@@ -115,6 +116,9 @@ def serve(
     one_of("--log", log, (*FORMS, "none"))
     if default_temperature is not None:
         number("--default-temperature", default_temperature, 0.0, 100.0)
+    for origin in cors_origin or ():
+        if not re.fullmatch(r"https?://[^/]+", origin):
+            raise SettingError(f"--cors-origin is {quoted(origin)}, expected an address such as http://localhost:3000")
     settings = ServerSettings(
         host,
         port,
@@ -134,7 +138,7 @@ def serve(
         say("whoever reaches this address may use the model; give --api-key-file to ask for a key")
 
     def ready(url: str) -> None:
-        say(f"{loaded.name} with draft {loaded.draft}: the page is at {url}, the base URL for programs is {url}/v1")
+        say(f"{server.names[0]} with draft {loaded.draft}: the page is at {url}, the base URL for programs is {url}/v1")
 
     with logging_to_stderr(log if log in FORMS else TEXT, requests=log in FORMS):
-        server.run(ready)
+        server.run(ready, say)

@@ -83,7 +83,8 @@ class Engine:
         seen = 0 if has_seen is None else has_seen(request)
         request = replace(request, needs=self._drafter.needs, seen=seen)
         self._verifier.admit(request)
-        self._live[request.sequence] = Live(request, len(request.prompt), len(request.prompt))
+        behind = self._schedule.behind(request, self._live.values())
+        self._live[request.sequence] = Live(request, len(request.prompt), len(request.prompt), behind=behind)
         try:
             self._drafter.begin([request])
         except BaseException:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from foretoken.acceptance.walk import WORTH_SHARING, in_common
 from foretoken.loop.beside import Beside
 from foretoken.protocol.roles import Pace
 from foretoken.protocol.types import Budget, PromptChunk, Request, Turn
@@ -16,7 +17,8 @@ from foretoken.text.stopping import limit
 class Live:
     """A sequence under way, as far as its verdicts have come. Its next draft is for `round` and begins at `position`.
 
-    `left`: how many tokens of its prompt are not read yet; 0 once it has its first token. `under_way`: one entry for
+    `left`: how many tokens of its prompt are not read yet; 0 once it has its first token. `behind`: an earlier sequence
+    whose prompt begins with so many of the same tokens; None if there is none. `under_way`: one entry for
     each pass that has the sequence and whose verdict has not come: the tokens that the drafter was told as a guess, or
     None.
     """
@@ -25,7 +27,13 @@ class Live:
     position: int
     left: int
     round: int = 0
+    behind: tuple[int, int] | None = None
     under_way: deque[tuple[int, ...] | None] = field(default_factory=deque)
+
+    @property
+    def read(self) -> int:
+        """How many tokens of its prompt are read."""
+        return len(self.request.prompt) - self.left
 
     @property
     def guessed(self) -> list[int]:
@@ -42,7 +50,8 @@ class Schedule:
     sequences, none drafts. None: only `rows` counts. ahead: how many rounds may be drafted on guesses while a check is
     under way. Drafting ahead pays if the verifier works elsewhere. beside: knows the most rows of prompts in a pass in
     which other sequences decode, which wait for these rows; None: only `prompt_rows` counts. usual: the budget of each
-    level for sequences whose drafts begin at a level that their request names.
+    level for sequences whose drafts begin at a level that their request names. shares: whether the verifier takes what
+    it has read of one prompt for others that begin alike.
     """
 
     rows: int = 8192
@@ -51,6 +60,16 @@ class Schedule:
     ahead: int = 0
     beside: Beside | None = None
     usual: tuple[Budget, ...] = ()
+    shares: bool = False
+
+    def behind(self, request: Request, live: Iterable[Live]) -> tuple[int, int] | None:
+        """The sequence whose prompt is being read and begins most like a request's, with the number of tokens."""
+        if not self.shares or request.fresh or request.prompt_logits or request.conversation is not None:
+            return None
+        prompt = request.prompt[:-1]
+        found = [(in_common(prompt, s.request.prompt), s.request.sequence) for s in live if s.left]
+        common, sequence = max(found, key=lambda each: each[0], default=(0, 0))
+        return (sequence, common) if common >= WORTH_SHARING else None
 
     def turns(self, live: Iterable[Live], pace: Pace, context_length: int) -> list[Turn]:
         """A turn for each sequence whose last token is known or guessed. pace: chooses the budgets."""
@@ -101,6 +120,8 @@ class Schedule:
         unread = {s.request.sequence for s in live if s.left}
         # the others wait for a prompt that another sequence reads
         reading = [s for s in live if s.left and not s.under_way and s.request.prompt_of not in unread]
+        its = {s.request.sequence: s for s in live}
+        reading = [s for s in reading if not _waits(s, its)]
         room = min(self.prompt_rows, max(1, self.rows - used))
         if used and self.beside is not None:
             room = min(room, self.beside.rows)
@@ -112,6 +133,15 @@ class Schedule:
             if rows:
                 chunks[s.request.sequence] = PromptChunk(s.request.sequence, rows)
         return [chunks[s.request.sequence] for s in reading if s.request.sequence in chunks]
+
+
+def _waits(s: Live, live: Mapping[int, Live]) -> bool:
+    """Whether another sequence is reading what this one would read next, so that it need not."""
+    if s.behind is None:
+        return False
+    sequence, common = s.behind
+    other = live.get(sequence)
+    return other is not None and bool(other.left) and max(s.read, other.read) < common
 
 
 def _unread(s: Live) -> int:

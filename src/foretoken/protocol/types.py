@@ -109,7 +109,8 @@ class Request:
 
     Levels of the draft before `first_level` are left out for this sequence; if it is beyond the last level, nothing is
     drafted. `predicted` are tokens that the output is said to resemble, where a lookup may find drafts.
-    `prompt_logits`: whether the logits of the prompt's rows are wanted, too.
+    `prompt_logits`: whether the logits of the prompt's rows are wanted, too. `fresh`: whether the whole prompt is to be
+    read, whatever other requests have read of it.
     """
 
     sequence: int
@@ -128,6 +129,7 @@ class Request:
     first_level: int = 0
     predicted: tuple[int, ...] = ()
     prompt_logits: bool = False
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from foretoken.protocol.types import TARGET
 from foretoken.results.completion import Completion, TokenLogprobs
 from foretoken.results.stats import Stats
 from foretoken.serve.asked import Done, Gained
+from foretoken.serve.asking import Wanted
 
 Describe = Callable[[int], str]  # the text of one token
 
@@ -42,17 +43,18 @@ def usage(prompts: Sequence[Sequence[Done]]) -> dict[str, Any]:
     }
 
 
-def own(model: Model, prompts: Sequence[Sequence[Done]]) -> dict[str, Any]:
+def own(model: Model, wanted: Wanted, prompts: Sequence[Sequence[Done]]) -> dict[str, Any]:
     """What front ends read under vLLM's and llama.cpp's names, and what only Foretoken says. Speeds and acceptance are
     told of a single text."""
+    first_level = wanted.prompts[0][0].first_level
     every = [each.completion for done in prompts for each in done]
     first = every[0]
     said: dict[str, Any] = {
         "promise": min((each.promise for each in every), key=("none", "algorithmic", "exact").index),
         "seed": first.seed,
-        "draft": first.draft,
+        "draft": ",".join(model.levels[first_level:]) or "none" if first_level else first.draft,
         "arithmetic": first.arithmetic,
-        "why_no_draft": _why_no_draft(model, first.stats),
+        "why_no_draft": _why_no_draft(model, first_level, first.stats),
     }
     if len(every) > 1:
         return {"metrics": {"speculative_decoding": None}, "timings": None, "foretoken": {**said, "stats": None}}
@@ -97,15 +99,17 @@ def _stats(stats: Stats) -> dict[str, Any]:
     return {name: value for name, value in asdict(stats).items() if name != "cost"}
 
 
-def _why_no_draft(model: Model, stats: Stats) -> str | None:
+def _why_no_draft(model: Model, first_level: int, stats: Stats) -> str | None:
     """Why nothing was drafted, in a sentence; None if something was."""
     if stats.draft_tokens:
         return None
     if not model.levels:
         return "The server was started without a draft."
+    if first_level >= len(model.levels):
+        return "The request asked for no draft."
     if not stats.passes:
         return "The text ended with its first token, which needs no draft."
-    return "Nothing was drafted: the request asked for none, nothing repeated, or plain decoding was faster."
+    return "Nothing repeated, or plain decoding was expected to be faster."
 
 
 def finished(completion: Completion, stop_tokens: Sequence[int]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from foretoken.serve.worker import Worker
 log = logging.getLogger(__name__)
 _PAGE = Path(__file__).parent / "page" / "index.html"
 _PING = 15.0  # seconds without an event after which a stream sends a comment, so that nobody in between gives it up
-_NAMED = 8  # fields that nobody knows which an answer names
+_NAMED = 20  # fields that nobody knows which an answer names
 _EXAMPLE = "def add("  # a prompt for models without a chat template
 
 
@@ -85,6 +85,7 @@ def make_app(serving: Serving, *, close: Callable[[], None] = lambda: None) -> F
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        strict_content_type=False,  # people who try it with curl leave the header out
     )
     routes = _Routes(serving)
     app.post("/v1/completions", summary="Continue a prompt, or several", tags=["generate"])(routes.completions)
@@ -319,7 +320,7 @@ def _ignored(body: Sampled) -> dict[str, str]:
     unknown = ignored(body)
     if not unknown:
         return {}
-    more = f", and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+    more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
     said = ", ".join(one_line(name) for name in unknown[:_NAMED]) + more
     return {"x-foretoken-ignored": said.encode("ascii", "replace").decode()}
 

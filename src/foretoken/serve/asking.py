@@ -25,7 +25,7 @@ from foretoken.text.messages import from_openai
 from foretoken.text.tokenizer import Tokenizer, expect_whole
 
 _MOST_PROMPTS = 256  # of one request
-_MOST_CHARACTERS = 32  # of a token of a prediction
+_MOST_CHARACTERS = 16  # of a token, in usual texts: so many of each are read before the others are
 _COMPLETION = 16  # OpenAI's default of max_tokens
 _ANY_OBJECT = '{"type": "object"}'
 # how OpenAI's fields are called in our settings
@@ -139,7 +139,20 @@ class Asking:
         if isinstance(prompt, list):
             return _truncated(tuple(prompt), body)
         expect_whole(prompt, what)
+        if body.truncate_prompt_tokens in (None, -1):
+            self._expect_room(prompt, what)
         return _truncated(self.encode(prompt, special=body.add_special_tokens is not False), body)
+
+    def _expect_room(self, text: str, what: str) -> None:
+        """Refuse a text that is far too long by its beginning. To read all of it would take a minute, and gigabytes."""
+        size, most = _MOST_CHARACTERS * self._context, 2 * self._context
+        while size < len(text):
+            if len(self.encode(text[:size], special=False)) > most:
+                raise PromptError(
+                    f"{what} has more than {most} tokens, and a text here has at most {self._context} with what "
+                    "follows; shorten the prompt"
+                )
+            size *= 4
 
     def encode(self, text: str, *, special: bool = True) -> tuple[int, ...]:
         """The tokens of a text. special: with those that the model expects at its beginning."""
@@ -237,7 +250,8 @@ class Asking:
         found = []
         for tokens in prompts:
             requests = self._model.requests(tokens, settings)
-            found.append(tuple(self._with(request, first, predicted) for request in requests))
+            fresh = body.cache_prompt is False
+            found.append(tuple(replace(self._with(each, first, predicted), fresh=fresh) for each in requests))
         self._model.expect_possible(found[0][0])
         return Wanted(tuple(found), tuple(texts), settings, predicted, calls)
 
@@ -313,7 +327,10 @@ def _structure(given: Structured | None) -> dict[str, Any] | None:
     if given.grammar is not None:
         forms.append({"grammar": given.grammar})
     if len(forms) != 1:
-        raise refused("structured_outputs", f"structured_outputs has {len(forms)} forms, expected one")
+        raise refused(
+            "structured_outputs",
+            f"structured_outputs has {len(forms)} forms, expected one of regex, choice, json, json_object, grammar",
+        )
     return forms[0]
 
 

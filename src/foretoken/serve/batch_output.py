@@ -11,10 +11,9 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from foretoken.common.files import behind_links, expect_place, lock, words_of
 from foretoken.errors import SettingError, quoted
@@ -22,6 +21,7 @@ from foretoken.serve.batch_lines import Index, Line
 
 _PREFIX = "batch_req_"
 _BEGINNING = f'{{"id": "{_PREFIX}'.encode()
+_REFUSED = 400  # from this status on, it is no answer
 _FAULT = 500  # from this status on, it was not the request's fault
 _SYNC = 1.0  # seconds after which what was written is on the disk
 
@@ -112,25 +112,24 @@ class File:
 
     def keep(self, index: Index, requests: str) -> Kept:
         """Note in the index what is done already. An answer that was not finished is taken away, and so is what failed
-        by a fault that was not the request's. requests: the name of their file. Raises SettingError for a file of
-        something else."""
+        by a fault that was not the request's, and what was refused of a request that was corrected since. requests: the
+        name of their file. Raises SettingError for a file of something else."""
         model: str | None = None
-        whole = True
+        dropped: set[int] = set()
         with open(self._path, "rb") as file:
             for number, raw in enumerate(file, 1):
                 if not raw.endswith(b"\n"):
                     self._expect_torn(number, raw)
-                    whole = False
+                    dropped.add(number)
                     break
                 entry = self._entry(number, raw)
-                self._expect_asked(entry, index, requests)
-                if entry.status >= _FAULT:
-                    whole = False
+                if self._is_other(entry, index, requests) or entry.status >= _FAULT:
+                    dropped.add(number)
                     continue
                 index.note(entry.name)
                 model = model or entry.model
-        if not whole:
-            self._rewrite()
+        if dropped:
+            self._rewrite(dropped)
         return Kept(self._name, model)
 
     def _entry(self, number: int, raw: bytes) -> _Entry:
@@ -150,28 +149,31 @@ class File:
         if raw[: len(_BEGINNING)] != _BEGINNING[: len(raw)] and raw.strip(b"\0"):
             raise self._foreign(number)
 
-    def _expect_asked(self, entry: _Entry, index: Index, requests: str) -> None:
+    def _is_other(self, entry: _Entry, index: Index, requests: str) -> bool:
+        """Whether an answer refuses a request that was corrected since."""
         mark = index.mark_of(entry.name)
         if mark is None:
             raise SettingError(
                 f"{self._name} has an answer to {quoted(entry.name)}, which is no custom_id in {requests}: it belongs "
                 "to other requests; name another file for the answers"
             )
-        if mark != entry.mark:
-            raise SettingError(
-                f"the answer to {quoted(entry.name)} in {self._name} was given to another request, or with other "
-                "settings; give those of before, or name another file for the answers"
-            )
+        if mark == entry.mark or entry.status >= _REFUSED:
+            return mark != entry.mark
+        raise SettingError(
+            f"{self._name} has an answer to {quoted(entry.name)}, and the request or the options have changed since; "
+            "change them back, or name another file for the answers"
+        )
 
-    def _rewrite(self) -> None:
+    def _rewrite(self, dropped: set[int]) -> None:
         """Leave whole answers only: in another file, which takes this one's place."""
         partial = self._path.with_name(f".{self._path.name}.partial")  # a killed run's is overwritten
         partial.unlink(missing_ok=True)
         descriptor = _opened(partial)
         lock(descriptor)
         with open(self._path, "rb") as file:
-            for line in _whole(file):
-                _write(descriptor, line)
+            for number, line in enumerate(file, 1):
+                if number not in dropped:
+                    _write(descriptor, line)
         os.fsync(descriptor)
         if os.name == "nt":  # where nothing that is open is replaced
             os.close(self._descriptor)
@@ -233,11 +235,3 @@ def _entry_of(raw: bytes) -> _Entry | None:
     if found is None or not isinstance(name, str) or not isinstance(status, int):
         return None
     return _Entry(name, int(found[1], 16), status, model if isinstance(model, str) else None)
-
-
-def _whole(file: BinaryIO) -> Iterator[bytes]:
-    """The lines that stay."""
-    for raw in file:
-        entry = _entry_of(raw) if raw.endswith(b"\n") else None
-        if entry is not None and entry.status < _FAULT:
-            yield raw

@@ -11,6 +11,7 @@ from typing import Any
 
 from foretoken.errors import ForetokenError, InputError, one_line, quoted
 
+NAME = r"[\w.:-]{1,100}"  # what a request may be called, so that no log or header is misread
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from foretoken.errors import cut, quoted
-from foretoken.serve.errors import refused
-from foretoken.serve.guard import NAME
+from foretoken.serve.errors import NAME, refused
 
 MOST_STOPS = 16
 _Number: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
@@ -109,16 +108,19 @@ class Sampled(_Body):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
+    structured_outputs: StructuredOutputs | None = Field(
+        None, description="One of regex, choice, json, json_object, grammar."
+    )
     return_token_ids: bool | None = None
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: int | None = None
-    prediction: Prediction | None = None
+    prediction: Prediction | None = Field(None, description="A text that the output resembles: a lookup searches it.")
+    cache_prompt: bool | None = Field(None, description="false: read the whole prompt, whatever was read before.")
     request_id: Annotated[str, Field(pattern=rf"^{NAME}$")] | None = None
     draft: str | None = Field(
         None, description="none: plain decoding. Or the name of a level of the server's draft, at which drafts begin."
     )
-    foretoken: Own | None = None
+    foretoken: Own | None = Field(None, description="trace: the stream says what each round drafted.")
 
     @model_validator(mode="before")
     @classmethod
@@ -232,11 +234,12 @@ _REFUSED: Mapping[str, tuple[object, ...]] = {
     "repeat_last_n": (None, -1),
     "include": (None, []),
 }
+_FORMS = frozenset(("grammar", "json_schema", "guided_json", "guided_regex", "guided_choice", "guided_grammar"))
 # what is taken and changes nothing here
 _TAKEN = frozenset(
     (
         *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "priority"),
-        *("parallel_tool_calls", "cache_prompt", "id_slot", "timings_per_token", "return_progress"),
+        *("parallel_tool_calls", "id_slot", "timings_per_token", "return_progress"),
         *("max_tool_calls",),
     )
 )
@@ -251,7 +254,8 @@ def renamed(given: dict[str, Any]) -> dict[str, Any]:
             found[name] = found.pop(alias)
     for name, harmless in _REFUSED.items():
         if name in found and not any(found[name] is each or found[name] == each for each in harmless):
-            raise refused(name, f"{name} is {quoted(found[name])}, and is not served here; leave it out")
+            instead = "use structured_outputs" if name in _FORMS else "leave it out"
+            raise refused(name, f"{name} is {quoted(found[name])}, and is not served here; {instead}")
     return {name: value for name, value in found.items() if name not in _REFUSED}
 
 

@@ -83,7 +83,7 @@ class _Chunks:
         """With `include_usage`, the last chunk has no choice, but the counts."""
         if not self._usage:
             return []
-        more = answers.own(self._context.model, prompts)
+        more = answers.own(self._context.model, self._wanted, prompts)
         return [{**self._chunk([]), "usage": answers.usage(prompts), **more}]
 
     def _number(self, prompt: int, index: int) -> int:
@@ -166,7 +166,7 @@ class CompletionForm(_Chunks):
         choices = [
             self._whole(prompt, done[0].completion, each) for prompt, done in enumerate(prompts) for each in done
         ]
-        own = answers.own(self._context.model, prompts)
+        own = answers.own(self._context.model, self._wanted, prompts)
         counts = answers.usage(prompts)
         if self._body.max_tokens == 0:  # of nothing but prompts: the token that came along is not asked for
             counts |= {"completion_tokens": 0, "total_tokens": counts["prompt_tokens"]}
@@ -263,7 +263,7 @@ class ChatForm(_Chunks):
     def whole(self, prompts: Sequence[Sequence[Done]]) -> Json:
         """The whole answer."""
         choices = [self._whole(each) for each in prompts[0]]
-        own = answers.own(self._context.model, prompts)
+        own = answers.own(self._context.model, self._wanted, prompts)
         return {**self._head(self.kind), "choices": choices, "usage": answers.usage(prompts), **own}
 
     def _whole(self, each: Done) -> Json:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 
 from foretoken.common.progress import size
 from foretoken.errors import quoted
-from foretoken.serve.errors import ServeError, body, headers
+from foretoken.serve.errors import NAME, ServeError, body, headers
 from foretoken.serve.logs import SHAPE
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server 
 _PAGES = frozenset(
     ("/", "/docs", "/openapi.json")
 )  # they hold nothing of the model, and a browser sends no key with them
-NAME = r"[\w.:-]{1,100}"  # what a request may be called, so that no log or header is misread
 TOO_LARGE = "foretoken.too_large"
 
 

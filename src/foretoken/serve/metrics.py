@@ -6,16 +6,20 @@ those of the loop: from when a request has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.results.completion import Completion
 from foretoken.serve.asked import Asked, Times, Watcher
 from foretoken.serve.worker import Worker
+from foretoken.verification.prefixes import Prefixes
 
 OWN, VLLM = PREFIXES = ("foretoken", "vllm")
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -48,6 +52,23 @@ _BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.
 _LONG = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 _ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384)
+
+
+class _PrefixCounters(Collector):
+    """What was looked for among what earlier requests have read, and what was found."""
+
+    def __init__(self, prefix: str, labels: Mapping[str, str], prefixes: Prefixes) -> None:
+        self._prefix, self._labels, self._prefixes = prefix, labels, prefixes
+
+    def collect(self) -> Iterator[Metric]:
+        """As they are now."""
+        for name, said, value in (
+            ("queries", "Tokens of prompts that were looked for among what was read before.", self._prefixes.queries),
+            ("hits", "Those that were found.", self._prefixes.hits),
+        ):
+            metric = CounterMetricFamily(f"{self._prefix}:prefix_cache_{name}", said, labels=list(self._labels))
+            metric.add_metric(list(self._labels.values()), value)
+            yield metric
 
 
 class Metrics(Watcher):
@@ -110,10 +131,7 @@ class Metrics(Watcher):
         self._gauge("kv_cache_usage_perc", "The share of keys and values that is reserved; 1 is all.", used)
         prefixes = worker.prefixes
         if prefixes is not None:
-            self._function(
-                "prefix_cache_queries", "Tokens of prompts, looked for among what was read.", lambda: prefixes.queries
-            )
-            self._function("prefix_cache_hits", "Those that were found.", lambda: prefixes.hits)
+            self._registry.register(_PrefixCounters(self._prefix, self._labels, prefixes))
 
     def text(self) -> bytes:
         """All metrics, as Prometheus reads them."""
@@ -182,9 +200,6 @@ class Metrics(Watcher):
     def _gauge(self, name: str, said: str, value: Callable[[], float]) -> None:
         gauge = Gauge(f"{self._prefix}:{name}", said, list(self._labels), registry=self._registry)
         self._labelled(gauge).set_function(value)
-
-    def _function(self, name: str, said: str, value: Callable[[], float]) -> None:
-        self._gauge(f"{name}_total", said, value)
 
     def _labelled(self, metric: Any) -> Any:
         return metric.labels(*self._labels.values())

@@ -115,7 +115,7 @@ class ResponseForm:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": counts["total_tokens"],
             }
-            response |= answers.own(context.model, prompts)
+            response |= answers.own(context.model, self._wanted, prompts)
         return response
 
 

@@ -47,7 +47,6 @@ class Running:
                 self._left -= 1
                 self.done[at].append(event)
                 self.done[at].sort(key=lambda each: each.index)
-                self.shape["completion_tokens"] += len(event.completion.tokens)
                 self.shape["cached_tokens"] += event.completion.cached_tokens
             yield at, event
 
@@ -58,6 +57,7 @@ class Running:
 
     def close(self) -> None:
         """Give up what has not ended."""
+        self.shape["completion_tokens"] = sum(asked.written for asked in self._asked)
         for asked in self._asked:
             if not asked.times.ended or asked.left:
                 self._worker.cancel(asked)

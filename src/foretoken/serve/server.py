@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import uvicorn
 
 from foretoken.api.model import Model
 from foretoken.common.files import read_bytes
+from foretoken.common.progress import many
 from foretoken.errors import SettingError
 from foretoken.serve.answering import served_name
 from foretoken.serve.app import Serving, make_app
@@ -22,6 +24,7 @@ from foretoken.serve.metrics import OWN, Metrics
 from foretoken.serve.worker import Worker
 
 log = logging.getLogger(__name__)
+_LEAVE = 5  # seconds in which clients are told that their texts were given up
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,10 @@ class Server:
     """A server of one model. Nobody else may use the model meanwhile."""
 
     def __init__(self, model: Model, settings: ServerSettings, limits: Limits) -> None:
-        names = settings.names or (served_name(model),)
+        names = self.names = settings.names or (served_name(model),)
         self.settings = settings
         self._running: uvicorn.Server | None = None
+        self._tell: Callable[[str], None] = log.info
         self.metrics = Metrics(names[0], settings.metrics)
         self.worker = Worker(model, limits, self.metrics, self.stop)
         self.metrics.watch(self.worker)
@@ -71,10 +75,11 @@ class Server:
         serving = Serving(model, self.worker, asking, self.metrics, names, settings.keys, settings.origins)
         self.app = Guard(make_app(serving, close=self.close), settings.keys, limits.body)
 
-    def run(self, ready: Callable[[str], None] = lambda url: None) -> None:
+    def run(self, ready: Callable[[str], None] = lambda url: None, tell: Callable[[str], None] = log.info) -> None:
         """Serve until a signal comes, and finish what is under way. ready: called with the address when it listens.
+        tell: called with a line for the user when a signal has come.
         Raises SettingError if it cannot listen there, and the error with which the loop has failed."""
-        s = self.settings
+        s, self._tell = self.settings, tell
         config = uvicorn.Config(
             self.app,
             host=s.host,
@@ -82,15 +87,16 @@ class Server:
             log_config=None,
             access_log=False,
             ws="none",
-            timeout_graceful_shutdown=max(1, round(s.drain)),
+            timeout_graceful_shutdown=round(s.drain) + _LEAVE,
             server_header=False,
         )
-        self._running = _Uvicorn(config, ready)
+        self._running = _Uvicorn(config, ready, self._ending)
         try:
             self._running.run()
         except SystemExit:
             raise SettingError(
-                f"nothing can listen at {s.host}:{s.port}, which may be in use; give another --port"
+                f"nothing can listen at {s.host}:{s.port}: another program may be there, or {s.host} may be no address "
+                "of this machine; give another --port or --host"
             ) from None
         finally:
             self.close()
@@ -106,11 +112,22 @@ class Server:
         """End the loop, and all texts."""
         self.worker.close()
 
+    def _ending(self) -> None:
+        """A signal came. What is under way has a while to be finished. Then it is given up, and clients are told."""
+        texts, seconds = len(self.worker.running), self.settings.drain
+        if texts:
+            self._tell(f"finishing {many(texts, 'text')}, for up to {seconds:g} s; Ctrl-C again ends at once")
+        asyncio.get_running_loop().call_later(seconds, self.worker.stop)
+
 
 class _Uvicorn(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[str], None], ending: Callable[[], None]) -> None:
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._ending = ready, ending
+
+    async def shutdown(self, sockets: Sequence[Any] | None = None) -> None:
+        self._ending()
+        await super().shutdown(list(sockets) if sockets else None)
 
     async def startup(self, sockets: Sequence[Any] | None = None) -> None:
         await super().startup(list(sockets) if sockets else None)

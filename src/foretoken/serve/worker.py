@@ -125,11 +125,15 @@ class Worker:
         """Give a request up. Its texts leave before the next round. Does nothing if it has ended."""
         self._inbox.put(partial(self._give_up, asked))
 
-    def close(self) -> None:
-        """End. What is under way, or waits, fails."""
+    def stop(self) -> None:
+        """End before the next round. What is under way, or waits, fails."""
         with self._lock:
             self._stopping = True
         self._inbox.put(None)
+
+    def close(self) -> None:
+        """The same, and wait for the end."""
+        self.stop()
         self._thread.join()
 
     @property

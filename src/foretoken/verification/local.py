@@ -82,7 +82,6 @@ class LocalVerifier:
             len(request.prompt),
             seen,
             told=request.seen,
-            cached=cache.length,
         )
         other = None if request.prompt_of is None else self._sequences.get(request.prompt_of)
         if other is not None and other.round:  # it has read the prompt already
@@ -145,28 +144,30 @@ class LocalVerifier:
         self._kept.put(conversation, self.caches[state.request.sequence], state.text[: state.known], state.seen)
 
     def _begin(self, state: State) -> None:
-        """Before the first chunk of a prompt is read: begin with the longest prefix of it that others have read.
+        """Before a chunk of a prompt is read: take over what others have read of the prompt, if that is more than what
+        its own sequence has read.
 
-        This is not done at once when the request is admitted. Of prompts that arrive together, the first is then read,
-        and the others begin with what it has read.
+        This is not done when the request is admitted: of prompts that arrive together nothing is read then.
         """
         request = state.request
         if (
             self.prefixes is None
             or request.conversation is not None
+            or request.fresh
             or request.prompt_logits  # of every row
             or state.round
-            or self.caches[request.sequence].length
         ):
             return
         known = list(self._sequences.values())  # in one step: other threads admit and end sequences meanwhile
         caches = [(other, self.caches.look(other.request.sequence)) for other in known if not other.failed]
         live = [other.read_in(cache) for other, cache in caches if cache is not None]
-        names = state.seen.names
-        cache, seen = self.prefixes.begin(request.prompt, names, live) or (self._target.new_cache(), Seen(names))
-        # if these two are interrupted, the cache is still empty, and both are done again
-        self._sequences[request.sequence] = replace(state, seen=seen, cached=cache.length)
-        self.caches.replace(request.sequence, cache)
+        have = self.caches[request.sequence].length
+        found = self.prefixes.begin(request.prompt, state.seen.names, live, have)
+        if found is not None:
+            cache, seen = found
+            # if these two are interrupted, both are done again
+            self._sequences[request.sequence] = replace(state, seen=seen)
+            self.caches.replace(request.sequence, cache)
 
     def _leave(self, state: State, cache: Cache) -> None:
         """Keep what a sequence has read for other requests. If it has failed, nothing is kept that it may have begun
@@ -280,12 +281,14 @@ class LocalVerifier:
         held = cache.length if reading else state.known - 1  # positions that had been committed before
         self._commit(check, gain, cache, reading=reading)
         rows = len(gain.path) if reading else len(gain.tokens)
+        read = state.read + (rows if reading else 0)
         state.text[state.known :] = gain.tokens
         self._sequences[gain.sequence] = now = replace(
             state,
             known=state.known + len(gain.tokens),
             round=state.round + bool(gain.tokens or not reading),
             told=held + rows,
+            read=read,
             ended=gain.reason is not None,
         )
         verdict = Verdict(
@@ -298,7 +301,7 @@ class LocalVerifier:
             logits=self._logits(check, gain) if state.request.keep_logits else None,
             prompt_logits=self._prompt_logits(check, gain) if state.request.prompt_logits and reading else None,
             finish_reason=gain.reason,
-            cached_tokens=state.cached if gain.tokens and reading else 0,
+            cached_tokens=len(state.request.prompt) - read if gain.tokens and reading else 0,
             read=rows if reading else 0,
             prompt_left=0 if gain.tokens or not reading else len(state.request.prompt) - cache.length,
             cost=check.rows.cost,
@@ -349,7 +352,7 @@ class LocalVerifier:
             alike = other.request.prompt == request.prompt and state.seen.holds(names, length)
             if alike and self.caches[sequence].length == 0:  # otherwise the sequence reads the prompt itself
                 self.caches.replace(sequence, self.caches[request.sequence].copy(length))
-                self._sequences[sequence] = replace(other, seen=state.seen.first(names, length), cached=length)
+                self._sequences[sequence] = replace(other, seen=state.seen.first(names, length))
 
     def _expect_possible(self, request: Request) -> None:
         expect_readable(request, self.context_length)

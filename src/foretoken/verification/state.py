@@ -21,9 +21,9 @@ class State:
 
     The first `known` tokens of `text` are prompt and output. Tokens behind them are left over from a pass that was
     broken off. The cache holds the known tokens but the last; while the prompt is read (round 0), it holds the part
-    that has been read. `told` counts the positions whose features the drafter has been given, and `cached` those of the
-    prompt that were not read for this sequence. A walk moves the sampler before anything is committed, so each round
-    first puts the sampler back. A sequence that has `failed` ended with an error.
+    that has been read. `told` counts the positions whose features the drafter has been given, and `read` the rows of
+    the prompt that passes have read for this sequence. A walk moves the sampler before anything is committed, so each
+    round first puts the sampler back. A sequence that has `failed` ended with an error.
     """
 
     request: Request
@@ -34,7 +34,7 @@ class State:
     seen: Seen
     round: int = 0
     told: int = 0
-    cached: int = 0
+    read: int = 0
     ended: bool = False
     failed: bool = False
 
