@@ -23,11 +23,12 @@ MODELS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
+CLIENTS := .venv-clients
 INSTALLED := $(VENV)/.installed-$(FORETOKEN_NATIVE)
 
 TODAY := $(shell date +%Y-%m-%d)
 
-.PHONY: demo test check prove bench docs clean
+.PHONY: demo test check prove clients bench docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED) ## the main job on the embedded model: with drafting, then plainly, and whether they are identical
@@ -43,12 +44,18 @@ check: $(INSTALLED) ## style, types, layers, and that generated documents are fr
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_repository.py -k "not python_in_the_documents"
 	$(BIN)/python docs/generate.py --check
 
-prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, bad input, sanitizers: slow; records in results/
+prove: $(INSTALLED) ## every contract in full, a million tokens, grammars, bad input, a server, sanitizers: slow; records in results/
 	$(BIN)/python -m pytest -q -m prove tests
 	$(BIN)/python -m tests.prove --seed $(SEED) --tokens $(TOKENS) --models "$(MODELS)" --out results/$(TODAY)-prove.json
 	$(BIN)/python -m foretoken.bench.constrained --out results/$(TODAY)-constrained.json
 	$(BIN)/python -m tests.prove.bad_input --out results/$(TODAY)-bad-input.json
+	$(BIN)/python -m tests.prove.serving --out results/$(TODAY)-serving.json
 	$(BIN)/python -m tests.prove.sanitized
+
+clients: ## LangChain, litellm, lm-evaluation-harness and schemathesis against a real server, in an environment of their own
+	$(MAKE) VENV=$(CLIENTS) $(CLIENTS)/.installed-$(FORETOKEN_NATIVE)
+	$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r tests/clients/packages.txt
+	$(CLIENTS)/bin/python -m pytest -q -s -W ignore tests/clients
 
 bench: $(INSTALLED) ## kernels, passes and copies beside what memory allows: a quarter of an hour, on an idle machine
 	$(BIN)/foretoken bench kernels --json results/$(TODAY)-kernels.json --plot results/$(TODAY)-kernels.png
@@ -59,7 +66,7 @@ docs: $(INSTALLED) ## write the generated documents
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(CLIENTS) build dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

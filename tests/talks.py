@@ -16,9 +16,9 @@ TEMPLATE = """\
 {%- if add_generation_prompt -%}{{- '# assistant\n' -}}{%- endif -%}"""
 
 
-def talking(folder: Path, template: str | None = TEMPLATE) -> Path:
+def talking(folder: Path, template: str | None = TEMPLATE, model: str = "stdlib-1m") -> Path:
     """Such a checkpoint, in a folder that is made."""
-    shutil.copytree(EMBEDDED["stdlib-1m"], folder)
+    shutil.copytree(EMBEDDED[model], folder)
     config = folder / "tokenizer_config.json"
     content = json.loads(config.read_text(encoding="utf-8"))
     config.write_text(json.dumps({**content, "chat_template": template}), encoding="utf-8")
