@@ -118,7 +118,7 @@ class Client:
 def served(model: str, draft: str | None, *more: str) -> Iterator[Client]:
     """A client of a server that runs in a process of its own."""
     chosen = [] if draft is None else ["--draft", draft]
-    command = [sys.executable, "-m", "foretoken", "serve", model, "--port", "0", *chosen, *more]
+    command = [sys.executable, "-m", "foretoken", "serve", model, "--port", "0", "--log", "none", *chosen, *more]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
