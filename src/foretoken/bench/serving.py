@@ -209,6 +209,10 @@ def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.N
             heard = [other.result() for other in others]
         beside.append(new.first)
         first = new.events[0][0]
+        if min(each.events[-1][0] for each in heard) < first:
+            raise SettingError(
+                "the others had ended before the newcomer's first token; give more --decoding, or less --lead"
+            )
         for each in heard:
             gaps += each.gaps(each.began, each.events[-1][0])
             while_read += each.gaps(came, first)
