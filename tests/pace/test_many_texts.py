@@ -19,6 +19,14 @@ from foretoken.protocol.types import Budget
 CURVE = Price({1: 0.053, 4: 0.056, 8: 0.064, 12: 0.076, 16: 0.092, 18: 0.104, 24: 0.131, 32: 0.167, 64: 0.34})
 TOKENS = 128  # of each text
 SEEDS = range(4)
+
+
+@pytest.fixture(autouse=True)
+def free_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds of passes are of another machine, so those of choosing on this one must not count beside them."""
+    monkeypatch.setattr("foretoken.pace.auto.thread_time", lambda: 0.0)
+
+
 Run = tuple[list[float], int]  # the seconds at which texts end, in the order of their ends, and draft tokens
 
 
