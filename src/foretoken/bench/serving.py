@@ -19,6 +19,7 @@ import http.client
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,8 +76,10 @@ class Client:
         place = urlparse(url)
         self._host, self._port = str(place.hostname), place.port
 
-    def complete(self, prompt: Sequence[int], count: int, draft: str | None = None, **more: Any) -> Heard:
-        """A stream, heard to its end."""
+    def complete(
+        self, prompt: Sequence[int], count: int, draft: str | None = None, until: threading.Event | None = None
+    ) -> Heard:
+        """A stream, heard to its end, or until an event is set."""
         body = {
             "prompt": list(prompt),
             "max_tokens": count,
@@ -86,7 +89,6 @@ class Client:
             "return_token_ids": True,
             "stream_options": {"include_usage": True},
             **({} if draft is None else {"draft": draft}),
-            **more,
         }
         connection = http.client.HTTPConnection(self._host, self._port, timeout=3600)
         heard = Heard(time.perf_counter())
@@ -98,6 +100,8 @@ class Client:
             for line in answer:
                 if line.startswith(b"data: {"):
                     self._note(heard, json.loads(line[6:]))
+                if until is not None and until.is_set():
+                    break
         finally:
             connection.close()
         return heard
@@ -198,14 +202,18 @@ def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.N
     alone, beside, gaps, while_read = [], [], [], []
     for repeat in track(range(args.repeats), "a newcomer"):
         alone.append(client.complete(newcomer(2 * repeat), 2).first)
+        done = threading.Event()
         with ThreadPoolExecutor(_OTHERS) as pool:
             others = [
-                pool.submit(client.complete, prompts[at % len(prompts)][-_READ:], args.decoding)
+                pool.submit(client.complete, prompts[at % len(prompts)][-_READ:], args.decoding, None, done)
                 for at in range(_OTHERS)
             ]
             time.sleep(args.lead)
             came = time.perf_counter()
-            new = client.complete(newcomer(2 * repeat + 1), 2)
+            try:
+                new = client.complete(newcomer(2 * repeat + 1), 2)
+            finally:
+                done.set()
             heard = [other.result() for other in others]
         beside.append(new.first)
         first = new.events[0][0]
@@ -249,7 +257,7 @@ def main() -> None:
     parser.add_argument("--at-once", action="append", type=int, help="requests; several times (1, 2, 4, 8, 16)")
     parser.add_argument("--repeats", type=int, default=4, help="even, so that both orders count alike (%(default)s)")
     parser.add_argument("--prompt-tokens", type=int, default=512, help="of the newcomer's prompt (%(default)s)")
-    parser.add_argument("--decoding", type=int, default=128, help="tokens of those that decode (%(default)s)")
+    parser.add_argument("--decoding", type=int, default=1000, help="tokens of those that decode (%(default)s)")
     parser.add_argument("--lead", type=float, default=2.0, help="seconds before the newcomer comes (%(default)s)")
     carry_out("serving", parser, measure)
 
