@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pytest
+
 import foretoken
+from foretoken.decoder.cache import Cache
 
 PACKAGE = Path(foretoken.__file__).parent
 
@@ -61,3 +65,18 @@ class Interrupts:
         finally:
             sys.settrace(before)
         return ran
+
+
+@contextmanager
+def interrupted_behind_the_commit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Within it, a Ctrl-C comes after rows were committed to a cache, and before anybody has noted it."""
+    commit = Cache.commit
+
+    def interrupted(self: Cache, path: Sequence[int], writer: int) -> None:
+        commit(self, path, writer)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cache, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            yield

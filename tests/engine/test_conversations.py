@@ -25,6 +25,7 @@ from foretoken.verification.local import LocalVerifier
 from tests.contracts.table import TABLE, Stage
 from tests.engine.common import both
 from tests.fakes import FarVerifier
+from tests.interrupts import interrupted_behind_the_commit
 from tests.world import LONGEST, Snapshot, chain_of, make_world
 from tests.world import read as read_whole
 
@@ -207,16 +208,8 @@ def test_what_was_committed_but_not_noted_is_not_kept(monkeypatch: pytest.Monkey
     plain = world.plains[0]
     verifier = LocalVerifier(world.target)
     (verdict,) = read_whole(verifier, [Request(0, plain.prompt, 20, conversation=1)])
-    commit = Cache.commit
-
-    def interrupted(self: Cache, path: Sequence[int], writer: int) -> None:
-        commit(self, path, writer)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Cache, "commit", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            verifier.submit([Turn(0, 1, len(plain.prompt) + 1, 5, 5).chain(plain.tokens[1:4], "x")])
+    with interrupted_behind_the_commit(monkeypatch):
+        verifier.submit([Turn(0, 1, len(plain.prompt) + 1, 5, 5).chain(plain.tokens[1:4], "x")])
     assert verifier.caches[0].length > len(plain.prompt)
     verifier.end(0)
     prompt = (*plain.prompt, *verdict.tokens)

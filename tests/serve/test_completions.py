@@ -161,7 +161,7 @@ def test_of_a_prediction_no_more_is_read_than_an_output_can_have() -> None:
     asking = Asking(plain(), Limits(context=100))
     content = {"type": "content", "content": "x = 1\n" * 1000}
     wanted = asking.completion(CompletionBody.model_validate({"prompt": PROMPT, "prediction": content}))
-    assert wanted.predicted == asking.encode("x = 1\n" * 1000, special=False)[:100]
+    assert wanted.prompts[0][0].predicted == asking.encode("x = 1\n" * 1000, special=False)[:100]
 
 
 def test_a_prompt_that_is_far_too_long_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

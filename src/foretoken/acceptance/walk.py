@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-# To read sixteen tokens takes little longer than to read one, as a pass reads all weights anyhow. And unrelated
-# requests share a few tokens that their chat template begins with: a match of those says nothing about what is used.
-WORTH_SHARING = 16
 _BLOCK = 256  # tokens that are compared at once
 NOTHING = -1  # stands for "no token follows"; equal to no token of a draft
 
@@ -39,15 +36,10 @@ def walk(tokens: Sequence[int], parents: Sequence[int], choose: Callable[[int], 
 
 def agreeing(some: Sequence[int], others: Sequence[int]) -> int:
     """The length of the common prefix of two runs of tokens."""
-    differing = (at for at, (one, other) in enumerate(zip(some, others, strict=False)) if one != other)
-    return next(differing, min(len(some), len(others)))
-
-
-def in_common(some: Sequence[int], others: Sequence[int]) -> int:
-    """As `agreeing`, for texts that may agree for long."""
     stop = min(len(some), len(others))
     for at in range(0, stop, _BLOCK):
-        one, other = tuple(some[at : at + _BLOCK]), tuple(others[at : at + _BLOCK])
-        if one != other:
-            return at + agreeing(one, other)
+        block = tuple(some[at : at + _BLOCK]), tuple(others[at : at + _BLOCK])
+        if block[0] != block[1]:
+            differing = (at + n for n, (one, other) in enumerate(zip(*block, strict=False)) if one != other)
+            return next(differing, stop)
     return stop

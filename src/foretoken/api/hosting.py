@@ -77,23 +77,16 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         samplers=Samplers(model.tokenizer).target,
         stops=watch_for_stops(model.tokenizer),
     )
-    mapped = [] if target.weights.mapped is None else [target.weights.mapped]
-    each = _bytes_of_position(target)
+    each = target.config.bytes_of_position(target.weights.embedding.element_size())
     left = memory_left()
     positions = None if left is None else max(target.config.context_length, left // 2 // each)
     limits = replace(limits, positions=positions, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
-    room = Room(verifier, limits, lambda: changed(mapped), about.offered)
+    room = Room(verifier, limits, lambda: changed(model.mapped), about.offered)
     try:
         return Host(room, about, files, listening)
     except BaseException:
         room.close()
         raise
-
-
-def _bytes_of_position(target: Decoder) -> int:
-    """The bytes of the keys and values of a position."""
-    c = target.config
-    return 2 * c.num_layers * c.num_kv_heads * c.head_dim * target.weights.embedding.element_size()
 
 
 def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[ObservingLayers]:

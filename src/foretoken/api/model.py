@@ -96,7 +96,7 @@ class Model:
         self.mapped = list(dict.fromkeys(files for files in mapped if files is not None))  # copies share their model's
         self._requests = Requests(self, verifier, settings.rule)
         self._conversations = itertools.count()
-        self._shares = False  # whether what was read of one prompt serves others
+        self._shares = 0  # the fewest tokens of a prompt that are taken over from another one; 0: none are
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -296,7 +296,7 @@ class Model:
         if type(verifier) is not LocalVerifier:
             return None
         verifier.prefixes = Prefixes(most_positions)
-        self._shares = True
+        self._shares = verifier.prefixes.least
         return verifier.prefixes
 
     def expect_possible(self, request: Request) -> None:

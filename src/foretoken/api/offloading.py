@@ -242,7 +242,7 @@ def _rows(levels: Sequence[Level]) -> int:
 def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level]) -> int:
     """Keys and values of a whole text, and of the rows of a draft: the model's, and those of each draft's decoder."""
     itemsize = stored.kinds[f"{EMBEDDING}.weight"][1].itemsize
-    position = 2 * config.num_layers * config.num_kv_heads * config.head_dim * itemsize
+    position = config.bytes_of_position(itemsize)
     rows = _rows(levels)
     # what a draft's decoder has computed and is not decided yet, in memory that grows to twice its size; a tree that
     # goes on while it is checked hands it on to the next

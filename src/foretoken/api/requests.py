@@ -114,7 +114,7 @@ class Requests:
             last = max(tokens or (), default=0)
             if last >= size:
                 raise SettingError(f"{name} names token {last}; the model has tokens 0 to {size - 1}")
-        seed = secrets.randbits(53) if settings.seed is None and settings.temperature > 0 else settings.seed
+        seed = new_seed() if settings.seed is None and settings.temperature > 0 else settings.seed
         return SamplingParams.of(replace(settings, seed=seed))
 
     def tokens_of(self, prompt: Prompt) -> tuple[int, ...]:
@@ -161,6 +161,11 @@ class Requests:
                 "shorten the prompt"
             )
         return tokens
+
+
+def new_seed() -> int:
+    """A seed for who gives none: a number that JSON holds everywhere."""
+    return secrets.randbits(53)
 
 
 def several(prompts: Iterable[Prompt], settings: GenerateSettings, as_completed: object, at_once: object) -> list[Any]:

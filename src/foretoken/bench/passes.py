@@ -133,7 +133,7 @@ def attention(folder: Path, ceiling: Ceiling, rounds: int) -> dict[str, Any]:
         values = torch.randn((CONTEXT, config.num_kv_heads, config.head_dim), generator=generator)
         cache.write(layer, range(CONTEXT), values, values, writer)
     cache.commit(range(CONTEXT), writer)
-    size = 2 * 2 * CONTEXT * config.num_layers * config.num_kv_heads * config.head_dim
+    size = CONTEXT * config.bytes_of_position(cache.dtype.itemsize)
     timed = in_turn({0: lambda: [_layers(target, cache) - _layers(target, short)]}, rounds, ceiling)
     return {"context": CONTEXT, "cache_bytes": size, **timed[0].figures(size, "fraction_of_bandwidth")}
 

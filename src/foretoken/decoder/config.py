@@ -73,6 +73,10 @@ class DecoderConfig:
     # by layer, where feed-forward layers differ, as in trained drafters; `intermediate_size` is the largest then
     intermediate_sizes: tuple[int, ...] | None = None
 
+    def bytes_of_position(self, itemsize: int) -> int:
+        """The bytes of the keys and values of one position in all layers. itemsize: of one number."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
+
     def intermediate_of(self, layer: int) -> int:
         """The width of a layer's feed-forward layer."""
         return self.intermediate_size if self.intermediate_sizes is None else self.intermediate_sizes[layer]

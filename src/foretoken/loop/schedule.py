@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from foretoken.acceptance.walk import WORTH_SHARING, in_common
+from foretoken.acceptance.walk import agreeing
 from foretoken.loop.beside import Beside
 from foretoken.protocol.roles import Pace
 from foretoken.protocol.types import Budget, PromptChunk, Request, Turn
@@ -18,9 +18,8 @@ class Live:
     """A sequence under way, as far as its verdicts have come. Its next draft is for `round` and begins at `position`.
 
     `left`: how many tokens of its prompt are not read yet; 0 once it has its first token. `behind`: an earlier sequence
-    whose prompt begins with so many of the same tokens; None if there is none. `under_way`: one entry for
-    each pass that has the sequence and whose verdict has not come: the tokens that the drafter was told as a guess, or
-    None.
+    whose prompt begins with so many of the same tokens; None if there is none. `under_way`: one entry for each pass
+    that has the sequence and whose verdict has not come: the tokens that the drafter was told as a guess, or None.
     """
 
     request: Request
@@ -50,8 +49,8 @@ class Schedule:
     sequences, none drafts. None: only `rows` counts. ahead: how many rounds may be drafted on guesses while a check is
     under way. Drafting ahead pays if the verifier works elsewhere. beside: knows the most rows of prompts in a pass in
     which other sequences decode, which wait for these rows; None: only `prompt_rows` counts. usual: the budget of each
-    level for sequences whose drafts begin at a level that their request names. shares: whether the verifier takes what
-    it has read of one prompt for others that begin alike.
+    level for sequences whose drafts begin at a level that their request names. shares: the fewest tokens of a prompt
+    that the verifier takes over from another one; 0: it takes nothing over.
     """
 
     rows: int = 8192
@@ -60,16 +59,16 @@ class Schedule:
     ahead: int = 0
     beside: Beside | None = None
     usual: tuple[Budget, ...] = ()
-    shares: bool = False
+    shares: int = 0
 
     def behind(self, request: Request, live: Iterable[Live]) -> tuple[int, int] | None:
         """The sequence whose prompt is being read and begins most like a request's, with the number of tokens."""
         if not self.shares or request.fresh or request.prompt_logits or request.conversation is not None:
             return None
         prompt = request.prompt[:-1]
-        found = [(in_common(prompt, s.request.prompt), s.request.sequence) for s in live if s.left]
+        found = [(agreeing(prompt, s.request.prompt), s.request.sequence) for s in live if s.left]
         common, sequence = max(found, key=lambda each: each[0], default=(0, 0))
-        return (sequence, common) if common >= WORTH_SHARING else None
+        return (sequence, common) if common >= self.shares else None
 
     def turns(self, live: Iterable[Live], pace: Pace, context_length: int) -> list[Turn]:
         """A turn for each sequence whose last token is known or guessed. pace: chooses the budgets."""

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from foretoken.api.model import Model
-from foretoken.errors import cut, quoted
+from foretoken.errors import quoted
 from foretoken.serve.asking import Asking, Wanted
 from foretoken.serve.errors import ServeError, invalid
 from foretoken.serve.fields import ChatBody, CompletionBody, ResponsesBody, Sampled
@@ -69,7 +69,7 @@ class Answering:
         """Read a request. Raises ServeError, SettingError or PromptError for one that makes no sense."""
         self.expect_known(body.model)
         wanted = kind.read(self.asking, body)
-        name = f"{kind.prefix}-{secrets.token_hex(12)}" if body.request_id is None else cut(body.request_id, 200)
+        name = f"{kind.prefix}-{secrets.token_hex(12)}" if body.request_id is None else body.request_id
         context = Context(name, self.worker.model, self.names[0], self.describe)
         return Question(name, wanted, kind.form(context, wanted, body))
 

@@ -16,6 +16,7 @@ from foretoken.results.stats import Stats
 from foretoken.serve.asked import Done, Gained
 from foretoken.serve.asking import Wanted
 
+_OF_LEVELS = ("seconds", "passes", "draft_tokens", "checked_tokens", "accepted_tokens")  # of each round, added up
 Describe = Callable[[int], str]  # the text of one token
 
 
@@ -216,18 +217,7 @@ def _levels(record: RoundRecord, sequence: int) -> list[dict[str, Any]]:
     for work in record.work.get(sequence, ()):
         if work.level == TARGET:
             continue
-        its = found.setdefault(
-            work.level,
-            {
-                "name": work.level,
-                "seconds": 0.0,
-                "passes": 0,
-                "draft_tokens": 0,
-                "checked_tokens": 0,
-                "accepted_tokens": 0,
-            },
-        )
-        its["seconds"] += work.seconds
-        for name in ("passes", "draft_tokens", "checked_tokens", "accepted_tokens"):
+        its = found.setdefault(work.level, {"name": work.level, **dict.fromkeys(_OF_LEVELS, 0)})
+        for name in _OF_LEVELS:
             its[name] += getattr(work, name)
     return list(found.values())

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +53,14 @@ _EXAMPLE = "def add("  # a prompt for models without a chat template
 
 @dataclass(frozen=True)
 class Serving:
-    """What the routes need. names: of the model, the first of which answers say. keys: one of them is asked for.
-    origins: web pages elsewhere that may ask."""
+    """What the routes need. names: of the model, the first of which answers say. origins: web pages
+    elsewhere that may ask."""
 
     model: Model
     worker: Worker
     asking: Asking
     metrics: Metrics
     names: tuple[str, ...]
-    keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
     @property
@@ -70,21 +69,14 @@ class Serving:
         return self.names[0]
 
 
-def make_app(serving: Serving, *, close: Callable[[], None] = lambda: None) -> FastAPI:
-    """The server's routes. close: called when the server ends."""
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await run_in_threadpool(close)
-
+def make_app(serving: Serving) -> FastAPI:
+    """The server's routes."""
     app = FastAPI(
         title="Foretoken",
         version=VERSION,
         description="A language model with OpenAI's interface. On the CPU, drafts do not change its text.",
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
         strict_content_type=False,  # people who try it with curl leave the header out
     )
     routes = _Routes(serving)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.api.model import Model
+from foretoken.api.requests import new_seed
 from foretoken.errors import PromptError, SettingError, cut, quoted
 from foretoken.protocol.types import Request
 from foretoken.serve.calls import Calls
@@ -28,20 +28,18 @@ _MOST_PROMPTS = 256  # of one request
 _MOST_CHARACTERS = 16  # of a token, in usual texts: so many of each are read before the others are
 _COMPLETION = 16  # OpenAI's default of max_tokens
 _ANY_OBJECT = '{"type": "object"}'
-# how OpenAI's fields are called in our settings
-_SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+# what a field and a setting call alike
+SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What a request wants, checked. prompts: the requests of each prompt, one for each completion. texts: the prompts
-    as text. settings: of all of them. predicted: tokens of the text that the output is said to resemble. calls:
-    the functions that the model may call."""
+    as text. settings: of all of them. calls: the functions that the model may call."""
 
     prompts: tuple[tuple[Request, ...], ...]
     texts: tuple[str, ...]
     settings: GenerateSettings
-    predicted: tuple[int, ...] = ()
     calls: Calls | None = None
 
 
@@ -83,9 +81,8 @@ class Asking:
             raise refused("max_tokens", f"max_tokens is {longest}, expected 1 or more")
         texts = [""] * len(prompts)
         if body.echo:
-            whole = body.truncate_prompt_tokens in (None, -1)
             texts = [
-                prompt if whole and isinstance(prompt, str) else self.text(its)
+                prompt if body.whole_prompt and isinstance(prompt, str) else self.text(its)
                 for prompt, its in zip(prompts, tokens, strict=True)
             ]
         return self._wanted(tokens, texts, settings, body)
@@ -139,7 +136,7 @@ class Asking:
         if isinstance(prompt, list):
             return _truncated(tuple(prompt), body)
         expect_whole(prompt, what)
-        if body.truncate_prompt_tokens in (None, -1):
+        if body.whole_prompt:
             self._expect_room(prompt, what)
         return _truncated(self.encode(prompt, special=body.add_special_tokens is not False), body)
 
@@ -198,7 +195,7 @@ class Asking:
     def _settings(
         self, body: Sampled, most: int, *, constraint: Mapping[str, str] | None = None, **more: Any
     ) -> GenerateSettings:
-        given = {name: getattr(body, name) for name in _SETTINGS if getattr(body, name) is not None}
+        given = {name: getattr(body, name) for name in SETTINGS if getattr(body, name) is not None}
         chosen = {**self.defaults, **given}
         forms = [
             form for form in (constraint, _form(body.response_format), _structure(body.structured_outputs)) if form
@@ -247,13 +244,15 @@ class Asking:
                 "prediction" if predicted else "draft",
                 "under this server's rule 'rejection' a text depends on its drafts; leave prediction and draft out",
             )
+        more: dict[str, Any] = {"first_level": first, "predicted": predicted, "fresh": body.cache_prompt is False}
         found = []
         for tokens in prompts:
+            # a prompt without room is refused later, with its own message
+            most = max(1, min(settings.max_new_tokens, self._context - len(tokens)))
             requests = self._model.requests(tokens, settings)
-            fresh = body.cache_prompt is False
-            found.append(tuple(replace(self._with(each, first, predicted), fresh=fresh) for each in requests))
+            found.append(tuple(replace(request, max_new_tokens=most, **more) for request in requests))
         self._model.expect_possible(found[0][0])
-        return Wanted(tuple(found), tuple(texts), settings, predicted, calls)
+        return Wanted(tuple(found), tuple(texts), settings, calls)
 
     def _first_level(self, draft: str | None) -> int:
         """The number of the level at which drafts begin; beyond the last one if nothing is drafted."""
@@ -277,22 +276,18 @@ class Asking:
         # an output cannot be longer than the context, nor can what it resembles help beyond
         return self.encode(content[: _MOST_CHARACTERS * self._context], special=False)[: self._context]
 
-    def _with(self, request: Request, first_level: int, predicted: tuple[int, ...]) -> Request:
-        most = max(1, min(request.max_new_tokens, self._context - len(request.prompt)))
-        return replace(request, first_level=first_level, predicted=predicted, max_new_tokens=most)
-
 
 def _seed(seed: int | None, temperature: float) -> int | None:
     """The seed of a request, of all its prompts. The answer tells the one that was drawn."""
     if seed is None or seed == -1:
-        return secrets.randbits(53) if temperature > 0 else None
+        return new_seed() if temperature > 0 else None
     return seed % 2**64
 
 
 def _truncated(tokens: tuple[int, ...], body: Sampled) -> tuple[int, ...]:
     """The last tokens of a prompt, if the request wants no more of it."""
     most = body.truncate_prompt_tokens
-    if most is None or most == -1:
+    if most is None or body.whole_prompt:
         return tokens
     if most < 1:
         raise refused("truncate_prompt_tokens", f"truncate_prompt_tokens is {most}, expected 1 or more")

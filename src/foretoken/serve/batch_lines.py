@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from foretoken.errors import SettingError, cut, quoted
 from foretoken.serve.answering import KINDS
+from foretoken.serve.asking import SETTINGS
 from foretoken.serve.errors import ServeError, refused
 from foretoken.settings.generate import GenerateSettings
 
@@ -31,10 +32,6 @@ _LENGTHS = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens", "n_predict"),
     "/v1/responses": ("max_output_tokens",),
 }
-_SETTINGS = (
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("seed", "ignore_eos"),
-)
 _FORMS = ("response_format", "structured_outputs", "tools", "text")
 _HALF = (1 << 64) - 1
 
@@ -50,7 +47,7 @@ class Usual:
     @classmethod
     def of(cls, settings: GenerateSettings) -> Usual:
         """As settings say."""
-        fields = {name: getattr(settings, name) for name in _SETTINGS}
+        fields = {name: getattr(settings, name) for name in (*SETTINGS, "seed", "ignore_eos")}
         if settings.stops:
             fields["stop"] = list(settings.stops)
         if settings.logit_bias:

@@ -122,6 +122,11 @@ class Sampled(_Body):
     )
     foretoken: Own | None = Field(None, description="trace: the stream says what each round drafted.")
 
+    @property
+    def whole_prompt(self) -> bool:
+        """Whether all of the prompt counts, however long it is."""
+        return self.truncate_prompt_tokens in (None, -1)
+
     @model_validator(mode="before")
     @classmethod
     def _under_our_names(cls, given: Any) -> Any:

@@ -11,10 +11,11 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretoken.common.progress import size
 from foretoken.errors import quoted
@@ -23,23 +24,15 @@ from foretoken.serve.logs import SHAPE
 
 log = logging.getLogger(__name__)
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
-_PAGES = frozenset(
-    ("/", "/docs", "/openapi.json")
-)  # they hold nothing of the model, and a browser sends no key with them
+_OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
+_PAGES = frozenset(("/", "/docs", "/openapi.json"))  # nothing of the model; and a browser sends no key with them
 TOO_LARGE = "foretoken.too_large"
 
 
 class Guard:
     """keys: one of them is needed; none: everybody may come in. most: bytes of a body."""
 
-    def __init__(self, app: App, keys: Sequence[str], most: int) -> None:
+    def __init__(self, app: ASGIApp, keys: Sequence[str], most: int) -> None:
         self._app = app
         self._keys = [key.encode() for key in keys]
         self._most = most
@@ -50,8 +43,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         given = dict(scope["headers"])
-        name = name_of(given.get(b"x-request-id", b""))
-        scope["foretoken.request"] = name
+        name = _name_of(given.get(b"x-request-id", b""))
         began, status = time.perf_counter(), 0
 
         async def named(message: Message) -> None:
@@ -74,10 +66,10 @@ class Guard:
         shape |= scope.get(SHAPE, {})
         log.info("%s %s", scope["method"], quoted(scope["path"], 82)[1:-1], extra={SHAPE: shape})
 
-    def _refusal(self, path: str, method: str, given: MutableMapping[bytes, bytes]) -> ServeError | None:
+    def _refusal(self, path: str, method: str, given: Mapping[bytes, bytes]) -> ServeError | None:
         if (
             self._keys
-            and path not in OPEN
+            and path not in _OPEN
             and not (path in _PAGES and method in ("GET", "HEAD"))
             and method != "OPTIONS"
         ):
@@ -89,10 +81,10 @@ class Guard:
                 )
         length = given.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self._most:
-            return self.too_large()
+            return self._too_large()
         return None
 
-    def too_large(self) -> ServeError:
+    def _too_large(self) -> ServeError:
         """The error for a body that is too large."""
         return ServeError(413, f"the request is larger than {size(self._most)}; send less")
 
@@ -106,14 +98,14 @@ class Guard:
             if message["type"] == "http.request":
                 left -= len(message.get("body", b""))
                 if left < 0:
-                    scope[TOO_LARGE] = self.too_large()
+                    scope[TOO_LARGE] = self._too_large()
                     raise scope[TOO_LARGE]
             return message
 
         return bounded
 
 
-def name_of(given: bytes) -> str:
+def _name_of(given: bytes) -> str:
     """A request's own number, if it brings a sound one; else a new one."""
     text = given.decode("latin-1")
     return text if re.fullmatch(NAME, text, re.ASCII) else secrets.token_hex(12)

@@ -18,8 +18,7 @@ class Limits:
     """sequences: the most texts that are generated at once. waiting: the most requests that wait for their turn.
     context: the most tokens of prompt and output together. positions: of keys and values, those of all texts under way
     and those that are kept for later requests; None: no limit. max_tokens: of a chat's answer whose request names none.
-    body: the most bytes of a request.
-    prefixes: whether what was read is kept for requests that begin alike.
+    body: the most bytes of a request. prefixes: whether what was read is kept for requests that begin alike.
     """
 
     sequences: int = 32
@@ -42,7 +41,8 @@ class Limits:
         if model.settings.memory is not None:  # it was planned with one text's keys and values
             positions = own
         elif model.is_here and (left := _memory_left(model.target)) is not None:
-            positions = max(context, left // 2 // _bytes_of_position(model.target))
+            each = model.target.config.bytes_of_position(model.target.weights.embedding.element_size())
+            positions = max(context, left // 2 // each)
         return cls(sequences, waiting, context, positions)
 
     def needed(self, request: Request) -> int:
@@ -56,9 +56,3 @@ def _memory_left(target: Decoder) -> int | None:
         return memory_left()
     free, _ = torch.cuda.mem_get_info(target.device)
     return int(free)
-
-
-def _bytes_of_position(target: Decoder) -> int:
-    """The bytes of the keys and values of a position."""
-    c = target.config
-    return 2 * c.num_layers * c.num_kv_heads * c.head_dim * target.weights.embedding.element_size()

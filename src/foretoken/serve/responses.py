@@ -39,8 +39,7 @@ class ResponseForm:
     def gained(self, prompt: int, event: Gained) -> list[Json]:
         """The text of a round."""
         text = "".join(piece.text for piece in event.pieces)
-        self._text += text
-        return [self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])] if text else []
+        return self._more(text)
 
     def ended(self, prompt: int, event: Done) -> list[Json]:
         """Nothing: the response ends with its only text."""
@@ -50,10 +49,10 @@ class ResponseForm:
         """The text, the message and the response, each whole."""
         whole = self.whole(prompts)
         text = prompts[0][0].completion.text
-        events = [] if text == self._text else self._rest(text)
+        rest = self._more(text[len(self._text) :])
         kind = "response.completed" if whole["status"] == "completed" else "response.incomplete"
         return [
-            *events,
+            *rest,
             self._event("response.output_text.done", **self._place, text=text, logprobs=[]),
             self._event("response.content_part.done", **self._place, part=_part(text)),
             self._event("response.output_item.done", output_index=0, item=whole["output"][0]),
@@ -66,8 +65,9 @@ class ResponseForm:
         status = "completed" if done.finish_reason == "stop" else "incomplete"
         return self._response(status, [self._message(status, done.text)], prompts)
 
-    def _rest(self, text: str) -> list[Json]:
-        return [self._event("response.output_text.delta", **self._place, delta=text[len(self._text) :], logprobs=[])]
+    def _more(self, text: str) -> list[Json]:
+        self._text += text
+        return [self._event("response.output_text.delta", **self._place, delta=text, logprobs=[])] if text else []
 
     @property
     def _place(self) -> Json:

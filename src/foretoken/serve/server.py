@@ -72,13 +72,13 @@ class Server:
         self.worker = Worker(model, limits, self.metrics, self.stop)
         self.metrics.watch(self.worker)
         asking = Asking(model, limits, settings.defaults)
-        serving = Serving(model, self.worker, asking, self.metrics, names, settings.keys, settings.origins)
-        self.app = Guard(make_app(serving, close=self.close), settings.keys, limits.body)
+        serving = Serving(model, self.worker, asking, self.metrics, names, settings.origins)
+        self.app = Guard(make_app(serving), settings.keys, limits.body)
 
     def run(self, ready: Callable[[str], None] = lambda url: None, tell: Callable[[str], None] = log.info) -> None:
         """Serve until a signal comes, and finish what is under way. ready: called with the address when it listens.
-        tell: called with a line for the user when a signal has come.
-        Raises SettingError if it cannot listen there, and the error with which the loop has failed."""
+        tell: called with a line for the user when a signal has come. Raises SettingError if it cannot listen there,
+        and the error with which the loop has failed."""
         s, self._tell = self.settings, tell
         config = uvicorn.Config(
             self.app,

@@ -144,8 +144,7 @@ class LocalVerifier:
         self._kept.put(conversation, self.caches[state.request.sequence], state.text[: state.known], state.seen)
 
     def _begin(self, state: State) -> None:
-        """Before a chunk of a prompt is read: take over what others have read of the prompt, if that is more than what
-        its own sequence has read.
+        """Before the first chunk of a prompt is read: begin with the longest prefix of it that others have read.
 
         This is not done when the request is admitted: of prompts that arrive together nothing is read then.
         """
@@ -156,16 +155,16 @@ class LocalVerifier:
             or request.fresh
             or request.prompt_logits  # of every row
             or state.round
+            or self.caches[request.sequence].length
         ):
             return
         known = list(self._sequences.values())  # in one step: other threads admit and end sequences meanwhile
         caches = [(other, self.caches.look(other.request.sequence)) for other in known if not other.failed]
         live = [other.read_in(cache) for other, cache in caches if cache is not None]
-        have = self.caches[request.sequence].length
-        found = self.prefixes.begin(request.prompt, state.seen.names, live, have)
+        found = self.prefixes.begin(request.prompt, state.seen.names, live)
         if found is not None:
             cache, seen = found
-            # if these two are interrupted, both are done again
+            # if these two are interrupted, the cache is still empty, and both are done again
             self._sequences[request.sequence] = replace(state, seen=seen)
             self.caches.replace(request.sequence, cache)
 

@@ -14,10 +14,14 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from foretoken.acceptance.walk import WORTH_SHARING, in_common
+from foretoken.acceptance.walk import agreeing
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.caches import Kept
 from foretoken.verification.features import Seen
+
+# To read sixteen tokens takes little longer than to read one, as a pass reads all weights anyhow. And unrelated
+# requests share a few tokens that their chat template begins with: a match of those says nothing about what is used.
+LEAST = 16
 
 
 @dataclass(eq=False)
@@ -38,7 +42,7 @@ class Prefixes:
     queries and hits count tokens: those of all prompts that were looked up, and those that need not be read.
     """
 
-    def __init__(self, most_positions: int, *, least: int = WORTH_SHARING) -> None:
+    def __init__(self, most_positions: int, *, least: int = LEAST) -> None:
         self.most_positions = most_positions
         self.least = least
         self.queries = 0
@@ -52,14 +56,14 @@ class Prefixes:
         return sum(len(entry.kept.tokens) for entry in list(self._entries.values()))
 
     def begin(
-        self, prompt: Sequence[int], names: frozenset[str], live: Iterable[Kept[Seen]] = (), have: int = 0
+        self, prompt: Sequence[int], names: frozenset[str], live: Iterable[Kept[Seen]] = ()
     ) -> tuple[Cache, Seen] | None:
         """A cache with the longest known prefix of a prompt, and its features of these names. None if there is no
-        prefix of at least `least` tokens more than the prompt's own sequence has read. The prompt's last token is never
-        in it: that one must be read anyway, for the token that follows it.
+        prefix of at least `least` tokens. The prompt's last token is never in it: that one must be read anyway, for
+        the token that follows it.
 
-        live: what sequences under way have read. have: tokens of the prompt that its own sequence has read. A kept
-        cache whose tokens all agree is handed over, because what follows continues it. Otherwise the prefix is copied.
+        live: what sequences under way have read. A kept cache whose tokens all agree is handed over, because what
+        follows continues it. Otherwise the prefix is copied.
         """
         text = tuple(prompt[:-1])
         found: Kept[Seen] | None = None
@@ -68,10 +72,10 @@ class Prefixes:
             length = _usable(kept, text, names)
             if length > most:
                 most, at, found = length, number, kept
-        self.queries += 0 if have else len(prompt)
-        if found is None or most < have + self.least:
+        self.queries += len(prompt)
+        if found is None or most < self.least:
             return None
-        self.hits += most - have
+        self.hits += most
         whole = most == len(found.tokens) and found.more.names == names and (not names or found.more.rows == most)
         if whole and at is not None and self._entries.pop(at, None) is not None:
             return found.cache, found.more
@@ -108,7 +112,7 @@ class Prefixes:
     def drop(self, text: Sequence[int]) -> None:
         """Drop all prefixes that a text may have begun with: its sequence has failed, and they may be why."""
         for number, kept in self._known():
-            if in_common(kept.tokens, text) >= self.least:
+            if agreeing(kept.tokens, text) >= self.least:
                 self._entries.pop(number, None)
 
     def make_room(self, positions: int) -> None:
@@ -135,7 +139,7 @@ def _usable(kept: Kept[Seen], text: Sequence[int], names: frozenset[str]) -> int
     """How many tokens of a text are in a cache, with the features of these names."""
     if not kept.more.holds(names, 0):
         return 0
-    common = in_common(kept.tokens, text)
+    common = agreeing(kept.tokens, text)
     return min(common, kept.more.rows) if names else common
 
 

@@ -54,7 +54,7 @@ class Ask:
 
     @property
     def chat(self) -> bool:
-        """Whether it is a talk."""
+        """Whether it is a conversation."""
         return "messages" in self.body
 
 
