@@ -24,7 +24,20 @@ HERE = Path(__file__).parent
 # messages, casts into formats (which are PyTorch's with either engine). It meets one of the two engines; what the
 # command line generates, and says of its engine, meets both.
 ABOVE = (
-    *("bench", "cli", "doctor", "formats", "offload", "pace", "prove", "rehearsal", "remote", "serve", "timeline"),
+    *(
+        "bench",
+        "cli",
+        "doctor",
+        "formats",
+        "integrations",
+        "offload",
+        "pace",
+        "prove",
+        "rehearsal",
+        "remote",
+        "serve",
+        "timeline",
+    ),
     "trees",
     *(
         "copies/test_calibration.py",

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"verification", "drafters", "pace", "rehearsal", "timeline"},
     {"loop", "remote"},
     {"api"},
-    {"transcript", "training", "serve"},
+    {"transcript", "training", "serve", "integrations"},
     {"bench"},
     {"doctor"},
     {"cli"},

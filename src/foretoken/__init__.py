@@ -37,6 +37,8 @@ if TYPE_CHECKING:
         TranscriptError,
         UnsupportedModelError,
     )
+    from foretoken.integrations.attached import attach, detach
+    from foretoken.integrations.causal_lm import ForCausalLM
     from foretoken.kernels import explain
     from foretoken.loop.output import Piece, Stream
     from foretoken.protocol.telemetry import Cost, RoundRecord, Work
@@ -71,6 +73,8 @@ _HOMES = {
         "TranscriptError",
         "UnsupportedModelError",
     ),
+    "foretoken.integrations.attached": ("attach", "detach"),
+    "foretoken.integrations.causal_lm": ("ForCausalLM",),
     "foretoken.kernels": ("explain",),
     "foretoken.api.model": ("Model",),
     "foretoken.api.remote": ("connect",),
@@ -94,6 +98,7 @@ __all__ = [
     "ContractError",
     "Cost",
     "DraftSpecError",
+    "ForCausalLM",
     "ForetokenError",
     "GenerateSettings",
     "GrammarError",
@@ -117,7 +122,9 @@ __all__ = [
     "UnsupportedModelError",
     "Verification",
     "Work",
+    "attach",
     "connect",
+    "detach",
     "explain",
     "load",
     "record",

@@ -54,7 +54,7 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
         log.warning("the recommended draft cannot be used (%s); `foretoken recommend %s` finds another", why, called)
         found = None
     if found is None:
-        draft = _guess(folder, config, settings)
+        draft = guess(folder, config, settings)
         level = logging.DEBUG if _weights(config) < _SMALL else logging.INFO  # where all is quick, nobody needs advice
         log.log(level, "draft auto: %s (a guess; `foretoken recommend %s` measures what is fastest)", draft, called)
     else:
@@ -118,15 +118,17 @@ def _circumstances(settings: LoadSettings) -> dict[str, Any]:
     }
 
 
-def _guess(folder: Path, config: DecoderConfig, settings: LoadSettings) -> str:
-    """The draft to begin with where none was measured: a copy of the model if it is there or soon made."""
+def guess(folder: Path, config: DecoderConfig, settings: LoadSettings, *, loaded: bool = False) -> str:
+    """The draft to begin with where none was measured: a copy of the model if it is there or soon made. loaded: whether
+    the weights are in memory already."""
     form = FORMATS[_COPY]
     if settings.device != "cpu" or native.module() is None or config.low_bit is not None or not settings.cache:
         return "lookup"
     weights = _weights(config)
     there = (beside.place_beside(folder, form) / "config.json").is_file()
     left = memory_left()
-    needed = _SPARE + size_in(form, config) + weights * (4 if "float32" in (config.dtype, settings.dtype) else 2)
+    each = 0 if loaded else 4 if "float32" in (config.dtype, settings.dtype) else 2
+    needed = _SPARE + size_in(form, config) + weights * each
     if weights < _SMALL or (weights > _CAST * _PATIENCE and not there) or (left is not None and left < needed):
         return "lookup"
     return f"{_COPY}{_TREE},lookup"

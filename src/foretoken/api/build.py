@@ -138,6 +138,17 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     return _drafting(levels, Checkpoint(target, tokenizer, str(model), folder, ends, files), chosen)
 
 
+def around(checkpoint: Checkpoint, settings: LoadSettings) -> Model:
+    """A model of a target that is in memory already. checkpoint: its `folder` is where copies of it are looked for.
+
+    settings: with a draft that is named, not `auto`. Raises what `load` raises for a draft.
+    """
+    levels = find_levels(name_levels(settings), checkpoint.folder)
+    choices_of(levels, settings)
+    expect_memory(levels, checkpoint.target.config, settings)
+    return _drafting(levels, checkpoint, settings)
+
+
 def plan(model: str | Path = DEFAULT_MODEL, **settings: Any) -> tuple[Offloading, str]:
     """What a bound of memory means for a model, and the draft for which it was planned. Nothing is loaded.
 

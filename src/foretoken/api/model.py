@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,6 +31,7 @@ from foretoken.protocol.types import TARGET, Budget, Request
 from foretoken.remote.client import RemoteVerifier
 from foretoken.results.completion import Completion
 from foretoken.results.stats import summarise
+from foretoken.sampling.sampler import MakeSampler
 from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
 from foretoken.text.messages import Prompt
@@ -221,8 +222,8 @@ class Model:
         """Yields pieces as they come, each with the index of its request. Returns the completions."""
         done: dict[int, Completion] = {}
         left: list[tuple[int, Ended]] = []
-        prompts = [partial(self._prepared, request, settings) for request in requests]
-        with closing(self._generating(prompts, len(prompts), left)) as run:
+        prompts = [partial(self.prepared, request, settings) for request in requests]
+        with closing(self.events(prompts, len(prompts), left)) as run:
             try:
                 for index, event in run:
                     if isinstance(event, Piece):
@@ -242,11 +243,11 @@ class Model:
 
         def prepare(prompt: Prompt) -> tuple[Request, Output]:
             (request,) = self._requests.of(prompt, settings)
-            return self._prepared(request, settings)
+            return self.prepared(request, settings)
 
         completions: list[Completion | None] = [None] * len(prompts)
         errors: dict[int, ForetokenError] = {}
-        with closing(self._generating([partial(prepare, prompt) for prompt in prompts], at_once)) as run:
+        with closing(self.events([partial(prepare, prompt) for prompt in prompts], at_once)) as run:
             for index, event in run:
                 if isinstance(event, Piece):
                     continue
@@ -260,15 +261,21 @@ class Model:
         if errors:
             raise BatchError(completions, errors)
 
-    def _prepared(self, request: Request, settings: GenerateSettings) -> tuple[Request, Output]:
+    def prepared(self, request: Request, settings: GenerateSettings) -> tuple[Request, Output]:
+        """A request, and what will hold its output."""
         return request, Output(request, self.tokenizer, settings)
 
-    def _generating(
-        self, prompts: Sequence[Prepare], at_once: int, left: list[tuple[int, Ended]] | None = None
+    def events(
+        self,
+        prompts: Sequence[Prepare],
+        at_once: int,
+        left: list[tuple[int, Ended]] | None = None,
+        given_up: Container[int] = (),
     ) -> Generator[Event]:
-        """A loop of this call's own. left: if the loop is closed, the prompts under way are added to it."""
+        """A loop of this call's own (`loop/generating.py` says what comes of it). left: if the loop is closed, the
+        prompts under way are added to it. given_up: prompts that the caller has enough of; it may grow."""
         at_once = min(at_once, self.far.at_once or at_once)
-        return trusted(generating(self.engine, prompts, at_once, left), len(prompts), self.mapped)
+        return trusted(generating(self.engine, prompts, at_once, left, given_up), len(prompts), self.mapped)
 
     def engine(
         self,
@@ -298,6 +305,12 @@ class Model:
         verifier.prefixes = Prefixes(most_positions)
         self._shares = verifier.prefixes.least
         return verifier.prefixes
+
+    def sample_with(self, change: Callable[[MakeSampler], MakeSampler]) -> None:
+        """From now on, let `change` say which sampler chooses the tokens of a request. Drafters guess with their own.
+        The target must be in this process."""
+        assert isinstance(self._verifier, LocalVerifier)
+        self._verifier.samplers = change(self._verifier.samplers)
 
     def expect_possible(self, request: Request) -> None:
         """Raise GrammarError for a grammar that cannot be followed. It may take a while to read; it is then known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -38,8 +39,12 @@ def fingerprint(folder: Path, config: DecoderConfig) -> str:
     whole model at every load. And a copy of the wrong model costs only time: it changes no token. How tensors are
     divided among files makes no difference.
     """
+    return fingerprint_of(mapped_tensors(folder, config), config)
+
+
+def fingerprint_of(tensors: Mapping[str, torch.Tensor], config: DecoderConfig) -> str:
+    """The same of tensors in memory, by their names in a checkpoint."""
     digest = hashlib.sha256(json.dumps({name: getattr(config, name) for name in _FIELDS}).encode())
-    tensors = mapped_tensors(folder, config)
     for name in expected_shapes(config):
         tensor = tensors[name]
         digest.update(f"\n{name} {tensor.dtype} {list(tensor.shape)}\n".encode())

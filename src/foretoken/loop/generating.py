@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -56,12 +56,14 @@ def generating(
     prompts: Iterable[Prepare],
     at_once: int,
     left: list[tuple[int, Ended]] | None = None,
+    given_up: Container[int] = (),
 ) -> Generator[Event]:
     """Drive a loop over prompts, `at_once` of them side by side. As one ends, the next joins.
 
     make_engine: makes the loop, given the function to call with each round's record. An error of one prompt is the
     outcome of that prompt, and the others go on. Closing the iterator cancels the prompts that are left; the outcomes
-    of those under way, as far as they came, are added to `left`.
+    of those under way, as far as they came, are added to `left`. given_up: prompts, by their indices, that the caller
+    has enough of. It may grow while pieces come. Such a prompt is cancelled behind its round.
     """
     counter = _Counter()
     waiting: Iterator[tuple[int, Prepare]] = enumerate(prompts)
@@ -88,7 +90,9 @@ def generating(
                     continue
                 for piece in output.take(verdict):
                     yield index, piece
-                if verdict.last:
+                if index in given_up:
+                    output.cancel()
+                if verdict.last or index in given_up:
                     del live[verdict.sequence]
                     engine.cancel(verdict.sequence)  # its keys and values: an audit that follows needs its own
                     yield index, Ended(request, output, counter.since(first))

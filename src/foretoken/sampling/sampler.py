@@ -127,17 +127,17 @@ class Sampler:
     def log_total(self, logits: torch.Tensor, temperature: float) -> float:
         """The logarithm of the sum of exp(logit / temperature) over the vocabulary, without noise: by it scores of
         greedy decoding become probabilities. For whoever guesses, behind a `rank` that found some."""
-        return log_total(self._edited(logits) / np.float32(temperature))
+        return log_total(self.edited(logits) / np.float32(temperature))
 
     def _rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
-        edited = self._edited(logits)
+        edited = self.edited(logits)
         noise = None if self.greedy else self._dice(self._stream)
         return kernels.rank(edited, self._warp, noise, count)
 
     def probabilities(self, logits: torch.Tensor) -> Doubles | None:
         """The distribution from which a token is drawn: float64 [V]. At temperature 0 the choice has probability 1.
         None if a logit is NaN or +inf. GrammarError if no token may come next."""
-        edited = self._edited(logits)
+        edited = self.edited(logits)
         if bool((edited == -np.inf).all()):
             raise _nothing_left()
         if not self.greedy:
@@ -163,7 +163,8 @@ class Sampler:
     def _dice(self, stream: int) -> Noise:
         return Noise(self.params.seed, self._completion, self.step, stream)
 
-    def _edited(self, logits: torch.Tensor) -> Floats:
+    def edited(self, logits: torch.Tensor) -> Floats:
+        """A row of logits behind penalties, bias and grammar, float32 [V]: what is warped, and chosen from."""
         row: Floats = logits.detach().cpu().numpy()
         if self._history is None and self._constraint is None:
             return row

@@ -1,0 +1,330 @@
+"""What transformers' `generate` does besides choosing tokens: defaults, criteria, processors, streamers, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import GenerationConfig
+
+import foretoken
+from foretoken.api.build import load
+from foretoken.errors import SettingError
+from tests.integrations.theirs import END, model_of, prompts
+
+LOOKUP = "lookup:min_match=1"
+
+
+def attached(name: str = "llama-tied", draft: str = LOOKUP, **config: Any) -> Any:
+    return foretoken.attach(model_of(name, **config), draft=draft, pace="fixed")
+
+
+def both(run: Callable[[Any], Any], **config: Any) -> tuple[Any, Any]:
+    """What comes with a draft, and what comes without."""
+    return run(attached(**config)), run(model_of(**config))
+
+
+# -- defaults ---------------------------------------------------------------------------------------------------------
+
+
+def test_where_nothing_is_set_the_text_is_greedy_and_twenty_tokens_long() -> None:
+    with pytest.warns(UserWarning, match="model-agnostic default `max_length`"):
+        ours, theirs = both(lambda model: model.generate(**prompts(6), eos_token_id=None))
+    assert torch.equal(ours, theirs)
+    assert ours.shape[1] == 26
+
+
+def test_once_it_samples_fifty_tokens_are_left_to_choose_from() -> None:
+    model = attached(draft="none")
+    asked = {**prompts(6), "do_sample": True, "max_new_tokens": 1}
+    found = model.generate(**asked, return_dict_in_generate=True, output_scores=True)
+    assert int((found.scores[0] > -float("inf")).sum()) == 50
+    assert int((found.scores[0] > -float("inf")).sum()) == 50
+
+
+def test_the_model_s_own_configuration_is_followed_and_arguments_come_first() -> None:
+    ours, theirs = both(lambda model: model.generate(**prompts(6)), max_new_tokens=30, repetition_penalty=1.4)
+    assert torch.equal(ours, theirs)
+    assert ours.shape[1] > 26
+    ours, theirs = both(lambda model: model.generate(**prompts(6), max_new_tokens=3), max_new_tokens=30)
+    assert torch.equal(ours, theirs)
+    ours, theirs = both(
+        lambda model: model.generate(**prompts(6), generation_config=GenerationConfig(max_new_tokens=9)),
+        max_new_tokens=30,
+    )
+    assert torch.equal(ours, theirs)
+
+
+def test_several_end_tokens_and_none() -> None:
+    text = model_of().generate(**prompts(6), max_new_tokens=40, eos_token_id=None)[0, 6:].tolist()
+    for ends in (text[9], [99, text[12], text[20]], None):
+        ours, theirs = both(lambda model, ends=ends: model.generate(**prompts(6), max_new_tokens=40, eos_token_id=ends))
+        assert torch.equal(ours, theirs)
+
+
+def test_input_ids_alone_and_in_other_places() -> None:
+    ids = prompts(6)["input_ids"]
+    ours, theirs = both(lambda model: model.generate(ids, max_new_tokens=5))
+    assert torch.equal(ours, theirs)
+    ours, theirs = both(lambda model: model.generate(inputs=ids, max_new_tokens=5))
+    assert torch.equal(ours, theirs)
+    ours, theirs = both(lambda model: model.generate(ids, GenerationConfig(max_new_tokens=7)))
+    assert torch.equal(ours, theirs)
+
+
+def test_a_dictionary_comes_back_if_it_is_asked_for() -> None:
+    asked = {**prompts(6, 3), "max_new_tokens": 6, "return_dict_in_generate": True, "output_scores": True}
+    found = attached().generate(**asked)
+    assert isinstance(found, transformers.generation.GenerateDecoderOnlyOutput)
+    assert found.logits is None
+    theirs = model_of()
+    scores = theirs.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
+    assert scores.shape == (2, len(found.scores))
+
+
+# -- criteria and processors ------------------------------------------------------------------------------------------
+
+
+class Counting(transformers.StoppingCriteria):
+    """Notes what it is asked, and ends a text behind a token."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.asked: list[list[list[int]]] = []
+        self.scores: list[int] = []
+        self.last = last
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        self.asked.append(input_ids.tolist())
+        self.scores.append(-1 if scores is None else len(scores))
+        return input_ids[:, -1] == (-1 if self.last is None else self.last)
+
+
+class Noting(transformers.LogitsProcessor):
+    """Notes what it is asked, and forbids what was chosen three tokens ago."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[list[int]]] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.asked.append(input_ids.tolist())
+        changed = scores.clone()
+        for row, tokens in enumerate(input_ids.tolist()):
+            changed[row, tokens[-3]] = -float("inf")
+        return changed
+
+
+def test_processors_and_criteria_are_asked_once_a_position_in_order() -> None:
+    seen = []
+    for make in (attached, model_of):
+        order: list[tuple[str, int]] = []
+        processor, criterion = Noting(), Counting()
+        model = make()
+        both_note(processor, criterion, order)
+        asked: dict[str, Any] = {**prompts(6), "max_new_tokens": 40, "eos_token_id": None}
+        text = model.generate(**asked, logits_processor=[processor], stopping_criteria=[criterion])
+        seen.append((text.tolist(), processor.asked, criterion.asked, order))
+    assert seen[0] == seen[1]
+    assert len(seen[0][1]) == 40
+
+
+def both_note(processor: Noting, criterion: Counting, order: list[tuple[str, int]]) -> None:
+    """Note the order in which the two are asked."""
+    class_of = type(processor), type(criterion)
+
+    class Processor(class_of[0]):  # type: ignore[misc,valid-type]
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            order.append(("processor", input_ids.shape[1]))
+            return super().__call__(input_ids, scores)
+
+    class Criterion(class_of[1]):  # type: ignore[misc,valid-type]
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+            order.append(("criterion", input_ids.shape[1]))
+            return super().__call__(input_ids, scores)
+
+    processor.__class__, criterion.__class__ = Processor, Criterion
+
+
+def test_a_criterion_ends_a_text_where_it_ends_with_transformers_and_nothing_is_asked_behind() -> None:
+    text = model_of().generate(**prompts(6), max_new_tokens=40, eos_token_id=None)[0, 6:].tolist()
+    for last in (text[0], text[7], text[25]):
+        seen = []
+        for make in (attached, model_of):
+            criterion = Counting(last)
+            found = make().generate(**prompts(6), max_new_tokens=40, eos_token_id=None, stopping_criteria=[criterion])
+            seen.append((found.tolist(), criterion.asked))
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("ends", [END, None], ids=["padded", "without an end token"])
+def test_criteria_see_the_whole_batch_though_texts_grow_at_different_speeds(ends: int | None) -> None:
+    alone = model_of().generate(**prompts(6, 9, 4), max_new_tokens=40, eos_token_id=None)
+    for last in (int(alone[0, 20]), int(alone[1, 30])):
+        seen = []
+        for make in (attached, model_of):
+            criterion = Counting(last)
+            found = make().generate(
+                **prompts(6, 9, 4), max_new_tokens=40, eos_token_id=ends, stopping_criteria=[criterion]
+            )
+            seen.append((found.tolist(), criterion.asked))
+        assert seen[0] == seen[1]
+
+
+def test_criteria_get_the_scores_if_they_are_kept() -> None:
+    for make in (attached, model_of):
+        criterion = Counting()
+        make().generate(
+            **prompts(6, 4),
+            max_new_tokens=5,
+            eos_token_id=None,
+            stopping_criteria=[criterion],
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+        assert criterion.scores == [1, 2, 3, 4, 5]
+
+
+def test_time_can_end_a_text() -> None:
+    found = attached().generate(**prompts(6), max_new_tokens=100, eos_token_id=None, max_time=1e-9)
+    assert found.shape[1] == 7
+
+
+def test_a_function_that_names_the_allowed_tokens() -> None:
+    def allowed(batch: int, ids: torch.Tensor) -> list[int]:
+        return [(int(ids[-1]) + 1) % 101, (int(ids[-1]) * 2) % 101]
+
+    ours, theirs = both(lambda model: model.generate(**prompts(6), max_new_tokens=30, prefix_allowed_tokens_fn=allowed))
+    assert torch.equal(ours, theirs)
+
+
+def test_a_processor_that_sees_a_whole_batch_is_refused_for_one() -> None:
+    with pytest.raises(SettingError, match="Noting sees a whole batch at once"):
+        attached().generate(**prompts(6, 4), max_new_tokens=5, logits_processor=[Noting()])
+
+
+def test_stop_strings_are_kept_as_transformers_keeps_them() -> None:
+    known = load("stdlib-1m", draft="none")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(known.folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(known.folder, dtype=torch.float32)
+    asked = tokenizer("import os\n\ndef walk(top):", return_tensors="pt", return_token_type_ids=False)
+    text = tokenizer.decode(model.generate(**asked, max_new_tokens=60)[0, asked["input_ids"].shape[1] :])
+    for stop in ([text[40:46], text[60:66]], text[30:33]):
+        given = {**asked, "max_new_tokens": 60, "stop_strings": stop, "tokenizer": tokenizer}
+        theirs = foretoken.detach(model).generate(**given)
+        ours = foretoken.attach(model, draft="lookup", pace="fixed").generate(**given)
+        assert torch.equal(ours, theirs)
+        assert ours.shape[1] < asked["input_ids"].shape[1] + 60
+
+
+# -- streamers --------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Notes what it is given."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.put_in: list[Any] = []
+        self.ends = 0
+        self.fails = fails
+
+    def put(self, value: torch.Tensor) -> None:
+        self.put_in.append(value.tolist())
+        if self.fails and len(self.put_in) == 3:
+            raise RuntimeError("nobody listens")
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def test_streamers_get_the_prompt_and_then_token_by_token() -> None:
+    seen = []
+    for make in (attached, model_of):
+        stream = Stream()
+        make().generate(**prompts(6), max_new_tokens=30, eos_token_id=None, streamer=stream)
+        seen.append((stream.put_in, stream.ends))
+    assert seen[0] == seen[1]
+    assert len(seen[0][0]) == 31
+
+
+def test_a_streamer_is_ended_whatever_happens() -> None:
+    stream = Stream(fails=True)
+    with pytest.raises(RuntimeError, match="nobody listens"):
+        attached().generate(**prompts(6), max_new_tokens=30, streamer=stream)
+    assert stream.ends == 1
+    stream = Stream()
+    with pytest.raises(SettingError, match="num_beams"):
+        attached().generate(**prompts(6), num_beams=2, streamer=stream)
+    assert stream.ends == 1
+    with pytest.raises(SettingError, match="a streamer takes one text, and here come 2"):
+        attached().generate(**prompts(6, 4), max_new_tokens=3, streamer=Stream())
+
+
+def test_an_iterator_in_a_thread_gives_the_text() -> None:
+    known = load("stdlib-1m", draft="none")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(known.folder)
+    model = foretoken.attach(transformers.AutoModelForCausalLM.from_pretrained(known.folder), draft="lookup")
+    asked = tokenizer("def add(self, other):", return_tensors="pt", return_token_type_ids=False)
+    streamer = transformers.TextIteratorStreamer(tokenizer, skip_prompt=True, timeout=60)
+    thread = Thread(target=model.generate, kwargs={**asked, "max_new_tokens": 40, "streamer": streamer})
+    thread.start()
+    pieces = list(streamer)
+    thread.join()
+    (done,) = model.generate.completions
+    assert "".join(pieces) == tokenizer.decode(done.tokens)
+    assert len(pieces) > 3
+
+
+def test_a_pipeline_generates_text() -> None:
+    known = load("stdlib-1m", draft="none")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(known.folder)
+    texts = []
+    for change in (foretoken.attach, foretoken.detach):
+        model = change(transformers.AutoModelForCausalLM.from_pretrained(known.folder, dtype=torch.float32))
+        pipe = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
+        texts.append(pipe(["def add(", "class Reader:"], max_new_tokens=20, do_sample=False, batch_size=2))
+        texts[-1].append(pipe("import os", max_new_tokens=20, do_sample=False, stop_sequence=":"))
+    assert texts[0] == texts[1]
+
+
+# -- what is not there ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"num_beams": 3}, "beam search is not there"),
+        ({"num_beams": 3, "do_sample": True}, "beam sample is not there"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive search is not there"),
+        ({"dola_layers": "low"}, "dola generation is not there"),
+        ({"guidance_scale": 1.5}, "guidance_scale is 1.5, which is not there"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions is True, which is not"),
+        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states is True"),
+        ({"prompt_lookup_num_tokens": 4}, "draft='lookup' does that"),
+        ({"cache_implementation": "static"}, "cache_implementation is 'static', which is not there"),
+        ({"token_healing": True}, "token_healing is True, which is not there"),
+        ({"assistant_model": 1}, r"say at loading what drafts \(draft=...\)"),
+        ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds is not there with foretoken; give input_ids"),
+        ({"position_ids": torch.zeros(1, 6)}, "give attention_mask with padding on the left"),
+        ({"past_key_values": transformers.DynamicCache()}, "give the whole text"),
+        ({"custom_generate": print}, "custom_generate is not there with foretoken; leave it out"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_is_refused_by_name(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        attached().generate(**prompts(6), max_new_tokens=4, **asked)
+
+
+def test_what_transformers_refuses_it_refuses() -> None:
+    with pytest.raises(ValueError, match="model_kwargs"):
+        attached().generate(**prompts(6), max_new_tokens=4, no_such_thing=1)
+
+
+def test_padding_on_the_right_is_refused() -> None:
+    asked = prompts(6, 4)
+    asked = {name: tensor.flip(1) for name, tensor in asked.items()}
+    with pytest.raises(SettingError, match="pad on the left"):
+        attached().generate(**asked, max_new_tokens=4)

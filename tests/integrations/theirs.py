@@ -1,0 +1,31 @@
+"""Tiny models of transformers, each made anew, and what they generate by themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tests.decoder.models import build_reference, family_case
+
+PAD, END = 0, 2
+
+
+def model_of(name: str = "llama-tied", seed: int = 0, **config: Any) -> Any:
+    """A model of a family, by its row in tests/decoder/models.py. config: fields of its generation_config."""
+    made = build_reference(family_case(name), seed)
+    made.generation_config.pad_token_id = PAD
+    for field, value in config.items():
+        setattr(made.generation_config, field, value)
+    return made
+
+
+def prompts(*lengths: int, seed: int = 3) -> dict[str, torch.Tensor]:
+    """A batch of prompts, padded on the left: input_ids and attention_mask."""
+    generator = torch.Generator().manual_seed(seed)
+    most = max(lengths)
+    ids, mask = torch.full((len(lengths), most), PAD), torch.zeros(len(lengths), most, dtype=torch.long)
+    for row, length in enumerate(lengths):
+        ids[row, most - length :] = torch.randint(3, 101, (length,), generator=generator)
+        mask[row, most - length :] = 1
+    return {"input_ids": ids, "attention_mask": mask}
