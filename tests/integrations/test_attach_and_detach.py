@@ -70,7 +70,20 @@ def _replaced(model: Any) -> None:
     model.model.layers[1].mlp.up_proj.weight = torch.nn.Parameter(model.model.layers[1].mlp.up_proj.weight.clone())
 
 
+def _shared(model: Any) -> None:
+    model.share_memory()
+
+
+def _another_head(model: Any) -> None:
+    model.set_output_embeddings(torch.nn.Linear(32, 101, bias=False))
+
+
+def _hooked_later(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda *given: None)
+
+
 CHANGES: list[Callable[[Any], object]] = [
+    _shared,
     _step,
     _filled,
     _replaced,
@@ -85,11 +98,19 @@ def test_weights_that_were_changed_are_noticed_and_can_be_attached_again(change:
     model = foretoken.attach(model_of("llama-untied-biases"), draft="int4")
     model.generate(**prompts(6), max_new_tokens=4)
     change(model)
-    with pytest.raises(ModelError, match=r"was changed after the model was attached; call foretoken\.attach again"):
+    with pytest.raises(ModelError, match=r"was changed after the draft was attached; call foretoken\.attach again"):
         model.generate(**prompts(6), max_new_tokens=4)
     again = foretoken.attach(model, draft="int4").generate(**prompts(6), max_new_tokens=12)
     if model.dtype == torch.float32:
         assert torch.equal(again, foretoken.detach(model).generate(**prompts(6), max_new_tokens=12))
+
+
+@pytest.mark.parametrize("change", [_another_head, _hooked_later])
+def test_a_model_that_was_changed_is_noticed(change: Callable[[Any], object]) -> None:
+    model = foretoken.attach(model_of("llama-tied"), draft="lookup")
+    change(model)
+    with pytest.raises(ModelError, match=r"was changed after the draft was attached; call foretoken\.attach again"):
+        model.generate(**prompts(6), max_new_tokens=4)
 
 
 def test_a_model_with_a_draft_is_neither_copied_nor_pickled() -> None:
@@ -137,6 +158,15 @@ def _of_a_user() -> Any:
     return Mine(model_of().config)
 
 
+def _with_a_part_of_a_user() -> Any:
+    class Norm(type(model_of().model.norm)):  # type: ignore[misc]
+        pass
+
+    model = model_of()
+    model.model.norm = Norm(32)
+    return model
+
+
 def _quantised() -> Any:
     model = model_of()
     model.config.quantization_config = {"quant_method": "bitsandbytes"}
@@ -159,11 +189,12 @@ def _gpt2() -> Any:
     [
         (_gpt2, "GPT2LMHeadModel cannot be attached; supported: LlamaForCausalLM, MistralForCausalLM"),
         (_of_a_user, "Mine cannot be attached"),
+        (_with_a_part_of_a_user, "model.norm is a Norm, which is not transformers' own"),
         (_hooked, r"model.layers.0 has a hook on its forward pass"),
         (_patched, r"model.layers.1.mlp has a hook on its forward pass, or another one in its place"),
         (_with_adapter, r"such as model.layers.0.self_attn.q_proj.lora; merge adapters first"),
         (_quantised, "the model is quantised; attach the bf16, fp16 or fp32 original"),
-        (_mixed, "the same for all matrices"),
+        (_mixed, "the same for all weights"),
         (lambda: model_of().to("meta"), "is on meta; only models on the CPU can be attached"),
         (lambda: torch.nn.Linear(3, 3), "here comes a Linear, expected a causal language model of transformers"),
     ],
@@ -198,6 +229,25 @@ def test_wrong_settings_are_refused_and_the_model_stays_as_it_was(
     assert "generate" not in vars(model)
 
 
+def test_a_generate_of_the_model_s_own_is_not_lost() -> None:
+    model = model_of()
+    model.generate = print
+    with pytest.raises(InputError, match="the model has a generate of its own already"):
+        foretoken.attach(model, draft="lookup")
+    assert foretoken.detach(model).generate is print
+
+
+def test_weights_of_inference_mode_can_be_attached() -> None:
+    with torch.inference_mode():
+        model = model_of()
+    assert foretoken.attach(model, draft="lookup").generate(**prompts(6), max_new_tokens=4).shape == (1, 10)
+
+
+def test_a_context_can_be_chosen() -> None:
+    model = foretoken.attach(model_of(), draft="lookup", context=40)
+    assert model.generate(**prompts(6), max_new_tokens=100, eos_token_id=None).shape == (1, 40)
+
+
 def test_copies_beside_the_model_are_found_and_a_drafter_of_it_is_taken() -> None:
     folder = load("stdlib-7m", draft="none").folder
     model = transformers.AutoModelForCausalLM.from_pretrained(folder)
@@ -216,3 +266,5 @@ def test_copies_beside_the_model_are_found_and_a_drafter_of_it_is_taken() -> Non
 
 def test_auto_chooses_a_draft() -> None:
     assert foretoken.attach(model_of()).generate.model.draft == "lookup"
+    known = transformers.AutoModelForCausalLM.from_pretrained(load("stdlib-1m", draft="none").folder)
+    assert foretoken.attach(known).generate.model.draft == "lookup"

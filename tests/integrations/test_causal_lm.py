@@ -39,8 +39,10 @@ def test_it_has_what_programs_ask_a_model_for(folder: Path) -> None:
     for where in ("cuda", torch.float32):
         with pytest.raises(SettingError, match="stays there; leave out"):
             model.to(where)
-    with pytest.raises(SettingError, match="device_map is 'cuda', expected the CPU"):
-        foretoken.ForCausalLM.from_pretrained(str(folder), device_map="cuda")
+    for name, value in (("device_map", "cuda"), ("device", "cuda"), ("rule", "rejection"), ("remote", "ws://nobody")):
+        with pytest.raises(SettingError, match=name):
+            foretoken.ForCausalLM.from_pretrained(str(folder), **{name: value})
+    assert model.to("cpu", non_blocking=True).to(None) is model
     model.generation_config = transformers.GenerationConfig(max_new_tokens=3, pad_token_id=0)
     assert model.generate(**prompts(6)).shape == (1, 9)
 
@@ -76,6 +78,7 @@ def test_logits_are_those_of_transformers_and_padding_has_none(folder: Path) -> 
             PromptError,
             "hides all tokens of a text, or some in its middle",
         ),
+        ({"input_ids": torch.tensor([5])}, PromptError, r"input_ids has shape \[1\], expected a batch of texts"),
         ({"input_ids": torch.tensor([[5]]), "output_attentions": True}, SettingError, "output_attentions is not there"),
         ({"input_ids": torch.tensor([[5]]), "labels": torch.tensor([[5]])}, SettingError, "labels is not there"),
     ],
@@ -85,6 +88,21 @@ def test_what_cannot_be_read_is_refused(folder: Path, asked: dict[str, Any], err
     model = foretoken.ForCausalLM.from_pretrained(str(folder), draft="none")
     with pytest.raises(error, match=said):
         model(**asked)
+
+
+def test_without_a_prompt_it_begins_as_transformers_does(folder: Path) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    ours = foretoken.ForCausalLM.from_pretrained(str(folder), draft="lookup")
+    assert torch.equal(ours.generate(), theirs.generate())
+
+
+def test_a_model_larger_than_its_bound_of_memory_generates() -> None:
+    asked = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "max_new_tokens": 12, "no_repeat_ngram_size": 3}
+    ours, plain = (
+        foretoken.ForCausalLM.from_pretrained("stdlib-1m", draft=draft, **settings).generate(**asked)
+        for draft, settings in (("subspec", {"stream_layers": "all"}), ("none", {}))
+    )
+    assert torch.equal(ours, plain)
 
 
 def test_a_pipeline_takes_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Thread
 from typing import Any
 
@@ -13,7 +14,8 @@ from transformers import GenerationConfig
 
 import foretoken
 from foretoken.api.build import load
-from foretoken.errors import SettingError
+from foretoken.errors import ModelError, NumericsError, SettingError, UnsupportedModelError
+from foretoken.integrations import fields
 from tests.integrations.theirs import END, model_of, prompts
 
 LOOKUP = "lookup:min_match=1"
@@ -187,6 +189,96 @@ def test_criteria_get_the_scores_if_they_are_kept() -> None:
         assert criterion.scores == [1, 2, 3, 4, 5]
 
 
+def test_criteria_cut_texts_that_had_ended_by_themselves_later() -> None:
+    alone = model_of().generate(**prompts(6, 9, 4), max_new_tokens=40, eos_token_id=None)
+
+    class Late(transformers.StoppingCriteria):
+        """Ends the first text at its 15th token, which a draft may have passed by then."""
+
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+            return torch.tensor([input_ids.shape[1] >= 9 + 15, False, False])
+
+    for end in (int(alone[0, 9 + 20]), int(alone[0, 9 + 30])):
+        ours, theirs = both(
+            lambda model, end=end: model.generate(
+                **prompts(6, 9, 4), max_new_tokens=40, eos_token_id=end, stopping_criteria=[Late()]
+            )
+        )
+        assert torch.equal(ours, theirs)
+
+
+def test_nothing_is_asked_behind_an_end_token_that_a_draft_goes_past() -> None:
+    text = model_of().generate(**prompts(6), max_new_tokens=40, eos_token_id=None)[0].tolist()
+    for at in (12, 20, 33):  # the prompt holds the end token and what follows it, so lookup drafts both
+        asked = {"input_ids": torch.tensor([text]), "max_new_tokens": 30, "eos_token_id": text[at]}
+        seen = []
+        for make in (attached, model_of):
+            processor, criterion, stream = Quiet(), Counting(), Stream()
+            found = make().generate(
+                **asked, logits_processor=[processor], stopping_criteria=[criterion], streamer=stream
+            )
+            seen.append((found.tolist(), processor.asked, criterion.asked, stream.put_in))
+        assert seen[0] == seen[1]
+
+
+class Quiet(transformers.LogitsProcessor):
+    """Notes how long texts are, and changes nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.asked.append(input_ids.shape[1])
+        return scores
+
+
+def test_a_length_of_the_caller_s_own_comes_before_the_configuration_s() -> None:
+    criteria = [transformers.MaxLengthCriteria(17)]
+    with pytest.warns(UserWarning, match="model-agnostic default"):
+        ours, theirs = both(lambda model: model.generate(**prompts(6), stopping_criteria=criteria, eos_token_id=None))
+    assert torch.equal(ours, theirs)
+    assert ours.shape[1] == 17
+
+
+def test_texts_end_with_the_context_and_say_so(caplog: pytest.LogCaptureFixture) -> None:
+    found = attached().generate(**prompts(9, 5), max_new_tokens=200, eos_token_id=None)
+    assert found.shape[1] == 128
+    assert "texts end with the model's context of 128 tokens" in caplog.text
+
+
+@pytest.mark.parametrize("ends", [-1, [2, 5000]])
+def test_end_tokens_that_the_model_has_not_end_nothing(ends: Any) -> None:
+    ours, theirs = both(lambda model: model.generate(**prompts(6), max_new_tokens=40, eos_token_id=ends))
+    assert torch.equal(ours, theirs)
+
+
+def test_an_infinite_score_forces_a_token_and_nan_is_told_of() -> None:
+    class Forcing(transformers.LogitsProcessor):
+        def __init__(self, score: float) -> None:
+            self.score = score
+
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            changed = scores.clone()
+            changed[:, 7 + input_ids.shape[1] % 3] = self.score
+            return changed
+
+    ours, theirs = both(
+        lambda model: model.generate(**prompts(6), max_new_tokens=9, logits_processor=[Forcing(float("inf"))])
+    )
+    assert torch.equal(ours, theirs)
+    with pytest.raises(NumericsError, match="a logits processor made NaN of the scores"):
+        attached().generate(**prompts(6), max_new_tokens=9, logits_processor=[Forcing(float("nan"))])
+
+
+def test_a_repetition_penalty_that_passes_over_the_prompt() -> None:
+    for ignored in (6, torch.tensor([6]), None):
+        penalty = transformers.RepetitionPenaltyLogitsProcessor(1.6, prompt_ignore_length=ignored)
+        ours, theirs = both(
+            lambda model, each=penalty: model.generate(**prompts(6), max_new_tokens=30, logits_processor=[each])
+        )
+        assert torch.equal(ours, theirs)
+
+
 def test_time_can_end_a_text() -> None:
     found = attached().generate(**prompts(6), max_new_tokens=100, eos_token_id=None, max_time=1e-9)
     assert found.shape[1] == 7
@@ -201,7 +293,7 @@ def test_a_function_that_names_the_allowed_tokens() -> None:
 
 
 def test_a_processor_that_sees_a_whole_batch_is_refused_for_one() -> None:
-    with pytest.raises(SettingError, match="Noting sees a whole batch at once"):
+    with pytest.raises(SettingError, match="Noting sees all texts of a call together"):
         attached().generate(**prompts(6, 4), max_new_tokens=5, logits_processor=[Noting()])
 
 
@@ -262,6 +354,29 @@ def test_a_streamer_is_ended_whatever_happens() -> None:
         attached().generate(**prompts(6, 4), max_new_tokens=3, streamer=Stream())
 
 
+def test_a_streamer_is_ended_if_the_weights_have_changed() -> None:
+    model, stream = attached(), Stream()
+    with torch.no_grad():
+        model.model.norm.weight.mul_(2)
+    with pytest.raises(ModelError):
+        model.generate(**prompts(6), max_new_tokens=3, streamer=stream)
+    assert stream.ends == 1
+
+
+def test_threads_that_share_a_model_have_their_own_texts() -> None:
+    model = attached()
+    asked = {"max_new_tokens": 40, "no_repeat_ngram_size": 5}
+    alone = [model.generate(**prompts(6, seed=seed), **asked) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(
+            pool.map(
+                lambda seed: model.generate(**prompts(6, seed=seed), max_new_tokens=40, no_repeat_ngram_size=5),
+                range(4),
+            )
+        )
+    assert all(map(torch.equal, alone, beside))
+
+
 def test_an_iterator_in_a_thread_gives_the_text() -> None:
     known = load("stdlib-1m", draft="none")
     tokenizer = transformers.AutoTokenizer.from_pretrained(known.folder)
@@ -297,8 +412,15 @@ def test_a_pipeline_generates_text() -> None:
     [
         ({"num_beams": 3}, "beam search is not there"),
         ({"num_beams": 3, "do_sample": True}, "beam sample is not there"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "contrastive search is not there"),
-        ({"dola_layers": "low"}, "dola generation is not there"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "is not there with foretoken"),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha is 0.6, which is not there"),
+        ({"dola_layers": "low"}, "dola_layers is 'low', which is not there"),
+        ({"use_mtp": True}, "use_mtp is True, which is not there"),
+        ({"assistant_early_exit": 2}, "assistant_early_exit is 2, which is not there with foretoken; say at loading"),
+        ({"is_assistant": True}, "is_assistant is True, which is not there"),
+        ({"cache_implementation": "paged"}, "cache_implementation is 'paged', which is not there"),
+        ({"labels": torch.zeros(1, 6)}, "labels is not there with foretoken; leave it out"),
+        ({"is_causal": False}, "is_causal is False, which is not there"),
         ({"guidance_scale": 1.5}, "guidance_scale is 1.5, which is not there"),
         ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions is True, which is not"),
         ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states is True"),
@@ -307,7 +429,7 @@ def test_a_pipeline_generates_text() -> None:
         ({"token_healing": True}, "token_healing is True, which is not there"),
         ({"assistant_model": 1}, r"say at loading what drafts \(draft=...\)"),
         ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds is not there with foretoken; give input_ids"),
-        ({"position_ids": torch.zeros(1, 6)}, "give attention_mask with padding on the left"),
+        ({"position_ids": torch.zeros(1, 6)}, "give attention_mask, with padding on the left"),
         ({"past_key_values": transformers.DynamicCache()}, "give the whole text"),
         ({"custom_generate": print}, "custom_generate is not there with foretoken; leave it out"),
     ],
@@ -316,6 +438,29 @@ def test_a_pipeline_generates_text() -> None:
 def test_what_is_not_there_is_refused_by_name(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         attached().generate(**prompts(6), max_new_tokens=4, **asked)
+
+
+def test_a_field_that_is_not_known_is_refused_and_so_is_a_model_whose_configuration_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fields, "KNOWN", fields.KNOWN - {"typical_p"})
+    with pytest.raises(SettingError, match=r"typical_p is 0\.5, which is not there"):
+        attached().generate(**prompts(6), max_new_tokens=4, do_sample=True, typical_p=0.5)
+    with pytest.raises(SettingError, match=r"typical_p is 0\.5, which is not there"):
+        attached(typical_p=0.5).generate(**prompts(6), max_new_tokens=4)
+    with pytest.raises(SettingError, match=r"guidance_scale is 3\.0, which is not there"):
+        attached().generate(**prompts(6), generation_config=GenerationConfig(guidance_scale=3.0, max_new_tokens=4))
+
+
+def test_every_field_of_this_release_is_known() -> None:
+    assert {name for name in vars(GenerationConfig()) if not name.startswith("_")} <= fields.KNOWN
+
+
+def test_a_release_that_generates_in_another_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attached()
+    monkeypatch.setattr(transformers.GenerationMixin, "generate", lambda self, inputs=None, **kwargs: inputs)
+    with pytest.raises(UnsupportedModelError, match="generates in a way that is not known"):
+        model.generate(prompts(6)["input_ids"], max_new_tokens=4)
 
 
 def test_what_transformers_refuses_it_refuses() -> None:

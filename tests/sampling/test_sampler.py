@@ -354,7 +354,7 @@ def test_greedy_scores_become_probabilities_of_the_whole_vocabulary() -> None:
     ranked = sampler.rank(ROW, 3)
     assert ranked is not None
     tokens, scores = ranked
-    edited = torch.from_numpy(sampler._edited(ROW))
+    edited = torch.from_numpy(sampler.edited(ROW))
     assert edited[2] == -float("inf"), "no token follows itself"
     for temperature in (0.2, 1.0):
         found = log_probs(scores, temperature, sampler.log_total(ROW, temperature))

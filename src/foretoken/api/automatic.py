@@ -44,8 +44,9 @@ class Recommended:
     speedup: float
 
 
-def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> LoadSettings:
-    """The settings, with a draft in place of `auto`. folder: the model's. called: as the user names the model."""
+def with_draft_chosen(settings: LoadSettings, folder: Path, called: str, *, loaded: bool = False) -> LoadSettings:
+    """The settings, with a draft in place of `auto`. folder: the model's. called: as the user names the model. loaded:
+    whether its weights are in memory already."""
     if settings.draft != AUTO:
         return settings
     config = read_config(folder)
@@ -54,7 +55,7 @@ def with_draft_chosen(settings: LoadSettings, folder: Path, called: str) -> Load
         log.warning("the recommended draft cannot be used (%s); `foretoken recommend %s` finds another", why, called)
         found = None
     if found is None:
-        draft = guess(folder, config, settings)
+        draft = guess(folder, config, settings, loaded=loaded)
         level = logging.DEBUG if _weights(config) < _SMALL else logging.INFO  # where all is quick, nobody needs advice
         log.log(level, "draft auto: %s (a guess; `foretoken recommend %s` measures what is fastest)", draft, called)
     else:

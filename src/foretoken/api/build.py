@@ -116,14 +116,7 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
         config = read_config(folder)  # first: a folder that is no checkpoint is refused as such, not for a missing file
         files = FilesAsRead.note(deciding_files(folder).values())
         warn_if_larger_than_memory(folder, str(model))
-        try:
-            expect_memory(levels, config, chosen, bytes_in_memory(config, chosen))
-        except SettingError as error:
-            if not guessed:
-                raise
-            log.info("draft lookup for now: %s", error)
-            chosen = replace(chosen, draft="lookup")
-            levels = find_levels(name_levels(chosen), folder)
+        chosen, levels = _affordable(levels, config, chosen, folder, bytes_in_memory(config, chosen), guessed=guessed)
         unbound_memory(device)
         with gpu.telling_of_memory():
             config, weights, tokenizer = read_checkpoint(folder, chosen, besides=memory_of_copies(levels, config))
@@ -138,15 +131,32 @@ def load(model: str | Path = DEFAULT_MODEL, **settings: Any) -> Model:
     return _drafting(levels, Checkpoint(target, tokenizer, str(model), folder, ends, files), chosen)
 
 
-def around(checkpoint: Checkpoint, settings: LoadSettings) -> Model:
+def around(checkpoint: Checkpoint, settings: LoadSettings, *, guessed: bool) -> Model:
     """A model of a target that is in memory already. checkpoint: its `folder` is where copies of it are looked for.
 
-    settings: with a draft that is named, not `auto`. Raises what `load` raises for a draft.
+    settings: with a draft that is named, not `auto`. guessed: whether the user left the draft open. Raises what `load`
+    raises for a draft.
     """
-    levels = find_levels(name_levels(settings), checkpoint.folder)
+    levels, config = find_levels(name_levels(settings), checkpoint.folder), checkpoint.target.config
     choices_of(levels, settings)
-    expect_memory(levels, checkpoint.target.config, settings)
+    settings, levels = _affordable(levels, config, settings, checkpoint.folder, guessed=guessed)
     return _drafting(levels, checkpoint, settings)
+
+
+def _affordable(
+    levels: list[Level], config: DecoderConfig, settings: LoadSettings, folder: Path, weights: int = 0, *, guessed: bool
+) -> tuple[LoadSettings, list[Level]]:
+    """The settings and the levels of their draft; of `lookup`, if the draft was guessed and memory does not suffice.
+    folder: the model's. weights: bytes of its weights that must be in memory, too."""
+    try:
+        expect_memory(levels, config, settings, weights)
+    except SettingError as error:
+        if not guessed:
+            raise
+        log.info("draft lookup for now: %s", error)
+        settings = replace(settings, draft="lookup")
+        levels = find_levels(name_levels(settings), folder)
+    return settings, levels
 
 
 def plan(model: str | Path = DEFAULT_MODEL, **settings: Any) -> tuple[Offloading, str]:

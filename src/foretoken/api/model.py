@@ -36,6 +36,7 @@ from foretoken.settings.generate import GenerateSettings
 from foretoken.settings.load import LoadSettings
 from foretoken.text.messages import Prompt
 from foretoken.verification.local import LocalVerifier
+from foretoken.verification.meanwhile import MeanwhileVerifier
 from foretoken.verification.prefixes import Prefixes
 
 
@@ -308,9 +309,11 @@ class Model:
 
     def sample_with(self, change: Callable[[MakeSampler], MakeSampler]) -> None:
         """From now on, let `change` say which sampler chooses the tokens of a request. Drafters guess with their own.
-        The target must be in this process."""
-        assert isinstance(self._verifier, LocalVerifier)
-        self._verifier.samplers = change(self._verifier.samplers)
+        Raises SettingError if the target is on a host."""
+        near = self._verifier.near if isinstance(self._verifier, MeanwhileVerifier) else self._verifier
+        if not isinstance(near, LocalVerifier):
+            raise SettingError("the model is on a host, which chooses its tokens itself; load it here")
+        near.samplers = change(near.samplers)
 
     def expect_possible(self, request: Request) -> None:
         """Raise GrammarError for a grammar that cannot be followed. It may take a while to read; it is then known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -20,8 +21,7 @@ M = TypeVar("M")
 class Attached:
     """`generate` of a model to which a draft is attached.
 
-    model: our model of its weights. completions: of the last call, one for each text, with statistics; a text that a
-    stopping criterion ended may have some tokens more there.
+    model: our model of its weights.
     """
 
     def __init__(self, module: Any, settings: LoadSettings) -> None:
@@ -33,14 +33,14 @@ class Attached:
 
     @property
     def completions(self) -> tuple[Completion, ...]:
-        """Of the last call."""
+        """Of the last call, one for each text, with statistics. A text that a stopping criterion ended may have some
+        tokens more here. If several threads generate, it is the last one's."""
         return self._driver.completions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers' `generate`. Raises SettingError for what is not there with a draft, and ModelError if the
         weights have changed."""
-        self._guard.expect_unchanged(self._module)
-        return self._driver.generate(self._module, *args, **kwargs)
+        return self._driver.generate(self._module, partial(self._guard.expect_unchanged, self._module), args, kwargs)
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         """Refused: the copy would generate with the weights of the original."""
@@ -65,6 +65,9 @@ def attach(model: M, draft: str = LoadSettings.draft, **settings: Any) -> M:
     Raises UnsupportedModelError for a model that cannot be attached, SettingError or DraftSpecError for a wrong setting
     or draft. The model is then as it was.
     """
+    own = getattr(model, "__dict__", {}).get("generate")
+    if own is not None and not isinstance(own, Attached):
+        raise InputError(f"the model has a generate of its own already ({own!r:.60}); take that away first")
     made = Attached(model, LoadSettings.of({"draft": draft, **settings}))
     vars(model)["generate"] = made
     return model
@@ -72,6 +75,6 @@ def attach(model: M, draft: str = LoadSettings.draft, **settings: Any) -> M:
 
 def detach(model: M) -> M:
     """Give a model its own `generate` back. Returns the model. Nothing is done if no draft is attached."""
-    if isinstance(vars(model).get("generate"), Attached):
+    if isinstance(getattr(model, "__dict__", {}).get("generate"), Attached):
         del vars(model)["generate"]
     return model

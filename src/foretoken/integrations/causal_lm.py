@@ -37,8 +37,12 @@ class ForCausalLM:
     def from_pretrained(cls, model: str, *, draft: str = LoadSettings.draft, **settings: Any) -> ForCausalLM:
         """Load a model with a draft. model: as in `foretoken.load`. settings: those of `foretoken.load`; `dtype` and
         `torch_dtype` may be PyTorch's types, and `device_map` may say what transformers would put on the CPU."""
-        if (device := settings.pop("device_map", None)) not in _CPU and device != {"": "cpu"}:
-            raise SettingError(f"device_map is {device!r:.60}, expected the CPU, where drafting is exact; leave it out")
+        for name in ("device_map", "device"):
+            if (device := settings.pop(name, None)) not in _CPU and device != {"": "cpu"}:
+                raise SettingError(f"{name} is {device!r:.60}, expected the CPU; leave it out, or use foretoken.load")
+        for name in ("remote", "rule"):
+            if name in settings:
+                raise SettingError(f"{name} cannot be chosen for a model in transformers' place; use foretoken.load")
         dtype = settings.pop("torch_dtype", settings.pop("dtype", "auto"))
         settings["dtype"] = str(dtype).removeprefix("torch.")
         return cls(load(model, draft=draft, **settings))
@@ -83,6 +87,8 @@ class ForCausalLM:
     def to(self, *where: Any, **named: Any) -> ForCausalLM:
         """Nothing, if it is to go where it is. Raises SettingError for another device, or another type."""
         for each in (*where, *named.values()):
+            if each is None or isinstance(each, bool):
+                continue
             wrong = each != self.dtype if isinstance(each, torch.dtype) else torch.device(each).type != "cpu"
             if wrong:
                 raise SettingError(f"the model is loaded in {self.dtype} on the CPU, and stays there; leave out {each}")
@@ -90,7 +96,7 @@ class ForCausalLM:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """As transformers' `generate`. Raises SettingError for what is not there with a draft."""
-        return self._driver.generate(self._theirs, *args, **kwargs)
+        return self._driver.generate(self._theirs, lambda: None, args, kwargs)
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **others: Any) -> Any:
         """The logits of every position: `.logits`, float32 [B, T, V]; zeros where the mask hides a position.
@@ -102,6 +108,8 @@ class ForCausalLM:
         for name, value in others.items():
             if value is not None and value not in usual.get(name, ()):
                 raise SettingError(f"{name} is not there with foretoken, only input_ids and attention_mask")
+        if input_ids.dim() != 2:
+            raise PromptError(f"input_ids has shape {list(input_ids.shape)}, expected a batch of texts, [B, T]")
         shown = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         target = self.model.target
         logits = torch.zeros(*input_ids.shape, target.config.valid_vocab_size)

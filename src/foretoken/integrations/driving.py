@@ -7,7 +7,8 @@ replaced here. So defaults, warnings and errors of everything before are transfo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
@@ -18,8 +19,9 @@ import torch
 from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMode
 
 from foretoken.api.model import Model
-from foretoken.errors import SettingError
-from foretoken.integrations.deciding import Asking, Batch, divided, end_tokens
+from foretoken.errors import SettingError, UnsupportedModelError
+from foretoken.integrations.deciding import Batch, ProcessingSampler, divided, end_tokens, longest
+from foretoken.integrations.fields import expect_possible, refused
 from foretoken.loop.generating import Ended
 from foretoken.loop.output import Output
 from foretoken.protocol.types import Request
@@ -27,33 +29,13 @@ from foretoken.results.completion import Completion
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.settings.generate import GenerateSettings
 
-_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
-# arguments and fields of a GenerationConfig that nothing here honours, with what to do
-_ARGUMENTS = {
-    "assistant_model": "say at loading what drafts (draft=...)",
-    "assistant_tokenizer": "say at loading what drafts (draft=...)",
-    "custom_generate": "",
-    "inputs_embeds": "give input_ids",
-    "negative_prompt_ids": "",
-    "negative_prompt_attention_mask": "",
-    "past_key_values": "give the whole text: what several prompts share is read once in a batch",
-    "cache": "give the whole text: what several prompts share is read once in a batch",
-    "position_ids": "give attention_mask with padding on the left",
-    "synced_gpus": "",
-}
-_FIELDS = {
-    "assistant_early_exit": "say at loading what drafts (draft=...)",
-    "cache_implementation": "",
-    "guidance_scale": "",
-    "output_attentions": "",
-    "output_hidden_states": "",
-    "prompt_lookup_num_tokens": "draft='lookup' does that",
-    "token_healing": "",
-}
-_USUAL: dict[str, tuple[object, ...]] = {"guidance_scale": (1, 1.0), "cache_implementation": ("dynamic",)}
-_MOST_SEED = 2**53
+log = logging.getLogger(__name__)
 
-Decode = Callable[..., Any]
+_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+_MOST_SEED = 2**53
+# what `generate` hands to its loop beside what is read here; `position_ids` are its own, as the caller's are refused
+_FROM_GENERATE = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
+_FROM_GENERATE |= {"synced_gpus", "tokenizer", "assistant_tokenizer", "assistant_model"}
 
 
 class Driver:
@@ -62,31 +44,40 @@ class Driver:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.completions: tuple[Completion, ...] = ()  # of the last call
-        self._asked: dict[int, tuple[Batch, int]] = {}  # by sequence
+        self._batches: dict[int, tuple[Batch, int]] = {}  # by sequence: those with processors, and the text's place
         model.sample_with(self._samplers)
 
-    def generate(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """`module.generate`, with our loop. module: a model of transformers; only its configuration is used."""
-        given = signature(type(module).generate).bind(module, *args, **kwargs).arguments
-        given = {**given, **given.pop("kwargs", {})}
-        given.pop("self")
-        streamer = given.get("streamer")
+    def generate(self, module: Any, expect: Callable[[], None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """`module.generate`, with our loop. module: a model of transformers; only its configuration is used. expect:
+        raises an error if the module cannot be used any more."""
+        streamer = kwargs.get("streamer")
+        ran: list[bool] = []
+        self.completions = ()
         try:
-            for name, advice in _ARGUMENTS.items():
-                if given.get(name) is not None and given[name] is not False:
-                    raise _refused(name, given[name], advice)
+            bound = signature(type(module).generate).bind(module, *args, **kwargs).arguments
+            given = {**bound.pop("kwargs", {}), **bound}
+            given.pop("self")
+            streamer = given.get("streamer")
+            expect()
+            expect_possible(given)
             kind: Any = type(module)
             driven = _driven(kind)
             made = object.__new__(driven)
             object.__setattr__(made, "__dict__", module.__dict__)
-            object.__setattr__(made, "_decode", self._decode)
-            return driven.generate(made, **given)
+            object.__setattr__(made, "_decode", partial(self._decode, ran))
+            found = driven.generate(made, **given)
         finally:
             if streamer is not None:
                 streamer.end()  # also where an error came: whoever listens in another thread would wait for ever
+        if not ran:
+            raise UnsupportedModelError(
+                "this release of transformers generates in a way that is not known here; install another one"
+            )
+        return found
 
     def _decode(
         self,
+        ran: list[bool],
         input_ids: torch.Tensor,
         logits_processor: Sequence[Any],
         stopping_criteria: Any,
@@ -94,45 +85,51 @@ class Driver:
         streamer: Any = None,
         **others: Any,
     ) -> Any:
-        config, samples = generation_config, bool(generation_config.do_sample)
+        ran.append(True)
+        for name, value in others.items():
+            if name not in _FROM_GENERATE and value is not None:
+                raise refused(name, value)
+        config, width = generation_config, input_ids.shape[1]
         prompts = _without_padding(input_ids, others.get("attention_mask"))
         if streamer is not None and len(prompts) > 1:
             raise SettingError(f"a streamer takes one text, and here come {len(prompts)}; generate them one by one")
-        choosing = divided(logits_processor, len(prompts), samples=samples)
+        padding = [width - len(prompt) for prompt in prompts]
+        choosing = divided(logits_processor, padding, samples=bool(config.do_sample))
         wants_scores = bool(config.return_dict_in_generate and config.output_scores)
         wants_logits = bool(config.return_dict_in_generate and config.output_logits)
-        ends, pad = end_tokens(stopping_criteria), config._pad_token_tensor
+        ends = end_tokens(stopping_criteria, self.model.target.config.valid_vocab_size)
+        pad = None if config._pad_token_tensor is None or not ends else int(config._pad_token_tensor)
+        most = self._most(longest(stopping_criteria, config.max_length) - width, prompts)
         batch = Batch(
-            input_ids,
-            [len(prompt) for prompt in prompts],
-            choosing,
-            stopping_criteria,
-            None if pad is None or not ends else int(pad),
-            keeps=wants_scores,
+            input_ids, padding, choosing, stopping_criteria, most=most, ends=ends, pad=pad, keeps=wants_scores
         )
         settings = GenerateSettings(
-            max_new_tokens=max(1, config.max_length - input_ids.shape[1]),
+            max_new_tokens=most,
             ignore_eos=True,
             stop_tokens=ends,
             keep_logits=wants_scores or wants_logits,
             **choosing.settings,
         )
-        outputs = self._run(prompts, settings, batch, streamer)
-        longest = max(end or 0 for end in batch.ends)
-        sequences = batch.so_far(longest).to(input_ids.device)
+        self._run(prompts, settings, batch, streamer)
+        count = batch.longest
+        sequences = batch.so_far(count).to(input_ids.device)
         if not config.return_dict_in_generate:
             return sequences
         return GenerateDecoderOnlyOutput(
             sequences=sequences,
-            scores=batch.scores(longest) if wants_scores else None,
-            logits=_logits(outputs, longest) if wants_logits else None,
+            scores=batch.scores(count) if wants_scores else None,
+            logits=batch.logits(count) if wants_logits else None,
         )
 
-    def _run(
-        self, prompts: Sequence[tuple[int, ...]], settings: GenerateSettings, batch: Batch, streamer: Any
-    ) -> list[Output]:
+    def _most(self, asked: int, prompts: Sequence[tuple[int, ...]]) -> int:
+        """The most new tokens of each text: as many as were asked for, or as the model's context has room for."""
+        room = self.model.context_length - max(map(len, prompts))
+        if asked > room:
+            log.warning("texts end with the model's context of %d tokens", self.model.context_length)
+        return max(1, min(asked, room))
+
+    def _run(self, prompts: Sequence[tuple[int, ...]], settings: GenerateSettings, batch: Batch, streamer: Any) -> None:
         """Generate all texts side by side, as far as the batch says."""
-        outputs: list[Output] = []
         prepared: list[tuple[Request, Output]] = []
         for prompt in prompts:
             seed = int(torch.randint(_MOST_SEED, ())) if settings.temperature else None  # torch.manual_seed decides
@@ -140,18 +137,15 @@ class Driver:
             first = next((other.sequence for other, _ in prepared if other.prompt == prompt), None)
             request = replace(request, prompt_of=first)  # a prompt that comes again is read once
             prepared.append(self.model.prepared(request, settings))
-            outputs.append(prepared[-1][1])
-        batch.raw = lambda text, at: outputs[text].logits[at][0]
+        batch.raw = lambda text, at: prepared[text][1].logits[at][0]
         left: list[tuple[int, Ended]] = []
         done: dict[int, Ended] = {}
+        told, counts = 0, [0 for _ in prompts]
         try:
-            for text, (request, _) in enumerate(prepared):
-                if batch.asks:
-                    self._asked[request.sequence] = batch, text
-            with closing(
-                self.model.events([partial(_same, each) for each in prepared], len(prepared), left, batch)
-            ) as events:
-                told = 0
+            if batch.has_processors:
+                self._batches |= {request.sequence: (batch, text) for text, (request, _) in enumerate(prepared)}
+            made = [partial(_same, each) for each in prepared]
+            with closing(self.model.events(made, len(made), left, batch)) as events:
                 for text, event in events:
                     if isinstance(event, Ended):
                         if event.error is not None:
@@ -159,22 +153,23 @@ class Driver:
                         done[text] = event
                         batch.ended(text)
                     else:
-                        batch.grown(text, [piece.token for piece in outputs[text].pieces])
+                        batch.add(text, counts[text], event.token)
+                        counts[text] += 1
                     if streamer is not None:
                         told = _stream(streamer, batch, told)
                     if batch.over:
                         break
         finally:
             for request, _ in prepared:
-                self._asked.pop(request.sequence, None)
+                self._batches.pop(request.sequence, None)
         done |= dict(left)
-        self.completions = tuple(self.model.completion(done[text], settings) for text in sorted(done))
-        return outputs
+        completions = (self.model.completion(done[text], settings) for text in sorted(done))
+        self.completions = tuple(replace(each, logits=None) for each in completions)
 
     def _samplers(self, usual: MakeSampler) -> MakeSampler:
         def make(request: Request) -> Sampler:
-            found = self._asked.get(request.sequence)
-            return usual(request) if found is None else Asking(request, *found)
+            found = self._batches.get(request.sequence)
+            return usual(request) if found is None else ProcessingSampler(request, *found)
 
         return make
 
@@ -184,30 +179,22 @@ def _same(prepared: tuple[Request, Output]) -> tuple[Request, Output]:
 
 
 def _stream(streamer: Any, batch: Batch, told: int) -> int:
-    """Hand on what is new of the only text, token by token as transformers does."""
-    tokens, end = batch.tokens[0], batch.ends[0]
-    upto = len(tokens) if end is None else end
-    for token in tokens[told:upto]:
+    """Hand on what is new of the only text, token by token as transformers does. Returns how many tokens are told."""
+    if (batch.ends[0] or batch.lengths[0]) <= told:
+        return told
+    tokens = batch.tokens(0)
+    for token in tokens[told:]:
         streamer.put(torch.tensor([token]))
-    return max(told, upto)
-
-
-def _logits(outputs: Sequence[Output], count: int) -> tuple[torch.Tensor, ...]:
-    """The logits of each position, [B, V]; zeros for texts that have ended before."""
-    some = outputs[0].logits[0]
-    return tuple(
-        torch.cat([each.logits[at] if at < len(each.logits) else torch.zeros_like(some) for each in outputs])
-        for at in range(count)
-    )
+    return len(tokens)
 
 
 def _without_padding(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple[int, ...]]:
     """The prompts of a batch. Raises SettingError for padding elsewhere than on the left."""
     prompts = []
     for at, row in enumerate(ids.tolist()):
-        shown = [1] * len(row) if mask is None else [int(bool(each)) for each in mask[at].tolist()]
-        begin = shown.index(1) if 1 in shown else len(row)
-        if 0 in shown[begin:] or begin == len(row):
+        shown = [True] * len(row) if mask is None else [bool(each) for each in mask[at].tolist()]
+        begin = shown.index(True) if True in shown else len(row)
+        if not all(shown[begin:]) or begin == len(row):
             raise SettingError(
                 "attention_mask hides tokens of a prompt elsewhere than at its beginning, or all of them; pad on the "
                 "left (tokenizer.padding_side = 'left')"
@@ -216,28 +203,12 @@ def _without_padding(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple
     return prompts
 
 
-def _expect_possible(mode: Any, config: Any) -> None:
-    """Raise SettingError for a way of generating that is not here."""
-    for name, advice in _FIELDS.items():
-        value = getattr(config, name, None)
-        if value and value not in _USUAL.get(name, ()):
-            raise _refused(name, value, advice)
-    _expect_mode(mode)
-
-
 def _expect_mode(mode: Any) -> None:
-    if mode is GenerationMode.ASSISTED_GENERATION:
-        raise _refused("prompt_lookup_num_tokens", None, _FIELDS["prompt_lookup_num_tokens"])
     if mode not in _MODES:
         raise SettingError(
             f"{mode.value.replace('_', ' ')} is not there with foretoken, only greedy text and sampling; leave "
             "num_beams and the like out, or detach the model (foretoken.detach)"
         )
-
-
-def _refused(name: str, value: object, advice: str) -> SettingError:
-    shown = f"{name} is {value!r:.40}, which" if isinstance(value, str | int | float) else f"{name}"
-    return SettingError(f"{shown} is not there with foretoken; {advice or 'leave it out'}")
 
 
 @cache
@@ -247,13 +218,16 @@ def _driven(kind: type) -> Any:
     class Driven(kind):  # type: ignore[misc]
         __slots__ = ("_decode",)
 
+        device = torch.device("cpu")  # where tensors are, also if the model that it stands for has no weights
+
         def _sample(self, input_ids: torch.Tensor, **given: Any) -> Any:
             return self._decode(input_ids, **given)
 
-        def _validate_generation_mode(self, mode: Any, config: Any, given: Any) -> None:
-            _expect_possible(mode, config)
-
-        def _get_deprecated_gen_repo(self, mode: Any, *others: Any) -> None:  # asked before the validation
-            _expect_mode(mode)
+        def _prepare_generation_config(self, config: Any, *args: Any, **kwargs: Any) -> Any:
+            expect_possible(vars(self.generation_config))
+            expect_possible({} if config is None else vars(config))
+            found = super()._prepare_generation_config(config, *args, **kwargs)
+            _expect_mode(found[0].get_generation_mode(None))
+            return found
 
     return Driven

@@ -24,19 +24,19 @@ class MeanwhileVerifier:
 
     def __init__(self, near: Verifier, waiting: Callable[[], float], go_on: GoOn) -> None:
         self.context_length, self.vocab_size = near.context_length, near.vocab_size
-        self._near = near
+        self.near = near
         self._waiting = waiting
         self._go_on = go_on
 
     def admit(self, request: Request) -> None:
         """As the other one."""
-        self._near.admit(request)
+        self.near.admit(request)
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         """Make one pass, and draft meanwhile. When this call returns, both are done. Raises the error of either."""
         sequences = [draft.sequence for draft in drafts if len(draft)]
         if not sequences:
-            return self._near.submit(drafts, chunks)
+            return self.near.submit(drafts, chunks)
         ended = False
         failed: list[BaseException] = []
 
@@ -54,7 +54,7 @@ class MeanwhileVerifier:
         thread = Thread(target=run, name="foretoken-drafting", daemon=True)
         thread.start()
         try:
-            ticket = self._near.submit(drafts, chunks)
+            ticket = self.near.submit(drafts, chunks)
         finally:
             ended = True
             thread.join()  # a step of drafting at most
@@ -64,12 +64,12 @@ class MeanwhileVerifier:
 
     def result(self, ticket: int) -> list[Verdict]:
         """As the other one."""
-        return self._near.result(ticket)
+        return self.near.result(ticket)
 
     def end(self, sequence: int) -> None:
         """As the other one."""
-        self._near.end(sequence)
+        self.near.end(sequence)
 
     def forget(self, conversation: int) -> None:
         """As the other one."""
-        self._near.forget(conversation)
+        self.near.forget(conversation)
