@@ -57,7 +57,7 @@ ABOVE = (
     *("test_offloading.py", "test_stop_strings.py", "test_tokenizer_files.py", "test_types.py"),
     *("acceptance/test_exact_distribution.py", "drafters/test_translated.py", "engine/test_going_on.py"),
     "test_mapped_files.py",
-    # networks are trained in PyTorch with either engine, and a rule is judged by what a decoder says, whoever multiplies
+    # networks are trained in PyTorch with either engine; a rule is judged by what a decoder says, whoever multiplies
     *("training", "acceptance/test_rejection_end_to_end.py"),
     *("test_under_a_bound.py", "test_verified_weights.py"),  # decoder/test_streaming.py meets both
     # what they say of the arithmetic they try with either one, where both are there
