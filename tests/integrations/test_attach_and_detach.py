@@ -15,6 +15,7 @@ import transformers
 
 import foretoken
 from foretoken.api.build import load
+from foretoken.decoder.homes.choice import Home
 from foretoken.errors import DraftSpecError, ForetokenError, InputError, ModelError, SettingError, UnsupportedModelError
 from tests.integrations.theirs import model_of, prompts
 
@@ -29,7 +30,26 @@ def test_the_model_comes_back_and_its_weights_are_used_where_they_lie() -> None:
     assert model(torch.tensor([[5, 6]])).logits.shape == (1, 2, 101)
 
 
-def test_copies_are_made_only_if_they_are_asked_for() -> None:
+def test_a_copy_is_made_where_a_layout_asks_for_it_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def here(config: object, dtype: object, device: str, needed: int, besides: int) -> Home:
+        asked.append(besides)
+        return Home("copied", "this processor has a faster layout")
+
+    monkeypatch.setattr("foretoken.integrations.adopted.home_here", here)
+    caplog.set_level("INFO")
+    model = foretoken.attach(model_of(), draft="int8")
+    assert "the weights were copied once more" in caplog.text
+    assert "this processor has a faster layout; weights='mapped' uses them where they lie" in caplog.text
+    assert asked[0] > 0  # room for the draft
+    plain = model_of().generate(**prompts(6), max_new_tokens=9)
+    assert torch.equal(model.generate(**prompts(6), max_new_tokens=9), plain)
+
+
+def test_copies_can_be_asked_for() -> None:
     model = foretoken.attach(model_of(), draft="none", weights="copied")
     theirs = {parameter.data_ptr() for parameter in model.parameters()}
     assert theirs.isdisjoint(

@@ -56,7 +56,7 @@ def load_weights(
     tensors = {name: found.pop(name) for name in expected_shapes(config)}
     needed, began, why = size_of({name: (tensor.shape, dtype) for name, tensor in tensors.items()}), perf_counter(), ""
     if copy is None:
-        chosen = _home_here(config, dtype, device, needed, besides)
+        chosen = home_here(config, dtype, device, needed, besides)
         copy, why = chosen.name == "copied", f": {chosen.why}"
         if chosen.lacking:
             log.info("the weights in %s stay mapped%s", folder, why)
@@ -82,8 +82,8 @@ def load_weights(
     return replace(assemble(placed, config, codes), mapped=files if stays else None)
 
 
-def _home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: int, besides: int) -> home.Home:
-    """The home that suits these weights on this machine, as it is now."""
+def home_here(config: DecoderConfig, dtype: torch.dtype, device: str, needed: int, besides: int) -> home.Home:
+    """The home that suits weights on this machine, as it is now (`homes/choice.py`): whether a copy pays."""
     isa = native.isa() if device == "cpu" and native.module() is not None else None
     return home.choose(
         str(dtype).removeprefix("torch.") if config.low_bit is None else config.low_bit.label,

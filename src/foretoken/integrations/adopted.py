@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from huggingface_hub import try_to_load_from_cache
 from foretoken.api.automatic import guess, with_draft_chosen
 from foretoken.api.build import around
 from foretoken.api.checkpoint import Checkpoint, decoder_of
+from foretoken.api.levels import memory_of_copies
 from foretoken.api.model import Model
 from foretoken.api.offloading import bounded
 from foretoken.common.progress import size
@@ -22,9 +24,10 @@ from foretoken.copies.fingerprint import fingerprint, fingerprint_of
 from foretoken.decoder.config import DecoderConfig, parse_config, read_config
 from foretoken.decoder.families import FAMILIES
 from foretoken.decoder.homes.huge_pages import copied
-from foretoken.decoder.loading import DTYPES
+from foretoken.decoder.loading import DTYPES, home_here
 from foretoken.decoder.shapes import EMBEDDING, HEAD, expected_shapes
-from foretoken.decoder.weights import assemble, repacked
+from foretoken.decoder.weights import Weights, assemble, repacked
+from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import ForetokenError, ModelError, SettingError, UnsupportedModelError
 from foretoken.kernels import forked
 from foretoken.settings.load import AUTO, LoadSettings
@@ -77,7 +80,7 @@ class Guard:
 
 
 def adopt(module: torch.nn.Module, folder: Path, settings: LoadSettings) -> tuple[Model, Guard]:
-    """A model of a transformers model's weights, where they lie.
+    """A model of a transformers model's weights.
 
     folder: an empty one, which stands for the model's if that is not known. Raises UnsupportedModelError for a model
     that our engine cannot run, and SettingError for settings that are not for a model in memory.
@@ -90,12 +93,6 @@ def adopt(module: torch.nn.Module, folder: Path, settings: LoadSettings) -> tupl
     guard = Guard(module)
     dtype = guard.tensors[f"{EMBEDDING}.weight"].dtype
     config = bounded(replace(guard.config, dtype=str(dtype).removeprefix("torch.")), settings)
-    if settings.weights == "copied":
-        weights = repacked(assemble(copied(guard.tensors, dtype), config), threads=settings.threads)
-        needed = sum(tensor.nbytes for tensor in guard.tensors.values())
-        log.info("the weights were copied once more, %s, as weights='copied' asks", size(needed))
-    else:
-        weights = assemble(guard.tensors, config)
     name, tokenizer = str(getattr(module, "name_or_path", "") or type(module).__name__), None
     home, guessed = _folder_of(module), settings.draft == AUTO
     if home is not None:
@@ -107,8 +104,27 @@ def adopt(module: torch.nn.Module, folder: Path, settings: LoadSettings) -> tupl
     if settings.draft == AUTO:
         settings = replace(settings, draft=guess(folder, config, settings, loaded=True))
         log.info("draft auto: %s (a guess)", settings.draft)
+    weights = _placed(guard.tensors, config, settings, folder)
     checkpoint = Checkpoint(decoder_of(config, weights, settings), tokenizer, name, folder)
     return around(checkpoint, settings, guessed=guessed), guard
+
+
+def _placed(
+    tensors: Mapping[str, torch.Tensor], config: DecoderConfig, settings: LoadSettings, folder: Path
+) -> Weights:
+    """The weights where they lie, or a copy in the layout that this machine reads fastest: as `load` has it."""
+    dtype, needed = tensors[f"{EMBEDDING}.weight"].dtype, sum(tensor.nbytes for tensor in tensors.values())
+    copy, why = settings.weights == "copied", "weights='copied' asks for it"
+    if settings.weights == "auto":
+        besides = memory_of_copies(find_levels(name_levels(settings), folder), config)
+        chosen = home_here(config, dtype, "cpu", needed, besides)
+        copy, why = chosen.name == "copied", f"{chosen.why}; weights='mapped' uses them where they lie"
+    if not copy:
+        return assemble(dict(tensors), config)
+    began = perf_counter()
+    made = repacked(assemble(copied(dict(tensors), dtype), config), threads=settings.threads)
+    log.info("the weights were copied once more, %s, in %.1f s: %s", size(needed), perf_counter() - began, why)
+    return made
 
 
 def config_of(module: torch.nn.Module) -> DecoderConfig:
