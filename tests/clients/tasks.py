@@ -73,7 +73,7 @@ def written(folder: Path) -> TaskManager:
     return TaskManager(include_path=str(folder), include_defaults=False)
 
 
-def measured(tasks: TaskManager, model: Any, names: Sequence[str], **settings: Any) -> dict[str, Any]:
+def measured(tasks: TaskManager, model: Any, names: Sequence[str], /, **settings: Any) -> dict[str, Any]:
     """What the harness finds. model: a model of its own, or the name of a kind, with its settings."""
     found = simple_evaluate(
         model=model, model_args=settings or None, tasks=[*names], task_manager=tasks, bootstrap_iters=0
