@@ -26,15 +26,17 @@ def test_it_generates_what_transformers_generates(folder: Path) -> None:
     ours = foretoken.ForCausalLM.from_pretrained(str(folder), draft="lookup:min_match=1", pace="fixed")
     for asked in ({}, {"max_new_tokens": 30, "eos_token_id": None}, {"num_return_sequences": 1, "max_length": 22}):
         assert torch.equal(ours.generate(**prompts(6, 9), **asked), theirs.generate(**prompts(6, 9), **asked))
-    assert len(ours.completions) == 2
+    assert len(ours.generate.completions) == 2
 
 
 def test_it_has_what_programs_ask_a_model_for(folder: Path) -> None:
-    model = foretoken.ForCausalLM.from_pretrained(str(folder), torch_dtype=torch.bfloat16, device_map="auto")
+    idle = {"trust_remote_code": True, "low_cpu_mem_usage": True, "attn_implementation": "sdpa"}
+    model = foretoken.ForCausalLM.from_pretrained(folder, torch_dtype=torch.bfloat16, device_map="auto", **idle)
     assert model.config.model_type == "qwen2"
     assert model.generation_config.max_new_tokens == 12
     assert (model.device, model.dtype, model.can_generate()) == (torch.device("cpu"), torch.bfloat16, True)
     assert model.name_or_path == str(folder)
+    assert repr(model) == f"<foretoken.ForCausalLM {folder}, draft 'lookup'>"
     assert model.to("cpu").eval().to(dtype=torch.bfloat16) is model
     for where in ("cuda", torch.float32):
         with pytest.raises(SettingError, match="stays there; leave out"):

@@ -410,28 +410,34 @@ def test_a_pipeline_generates_text() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"num_beams": 3}, "beam search is not there"),
-        ({"num_beams": 3, "do_sample": True}, "beam sample is not there"),
-        ({"num_beams": 4, "num_beam_groups": 2}, "is not there with foretoken"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha is 0.6, which is not there"),
-        ({"dola_layers": "low"}, "dola_layers is 'low', which is not there"),
-        ({"use_mtp": True}, "use_mtp is True, which is not there"),
-        ({"assistant_early_exit": 2}, "assistant_early_exit is 2, which is not there with foretoken; say at loading"),
-        ({"is_assistant": True}, "is_assistant is True, which is not there"),
-        ({"cache_implementation": "paged"}, "cache_implementation is 'paged', which is not there"),
-        ({"labels": torch.zeros(1, 6)}, "labels is not there with foretoken; leave it out"),
-        ({"is_causal": False}, "is_causal is False, which is not there"),
-        ({"guidance_scale": 1.5}, "guidance_scale is 1.5, which is not there"),
-        ({"output_attentions": True, "return_dict_in_generate": True}, "output_attentions is True, which is not"),
-        ({"output_hidden_states": True, "return_dict_in_generate": True}, "output_hidden_states is True"),
+        ({"num_beams": 3}, "foretoken has no beam search"),
+        ({"num_beams": 3, "do_sample": True}, "foretoken has no beam sample"),
+        ({"num_beams": 4, "num_beam_groups": 2}, "foretoken has no "),
+        ({"penalty_alpha": 0.6, "top_k": 4}, "foretoken's generate has no penalty_alpha=0.6"),
+        ({"dola_layers": "low"}, "foretoken's generate has no dola_layers='low'"),
+        ({"use_mtp": True}, "foretoken's generate has no use_mtp=True"),
+        ({"assistant_early_exit": 2}, "no assistant_early_exit=2; name the draft with foretoken"),
+        ({"is_assistant": True}, "foretoken's generate has no is_assistant=True"),
+        ({"cache_implementation": "paged"}, "foretoken's generate has no cache_implementation='paged'"),
+        ({"labels": torch.zeros(1, 6)}, "has no labels; leave it out"),
+        ({"is_causal": False}, "foretoken's generate has no is_causal=False"),
+        ({"guidance_scale": 1.5}, "foretoken's generate has no guidance_scale=1.5"),
+        (
+            {"output_attentions": True, "return_dict_in_generate": True},
+            "foretoken's generate has no output_attentions=True",
+        ),
+        (
+            {"output_hidden_states": True, "return_dict_in_generate": True},
+            "foretoken's generate has no output_hidden_states=True",
+        ),
         ({"prompt_lookup_num_tokens": 4}, "draft='lookup' does that"),
-        ({"cache_implementation": "static"}, "cache_implementation is 'static', which is not there"),
-        ({"token_healing": True}, "token_healing is True, which is not there"),
-        ({"assistant_model": 1}, r"say at loading what drafts \(draft=...\)"),
-        ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds is not there with foretoken; give input_ids"),
+        ({"cache_implementation": "static"}, "foretoken's generate has no cache_implementation='static'"),
+        ({"token_healing": True}, "foretoken's generate has no token_healing=True"),
+        ({"assistant_model": 1}, "no assistant_model=1; name the draft with foretoken"),
+        ({"inputs_embeds": torch.zeros(1, 3, 32)}, "has no inputs_embeds; give input_ids"),
         ({"position_ids": torch.zeros(1, 6)}, "give attention_mask, with padding on the left"),
         ({"past_key_values": transformers.DynamicCache()}, "give the whole text"),
-        ({"custom_generate": print}, "custom_generate is not there with foretoken; leave it out"),
+        ({"custom_generate": print}, "has no custom_generate; leave it out"),
     ],
     ids=str,
 )
@@ -444,11 +450,11 @@ def test_a_field_that_is_not_known_is_refused_and_so_is_a_model_whose_configurat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fields, "KNOWN", fields.KNOWN - {"typical_p"})
-    with pytest.raises(SettingError, match=r"typical_p is 0\.5, which is not there"):
+    with pytest.raises(SettingError, match=r"typical_p=0\.5"):
         attached().generate(**prompts(6), max_new_tokens=4, do_sample=True, typical_p=0.5)
-    with pytest.raises(SettingError, match=r"typical_p is 0\.5, which is not there"):
+    with pytest.raises(SettingError, match=r"typical_p=0\.5"):
         attached(typical_p=0.5).generate(**prompts(6), max_new_tokens=4)
-    with pytest.raises(SettingError, match=r"guidance_scale is 3\.0, which is not there"):
+    with pytest.raises(SettingError, match=r"guidance_scale=3\.0"):
         attached().generate(**prompts(6), generation_config=GenerationConfig(guidance_scale=3.0, max_new_tokens=4))
 
 
@@ -466,6 +472,34 @@ def test_a_release_that_generates_in_another_way_is_noticed(monkeypatch: pytest.
 def test_what_transformers_refuses_it_refuses() -> None:
     with pytest.raises(ValueError, match="model_kwargs"):
         attached().generate(**prompts(6), max_new_tokens=4, no_such_thing=1)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("def add(", "inputs is a str, expected token ids"),
+        ({"input_ids": torch.tensor([[5]])}, "inputs is a dict, expected token ids"),
+        (torch.tensor([5, 6]), r"inputs is a tensor of shape \[2\], expected token ids"),
+        ([[5, 6]], "inputs is a list, expected token ids"),
+    ],
+    ids=str,
+)
+def test_a_prompt_that_is_no_batch_of_token_ids_is_refused(prompt: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        attached().generate(prompt, max_new_tokens=4)
+
+
+def test_completions_say_what_ended_a_text() -> None:
+    model = attached()
+    text = model_of().generate(**prompts(6), max_new_tokens=40, eos_token_id=None)[0, 6:].tolist()
+    for asked, reason, count in (
+        ({"eos_token_id": text[20]}, "stop", text.index(text[20]) + 1),
+        ({"eos_token_id": None}, "length", 40),
+        ({"eos_token_id": None, "stopping_criteria": [Counting(text[9])]}, "stop", text.index(text[9]) + 1),
+    ):
+        model.generate(**prompts(6), max_new_tokens=40, **asked)
+        (done,) = model.generate.completions
+        assert (done.finish_reason, list(done.tokens)) == (reason, text[:count])
 
 
 def test_padding_on_the_right_is_refused() -> None:

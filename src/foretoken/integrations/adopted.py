@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -35,7 +36,7 @@ from foretoken.text.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
-_CHANGED = "was changed after the draft was attached; call foretoken.attach again, so that drafts are made of it anew"
+_CHANGED = "was changed after the draft was attached; call foretoken.attach(model) again"
 # settings of `load` that say which files are read, and how, or that give up what `generate` promises
 _NOT_HERE = (
     "memory",
@@ -134,8 +135,8 @@ def config_of(module: torch.nn.Module) -> DecoderConfig:
     its: Any = getattr(module, "config", None)
     if not hasattr(its, "to_dict") or not hasattr(kind, "generate"):
         raise UnsupportedModelError(
-            f"here comes a {kind.__name__}, expected a causal language model of transformers, such as "
-            "AutoModelForCausalLM.from_pretrained returns"
+            f"expected a causal language model of transformers, such as AutoModelForCausalLM.from_pretrained returns, "
+            f"got a {kind.__name__} (a compiled model: attach the model before torch.compile)"
         )
     family = FAMILIES.get(str(its.model_type))
     theirs = ", ".join(sorted(family.architecture for family in FAMILIES.values()))
@@ -149,10 +150,12 @@ def config_of(module: torch.nn.Module) -> DecoderConfig:
                 f"{name or 'the model'} is a {type(part).__name__}, which is not transformers' own and would not run "
                 "here; merge adapters, or take it out"
             )
-        if part._forward_hooks or part._forward_pre_hooks or "forward" in vars(part):
+        hooks = [*part._forward_hooks.values(), *part._forward_pre_hooks.values(), vars(part).get("forward")]
+        strange = next((hook for hook in hooks if hook is not None and not _is_theirs(hook)), None)
+        if strange is not None:
             raise UnsupportedModelError(
-                f"{name or 'the model'} has a hook on its forward pass, or another one in its place, which would not "
-                "run here; remove it, or load the model without device_map"
+                f"{name or 'the model'} has a forward hook, or a forward that was replaced ({strange!r:.80}), which "
+                "would not run here; remove it, or load the model without device_map"
             )
     config = parse_config(its.to_dict())
     parameters = _parameters(module)
@@ -186,6 +189,13 @@ def tensors_of(module: torch.nn.Module, config: DecoderConfig) -> dict[str, torc
                 f"{name} is {tensor.dtype}; expected one of {', '.join(DTYPES)}, the same for all weights"
             )
     return tensors
+
+
+def _is_theirs(hook: Any) -> bool:
+    """Whether a hook is of transformers itself, which notes outputs so, and changes none."""
+    while isinstance(hook, partial):
+        hook = hook.func
+    return str(getattr(hook, "__module__", "")).startswith(("transformers.", "torch."))
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:

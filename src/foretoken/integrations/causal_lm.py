@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,16 +14,19 @@ from foretoken.api.build import load
 from foretoken.api.model import Model
 from foretoken.decoder.rows import chain
 from foretoken.errors import PromptError, SettingError
-from foretoken.integrations.driving import Driver
-from foretoken.results.completion import Completion
+from foretoken.integrations.driving import Driver, Generate
 from foretoken.settings.load import LoadSettings
 
+# arguments of transformers' from_pretrained that mean nothing here
+_IDLE = ("trust_remote_code", "low_cpu_mem_usage", "attn_implementation", "use_safetensors", "local_files_only")
 _CPU: tuple[object, ...] = (None, "cpu", "auto", torch.device("cpu"))
 
 
 class ForCausalLM:
     """A model that stands where a program expects one of `AutoModelForCausalLM`, as far as it generates text and asks
     for logits. `model` is our model, `config` and `generation_config` are transformers'."""
+
+    hf_device_map: Mapping[str, str] = {"": "cpu"}  # so that a pipeline leaves it there
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -33,10 +37,14 @@ class ForCausalLM:
             self._theirs.generation_config = GenerationConfig.from_pretrained(model.folder)
         self._driver = Driver(model)
 
+    def __repr__(self) -> str:
+        return f"<foretoken.ForCausalLM {self.model.name}, draft {self.model.draft!r}>"
+
     @classmethod
-    def from_pretrained(cls, model: str, *, draft: str = LoadSettings.draft, **settings: Any) -> ForCausalLM:
+    def from_pretrained(cls, model: str | Path, *, draft: str = LoadSettings.draft, **settings: Any) -> ForCausalLM:
         """Load a model with a draft. model: as in `foretoken.load`. settings: those of `foretoken.load`; `dtype` and
         `torch_dtype` may be PyTorch's types, and `device_map` may say what transformers would put on the CPU."""
+        settings = {name: value for name, value in settings.items() if name not in _IDLE}
         for name in ("device_map", "device"):
             if (device := settings.pop(name, None)) not in _CPU and device != {"": "cpu"}:
                 raise SettingError(f"{name} is {device!r:.60}, expected the CPU; leave it out, or use foretoken.load")
@@ -71,11 +79,6 @@ class ForCausalLM:
         """The name by which the model was loaded."""
         return self.model.name
 
-    @property
-    def completions(self) -> tuple[Completion, ...]:
-        """Of the last call of `generate`, one for each text, with statistics."""
-        return self._driver.completions
-
     def can_generate(self) -> bool:
         """Always."""
         return True
@@ -94,9 +97,10 @@ class ForCausalLM:
                 raise SettingError(f"the model is loaded in {self.dtype} on the CPU, and stays there; leave out {each}")
         return self
 
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' `generate`. Raises SettingError for what is not there with a draft."""
-        return self._driver.generate(self._theirs, lambda: None, args, kwargs)
+    @property
+    def generate(self) -> Generate:
+        """As transformers' `generate`. `generate.completions` has the statistics of the last call."""
+        return Generate(self._driver, self._theirs, type(self._theirs))
 
     def __call__(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **others: Any) -> Any:
         """The logits of every position: `.logits`, float32 [B, T, V]; zeros where the mask hides a position.

@@ -47,20 +47,22 @@ class Driver:
         self._batches: dict[int, tuple[Batch, int]] = {}  # by sequence: those with processors, and the text's place
         model.sample_with(self._samplers)
 
-    def generate(self, module: Any, expect: Callable[[], None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """`module.generate`, with our loop. module: a model of transformers; only its configuration is used. expect:
-        raises an error if the module cannot be used any more."""
+    def generate(
+        self, module: Any, kind: Any, expect: Callable[[], None], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """`kind.generate` of a module, with our loop. module: a model of transformers; only its configuration is used.
+        expect: raises an error if the module cannot be used any more."""
         streamer = kwargs.get("streamer")
         ran: list[bool] = []
         self.completions = ()
         try:
-            bound = signature(type(module).generate).bind(module, *args, **kwargs).arguments
+            bound = signature(kind.generate).bind(module, *args, **kwargs).arguments
             given = {**bound.pop("kwargs", {}), **bound}
             given.pop("self")
             streamer = given.get("streamer")
             expect()
             expect_possible(given)
-            kind: Any = type(module)
+            _expect_ids(given)
             driven = _driven(kind)
             made = object.__new__(driven)
             object.__setattr__(made, "__dict__", module.__dict__)
@@ -163,6 +165,10 @@ class Driver:
             for request, _ in prepared:
                 self._batches.pop(request.sequence, None)
         done |= dict(left)
+        for text, (_, output) in enumerate(prepared):
+            if output.finish_reason in (None, "cancelled"):  # a criterion has ended it
+                del output.pieces[batch.longest if batch.ends[text] is None else batch.ends[text] :]
+                output.finish_reason = "stop"
         completions = (self.model.completion(done[text], settings) for text in sorted(done))
         self.completions = tuple(replace(each, logits=None) for each in completions)
 
@@ -172,6 +178,42 @@ class Driver:
             return usual(request) if found is None else ProcessingSampler(request, *found)
 
         return make
+
+
+class Generate:
+    """`generate` of a model of transformers, with a draft. model: our model. completions: of the last call, one for
+    each text, with statistics; if several threads generate, it is the last one's."""
+
+    def __init__(self, driver: Driver, module: Any, kind: type, expect: Callable[[], None] = lambda: None) -> None:
+        self._driver, self._module, self._kind, self._expect = driver, module, kind, expect
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' `generate`. Raises SettingError for what is not there with a draft, and ModelError if the
+        weights have changed."""
+        return self._driver.generate(self._module, self._kind, self._expect, args, kwargs)
+
+    @property
+    def model(self) -> Model:
+        """Our model, as `foretoken.load` returns one."""
+        return self._driver.model
+
+    @property
+    def completions(self) -> tuple[Completion, ...]:
+        """Of the last call."""
+        return self._driver.completions
+
+
+def _expect_ids(given: Mapping[str, Any]) -> None:
+    """Raise SettingError for a prompt that is no batch of token ids."""
+    for name in ("inputs", "input_ids"):
+        ids = given.get(name)
+        if ids is not None and not (isinstance(ids, torch.Tensor) and ids.dim() == 2):
+            shown = (
+                f"a tensor of shape {list(ids.shape)}" if isinstance(ids, torch.Tensor) else f"a {type(ids).__name__}"
+            )
+            raise SettingError(
+                f"{name} is {shown}, expected token ids, a tensor [texts, tokens]: generate(**tokenizer(...))"
+            )
 
 
 def _same(prepared: tuple[Request, Output]) -> tuple[Request, Output]:
@@ -196,8 +238,8 @@ def _without_padding(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple
         begin = shown.index(True) if True in shown else len(row)
         if not all(shown[begin:]) or begin == len(row):
             raise SettingError(
-                "attention_mask hides tokens of a prompt elsewhere than at its beginning, or all of them; pad on the "
-                "left (tokenizer.padding_side = 'left')"
+                "a prompt has padding elsewhere than at its beginning, or nothing else, by attention_mask or by the "
+                "padding token; pad on the left (tokenizer.padding_side = 'left')"
             )
         prompts.append(tuple(row[begin:]))
     return prompts
@@ -206,8 +248,8 @@ def _without_padding(ids: torch.Tensor, mask: torch.Tensor | None) -> list[tuple
 def _expect_mode(mode: Any) -> None:
     if mode not in _MODES:
         raise SettingError(
-            f"{mode.value.replace('_', ' ')} is not there with foretoken, only greedy text and sampling; leave "
-            "num_beams and the like out, or detach the model (foretoken.detach)"
+            f"foretoken has no {mode.value.replace('_', ' ')}, only greedy text and sampling; leave num_beams and the "
+            "like out, or detach the model (foretoken.detach)"
         )
 
 

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from foretoken.errors import SettingError
 
-_DRAFT = "say at loading what drafts (draft=...)"
+_DRAFT = "name the draft with foretoken.attach(model, draft=...)"
 _WHOLE = "give the whole text: a prompt that several texts share is read once"
 # what is not there, with what to do
 _REFUSED = {
@@ -76,5 +76,5 @@ def expect_possible(given: Mapping[str, Any]) -> None:
 
 def refused(name: str, value: object) -> SettingError:
     """The error for what is not there."""
-    shown = f"{name} is {value!r:.40}, which" if isinstance(value, str | int | float) else name
-    return SettingError(f"{shown} is not there with foretoken; {_REFUSED.get(name) or 'leave it out'}")
+    shown = f"{name}={value!r:.40}" if isinstance(value, str | int | float) else name
+    return SettingError(f"foretoken's generate has no {shown}; {_REFUSED.get(name) or 'leave it out'}")
