@@ -79,6 +79,9 @@ def test_statistics_of_the_last_call() -> None:
     assert first.promise == "exact"
 
 
+AGAIN = r"was changed after the draft was attached; call foretoken\.attach\(model\) again"
+
+
 def _step(model: Any) -> None:
     model(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
@@ -120,7 +123,7 @@ def test_weights_that_were_changed_are_noticed_and_can_be_attached_again(change:
     model = foretoken.attach(model_of("llama-untied-biases"), draft="int4")
     model.generate(**prompts(6), max_new_tokens=4)
     change(model)
-    with pytest.raises(ModelError, match=r"was changed after the draft was attached; call foretoken\.attach\(model\) again"):
+    with pytest.raises(ModelError, match=AGAIN):
         model.generate(**prompts(6), max_new_tokens=4)
     again = foretoken.attach(model, draft="int4").generate(**prompts(6), max_new_tokens=12)
     if model.dtype == torch.float32:
@@ -131,7 +134,7 @@ def test_weights_that_were_changed_are_noticed_and_can_be_attached_again(change:
 def test_a_model_that_was_changed_is_noticed(change: Callable[[Any], object]) -> None:
     model = foretoken.attach(model_of("llama-tied"), draft="lookup")
     change(model)
-    with pytest.raises(ModelError, match=r"was changed after the draft was attached; call foretoken\.attach\(model\) again"):
+    with pytest.raises(ModelError, match=AGAIN):
         model.generate(**prompts(6), max_new_tokens=4)
 
 
