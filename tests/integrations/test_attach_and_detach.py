@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import pickle
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def test_a_draft_is_taken_off_and_another_one_put_on() -> None:
     model = foretoken.attach(model_of(), draft="lookup")
     assert foretoken.attach(model, draft="int8").generate.model.draft == "int8"
     assert foretoken.detach(model) is model
-    assert type(model) is transformers.LlamaForCausalLM
+    assert type(model) is transformers.Qwen2ForCausalLM
     assert model.generate.__func__ is transformers.GenerationMixin.generate
     assert foretoken.detach(model) is model
 
@@ -148,10 +149,26 @@ def test_hooks_with_which_transformers_notes_outputs_are_no_hindrance(asked: dic
     assert torch.equal(foretoken.attach(model, draft="none").generate(**prompts(6), max_new_tokens=4), expected)
 
 
+def test_objects_of_its_class_have_no_draft() -> None:
+    model = foretoken.attach(model_of(), draft="lookup")
+    other = type(model)(model.config)
+    asked = {**prompts(6), "max_new_tokens": 4}
+    assert other.generate(**asked).shape == (1, 10)
+    assert not hasattr(other.generate, "completions")
+    foretoken.attach(other, draft="lookup")
+    assert torch.equal(other.generate(**asked), foretoken.detach(other).generate(**asked))
+    assert type(other) is transformers.Qwen2ForCausalLM
+
+
+def test_our_model_of_it_has_its_end_tokens() -> None:
+    model = foretoken.attach(model_of(eos_token_id=[2, 7, 5000]), draft="lookup")
+    assert model.generate.model.end_tokens == {2, 7}
+
+
 def test_it_looks_like_a_model_without_a_draft(tmp_path: Path) -> None:
     model = foretoken.attach(model_of(), draft="lookup")
-    assert isinstance(model, transformers.LlamaForCausalLM)
-    assert type(model).__name__ == "LlamaForCausalLM"
+    assert isinstance(model, transformers.Qwen2ForCausalLM)
+    assert type(model).__name__ == "Qwen2ForCausalLM"
     assert foretoken.attach(model_of(), draft="none").generate(**prompts(6), max_new_tokens=4).shape == (1, 10)
     model.save_pretrained(tmp_path)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -194,6 +211,18 @@ def _patched() -> Any:
     return model
 
 
+def _wrapped() -> Any:
+    model = model_of()
+    layer = model.model.layers[1]
+
+    @functools.wraps(layer.forward)
+    def steered(*given: Any, **named: Any) -> Any:
+        return type(layer).forward(layer, *given, **named) * 2
+
+    layer.forward = steered
+    return model
+
+
 def _with_adapter() -> Any:
     model = model_of()
     model.model.layers[0].self_attn.q_proj.lora = torch.nn.Parameter(torch.zeros(2))
@@ -204,7 +233,7 @@ def _of_a_user() -> Any:
     class Mine(transformers.LlamaForCausalLM):
         pass
 
-    return Mine(model_of().config)
+    return Mine(model_of("llama-tied").config)
 
 
 def _with_a_part_of_a_user() -> Any:
@@ -241,6 +270,7 @@ def _gpt2() -> Any:
         (_with_a_part_of_a_user, "model.norm is a Norm, which is not transformers' own"),
         (_hooked, r"model.layers.0 has a forward hook, or a forward that was replaced"),
         (_patched, r"model.layers.1.mlp has a forward hook, or a forward that was replaced"),
+        (_wrapped, r"model.layers.1 has a forward hook, or a forward that was replaced"),
         (_with_adapter, r"such as model.layers.0.self_attn.q_proj.lora; merge adapters first"),
         (_quantised, "the model is quantised; attach the bf16, fp16 or fp32 original"),
         (_mixed, "the same for all weights"),
@@ -275,7 +305,7 @@ def test_wrong_settings_are_refused_and_the_model_stays_as_it_was(
     model = model_of()
     with pytest.raises(error):
         foretoken.attach(model, **settings)
-    assert type(model) is transformers.LlamaForCausalLM
+    assert type(model) is transformers.Qwen2ForCausalLM
     assert "_foretoken" not in vars(model)
 
 

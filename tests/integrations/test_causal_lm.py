@@ -44,6 +44,8 @@ def test_it_has_what_programs_ask_a_model_for(folder: Path) -> None:
     for name, value in (("device_map", "cuda"), ("device", "cuda"), ("rule", "rejection"), ("remote", "ws://nobody")):
         with pytest.raises(SettingError, match=name):
             foretoken.ForCausalLM.from_pretrained(str(folder), **{name: value})
+    where: dict[str, Any] = {"device_map": {"": torch.device("cpu")}, "torch_dtype": None}
+    assert foretoken.ForCausalLM.from_pretrained(str(folder), **where).dtype == torch.float32
     assert model.to("cpu", non_blocking=True).to(None) is model
     model.generation_config = transformers.GenerationConfig(max_new_tokens=3, pad_token_id=0)
     assert model.generate(**prompts(6)).shape == (1, 9)

@@ -21,7 +21,7 @@ from tests.integrations.theirs import END, model_of, prompts
 LOOKUP = "lookup:min_match=1"
 
 
-def attached(name: str = "llama-tied", draft: str = LOOKUP, **config: Any) -> Any:
+def attached(name: str = "qwen2", draft: str = LOOKUP, **config: Any) -> Any:
     return foretoken.attach(model_of(name, **config), draft=draft, pace="fixed")
 
 
@@ -190,7 +190,9 @@ def test_criteria_get_the_scores_if_they_are_kept() -> None:
 
 
 def test_criteria_cut_texts_that_had_ended_by_themselves_later() -> None:
-    alone = model_of().generate(**prompts(6, 9, 4), max_new_tokens=40, eos_token_id=None)
+    text = model_of().generate(**prompts(6, 9, 4), max_new_tokens=40, eos_token_id=None)[0, 9:].tolist()
+    later = [token for at, token in enumerate(text) if at > 15 and token not in text[:at]]
+    assert len(later) > 1
 
     class Late(transformers.StoppingCriteria):
         """Ends the first text at its 15th token, which a draft may have passed by then."""
@@ -198,27 +200,39 @@ def test_criteria_cut_texts_that_had_ended_by_themselves_later() -> None:
         def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
             return torch.tensor([input_ids.shape[1] >= 9 + 15, False, False])
 
-    for end in (int(alone[0, 9 + 20]), int(alone[0, 9 + 30])):
-        ours, theirs = both(
-            lambda model, end=end: model.generate(
-                **prompts(6, 9, 4), max_new_tokens=40, eos_token_id=end, stopping_criteria=[Late()]
-            )
-        )
-        assert torch.equal(ours, theirs)
+    for end in later:
+        asked = {**prompts(6, 9, 4), "max_new_tokens": 40, "eos_token_id": end}
+        model = attached()
+        ours = model.generate(**asked, stopping_criteria=[Late()])
+        assert torch.equal(ours, model_of().generate(**asked, stopping_criteria=[Late()]))
+        first = model.generate.completions[0]
+        assert (len(first.tokens), first.finish_reason) == (15, "stop")
 
 
 def test_nothing_is_asked_behind_an_end_token_that_a_draft_goes_past() -> None:
-    text = model_of().generate(**prompts(6), max_new_tokens=40, eos_token_id=None)[0].tolist()
-    for at in (12, 20, 33):  # the prompt holds the end token and what follows it, so lookup drafts both
-        asked = {"input_ids": torch.tensor([text]), "max_new_tokens": 30, "eos_token_id": text[at]}
+    text = model_of("llama-rope-linear").generate(**prompts(6), max_new_tokens=110, eos_token_id=None)[0].tolist()
+    accepted = 0
+    for back in range(1, 9):  # the prompt holds what follows it once more, so lookup drafts the end token and goes on
+        asked = {"input_ids": torch.tensor([text[:-10]]), "max_new_tokens": 10, "eos_token_id": text[-back]}
         seen = []
         for make in (attached, model_of):
             processor, criterion, stream = Quiet(), Counting(), Stream()
-            found = make().generate(
-                **asked, logits_processor=[processor], stopping_criteria=[criterion], streamer=stream
+            model = make("llama-rope-linear")
+            found = model.generate(
+                **asked,
+                logits_processor=[processor],
+                stopping_criteria=[criterion],
+                streamer=stream,
+                return_dict_in_generate=True,
+                output_logits=True,
             )
-            seen.append((found.tolist(), processor.asked, criterion.asked, stream.put_in))
+            seen.append((found.sequences.tolist(), len(found.logits), processor.asked, criterion.asked, stream.put_in))
+            if make is attached:
+                (done,) = model.generate.completions
+                assert [*text[:-10], *done.tokens] == found.sequences[0].tolist()
+                accepted += done.stats.accepted_tokens
         assert seen[0] == seen[1]
+    assert accepted > 0
 
 
 class Quiet(transformers.LogitsProcessor):
@@ -246,6 +260,17 @@ def test_texts_end_with_the_context_and_say_so(caplog: pytest.LogCaptureFixture)
     assert "texts end with the model's context of 128 tokens" in caplog.text
 
 
+def test_texts_are_padded_even_if_no_token_of_the_model_ends_them() -> None:
+    alone = model_of().generate(**prompts(6, 9, 4), max_new_tokens=40, eos_token_id=None)
+    last = int(alone[0, 20])
+    ours, theirs = both(
+        lambda model: model.generate(
+            **prompts(6, 9, 4), max_new_tokens=40, eos_token_id=-1, stopping_criteria=[Counting(last)]
+        )
+    )
+    assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("ends", [-1, [2, 5000]])
 def test_end_tokens_that_the_model_has_not_end_nothing(ends: Any) -> None:
     ours, theirs = both(lambda model: model.generate(**prompts(6), max_new_tokens=40, eos_token_id=ends))
@@ -262,10 +287,16 @@ def test_an_infinite_score_forces_a_token_and_nan_is_told_of() -> None:
             changed[:, 7 + input_ids.shape[1] % 3] = self.score
             return changed
 
+    class Forbidding(transformers.LogitsProcessor):
+        def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(scores, -float("inf"))
+
     ours, theirs = both(
         lambda model: model.generate(**prompts(6), max_new_tokens=9, logits_processor=[Forcing(float("inf"))])
     )
     assert torch.equal(ours, theirs)
+    with pytest.raises(NumericsError, match="the logits processors leave no token to choose"):
+        attached().generate(**prompts(6), max_new_tokens=9, logits_processor=[Forbidding()])
     with pytest.raises(NumericsError, match="a logits processor made NaN of the scores"):
         attached().generate(**prompts(6), max_new_tokens=9, logits_processor=[Forcing(float("nan"))])
 
@@ -431,7 +462,6 @@ def test_a_pipeline_generates_text() -> None:
             "foretoken's generate has no output_hidden_states=True",
         ),
         ({"prompt_lookup_num_tokens": 4}, "draft='lookup' does that"),
-        ({"cache_implementation": "static"}, "foretoken's generate has no cache_implementation='static'"),
         ({"token_healing": True}, "foretoken's generate has no token_healing=True"),
         ({"assistant_model": 1}, "no assistant_model=1; name the draft with foretoken"),
         ({"inputs_embeds": torch.zeros(1, 3, 32)}, "has no inputs_embeds; give input_ids"),
@@ -444,6 +474,23 @@ def test_a_pipeline_generates_text() -> None:
 def test_what_is_not_there_is_refused_by_name(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(SettingError, match=said):
         attached().generate(**prompts(6), max_new_tokens=4, **asked)
+
+
+def test_what_is_said_of_caches_changes_nothing() -> None:
+    for asked in ({"cache_implementation": "static"}, {"use_cache": False}):
+        ours, theirs = both(lambda model, asked=asked: model.generate(**prompts(6), max_new_tokens=9, **asked))
+        assert torch.equal(ours, theirs)
+
+
+def test_arguments_come_before_what_the_model_s_configuration_says() -> None:
+    ours, theirs = both(
+        lambda model: model.generate(**prompts(6), max_new_tokens=9, guidance_scale=1.0), guidance_scale=1.5
+    )
+    assert torch.equal(ours, theirs)
+    with pytest.raises(
+        SettingError, match=r"guidance_scale=1\.5; leave it out; it may stand in model\.generation_config"
+    ):
+        attached(guidance_scale=1.5).generate(**prompts(6), max_new_tokens=9)
 
 
 def test_a_field_that_is_not_known_is_refused_and_so_is_a_model_whose_configuration_has_one(

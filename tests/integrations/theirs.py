@@ -11,8 +11,9 @@ from tests.decoder.models import build_reference, family_case
 PAD, END = 0, 2
 
 
-def model_of(name: str = "llama-tied", seed: int = 0, **config: Any) -> Any:
-    """A model of a family, by its row in tests/decoder/models.py. config: fields of its generation_config."""
+def model_of(name: str = "qwen2", seed: int = 0, **config: Any) -> Any:
+    """A model of a family, by its row in tests/decoder/models.py. config: fields of its generation_config. Greedy text
+    of most of these models is one token again and again; with the usual one and the usual prompts it is not."""
     made = build_reference(family_case(name), seed)
     made.generation_config.pad_token_id = PAD
     for field, value in config.items():
@@ -20,7 +21,7 @@ def model_of(name: str = "llama-tied", seed: int = 0, **config: Any) -> Any:
     return made
 
 
-def prompts(*lengths: int, seed: int = 3) -> dict[str, torch.Tensor]:
+def prompts(*lengths: int, seed: int = 5) -> dict[str, torch.Tensor]:
     """A batch of prompts, padded on the left: input_ids and attention_mask."""
     generator = torch.Generator().manual_seed(seed)
     most = max(lengths)

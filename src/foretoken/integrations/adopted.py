@@ -106,7 +106,7 @@ def adopt(module: torch.nn.Module, folder: Path, settings: LoadSettings) -> tupl
         settings = replace(settings, draft=guess(folder, config, settings, loaded=True))
         log.info("draft auto: %s (a guess)", settings.draft)
     weights = _placed(guard.tensors, config, settings, folder)
-    checkpoint = Checkpoint(decoder_of(config, weights, settings), tokenizer, name, folder)
+    checkpoint = Checkpoint(decoder_of(config, weights, settings), tokenizer, name, folder, _ends(module, config))
     return around(checkpoint, settings, guessed=guessed), guard
 
 
@@ -195,7 +195,11 @@ def _is_theirs(hook: Any) -> bool:
     """Whether a hook is of transformers itself, which notes outputs so, and changes none."""
     while isinstance(hook, partial):
         hook = hook.func
-    return str(getattr(hook, "__module__", "")).startswith(("transformers.", "torch."))
+    hook = getattr(hook, "__func__", hook)
+    home = getattr(hook, "__globals__", {}).get(
+        "__name__", type(hook).__module__
+    )  # a name that can be copied says less
+    return str(home).startswith(("transformers.", "torch."))
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -210,12 +214,21 @@ def _marks(tensor: torch.Tensor) -> tuple[int, int | None]:
 def _folder_of(module: torch.nn.Module) -> Path | None:
     """The folder from which a model was loaded, if it is on this machine."""
     name = str(getattr(module, "name_or_path", "") or "")
+    if not name:
+        return None
     with suppress(OSError, ValueError):  # a name of any kind may stand there
         if (Path(name) / "config.json").is_file():
             return Path(name)
         found = try_to_load_from_cache(name, "config.json", revision=getattr(module.config, "_commit_hash", None))
         return Path(found).parent if isinstance(found, str) else None
     return None
+
+
+def _ends(module: torch.nn.Module, config: DecoderConfig) -> frozenset[int]:
+    """The tokens that end a text, by the model's own configuration of generation."""
+    found: Any = getattr(getattr(module, "generation_config", None), "eos_token_id", None)
+    several = found if isinstance(found, list | tuple) else [found]
+    return frozenset(token for token in several if isinstance(token, int) and 0 <= token < config.valid_vocab_size)
 
 
 def _is_of(folder: Path, tensors: Mapping[str, torch.Tensor], config: DecoderConfig) -> bool:

@@ -6,7 +6,7 @@ from functools import cache, partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from weakref import finalize
 
 from foretoken.errors import InputError
@@ -17,6 +17,7 @@ from foretoken.settings.load import LoadSettings
 M = TypeVar("M")
 
 _DRAFT = "_foretoken"  # the attribute of a model with a draft
+_KIND = "_foretoken_kind"  # the attribute of its class: the class without a draft
 _COPIED = "a draft is attached to this model; call foretoken.detach(model) before the model is copied or pickled"
 
 
@@ -39,16 +40,17 @@ def attach(model: M, draft: str = LoadSettings.draft, **settings: Any) -> M:
     made = _Attached(model, _kind_of(model), chosen)
     detach(model)
     kind: Any = made.kind
-    its.__class__, its.__dict__[_DRAFT] = _with_draft(kind), made
+    its.__dict__[_DRAFT] = made
+    its.__class__ = _with_draft(kind)
     return model
 
 
 def detach(model: M) -> M:
     """Give a model its own `generate` back. Returns the model. Nothing is done if no draft is attached."""
     its: Any = model
-    if _DRAFT in getattr(model, "__dict__", {}):
+    if _kind_of(model) is not type(model):
         its.__class__ = _kind_of(model)
-        del its.__dict__[_DRAFT]
+    getattr(model, "__dict__", {}).pop(_DRAFT, None)
     return model
 
 
@@ -65,19 +67,27 @@ class _Attached:
 
 def _kind_of(model: Any) -> type:
     """A model's class without a draft."""
-    return type(model).__bases__[0] if _DRAFT in getattr(model, "__dict__", {}) else type(model)
+    found: type = vars(type(model)).get(_KIND, type(model))
+    return found
 
 
 @cache
 def _with_draft(kind: type) -> type:
-    """A class of models with a draft. It looks like the class of models without one."""
+    """A class of models with a draft. It looks like the class of models without one, and its objects without a draft
+    behave like theirs: who asks for `type(model)` makes such objects."""
+    theirs: Any = kind
 
-    def generate(self: Any) -> Generate:
-        its: _Attached = self.__dict__[_DRAFT]
+    def generate(self: Any) -> Any:
+        its: _Attached | None = self.__dict__.get(_DRAFT)
+        if its is None:
+            return theirs.generate.__get__(self)
         return Generate(its.driver, self, its.kind, partial(its.guard.expect_unchanged, self))
 
-    def refused(self: Any, *_: Any) -> NoReturn:
-        raise InputError(_COPIED)  # the copy would generate with the weights of the original
+    def reduced(self: Any, protocol: Any) -> Any:
+        if _DRAFT in self.__dict__:
+            raise InputError(_COPIED)  # the copy would generate with the weights of the original
+        return theirs.__reduce_ex__(self, protocol)
 
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), {"generate": property(generate), "__reduce_ex__": refused, **named})
+    its = {"generate": property(generate), "__reduce_ex__": reduced, _KIND: kind}
+    return type(kind.__name__, (kind,), {**its, **named})

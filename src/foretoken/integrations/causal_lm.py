@@ -46,13 +46,15 @@ class ForCausalLM:
         `torch_dtype` may be PyTorch's types, and `device_map` may say what transformers would put on the CPU."""
         settings = {name: value for name, value in settings.items() if name not in _IDLE}
         for name in ("device_map", "device"):
-            if (device := settings.pop(name, None)) not in _CPU and device != {"": "cpu"}:
+            device = settings.pop(name, None)
+            only = [*device.values()] if isinstance(device, dict) else [device]
+            if any(each not in _CPU for each in only):
                 raise SettingError(f"{name} is {device!r:.60}, expected the CPU; leave it out, or use foretoken.load")
         for name in ("remote", "rule"):
             if name in settings:
                 raise SettingError(f"{name} cannot be chosen for a model in transformers' place; use foretoken.load")
         dtype = settings.pop("torch_dtype", settings.pop("dtype", "auto"))
-        settings["dtype"] = str(dtype).removeprefix("torch.")
+        settings["dtype"] = str(dtype or "auto").removeprefix("torch.")
         return cls(load(model, draft=draft, **settings))
 
     @property

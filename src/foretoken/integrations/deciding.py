@@ -277,7 +277,7 @@ class Batch:
         self._all[text, self._width + at :] = self._pad or 0
 
     def _scored(self, text: int, at: int) -> torch.Tensor:
-        scores = self._processed[text].get(at)
+        scores = self._processed[text].pop(at, None)
         if scores is None:
             assert self.raw is not None
             scores = self.raw(text, at)[None]
@@ -305,6 +305,8 @@ class ProcessingSampler(Sampler):
         row = torch.from_numpy(super().edited(logits).copy())[None]
         scores = self._batch.process(self._text, self._tokens, row)[0].float()
         if bool(logits.isfinite().all()):
+            if bool((scores == -float("inf")).all()):
+                raise NumericsError("the logits processors leave no token to choose; see what they forbid together")
             scores = scores.clamp(max=torch.finfo(torch.float32).max)
         made: Floats = scores.contiguous().numpy()
         return made

@@ -21,7 +21,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationM
 from foretoken.api.model import Model
 from foretoken.errors import SettingError, UnsupportedModelError
 from foretoken.integrations.deciding import Batch, ProcessingSampler, divided, end_tokens, longest
-from foretoken.integrations.fields import expect_possible, refused
+from foretoken.integrations.fields import expect_known, expect_possible, refused
 from foretoken.loop.generating import Ended
 from foretoken.loop.output import Output
 from foretoken.protocol.types import Request
@@ -61,6 +61,7 @@ class Driver:
             given.pop("self")
             streamer = given.get("streamer")
             expect()
+            expect_known(given)
             expect_possible(given)
             _expect_ids(given)
             driven = _driven(kind)
@@ -100,7 +101,8 @@ class Driver:
         wants_scores = bool(config.return_dict_in_generate and config.output_scores)
         wants_logits = bool(config.return_dict_in_generate and config.output_logits)
         ends = end_tokens(stopping_criteria, self.model.target.config.valid_vocab_size)
-        pad = None if config._pad_token_tensor is None or not ends else int(config._pad_token_tensor)
+        pads = config._pad_token_tensor is not None and any(hasattr(each, "eos_token_id") for each in stopping_criteria)
+        pad = int(config._pad_token_tensor) if pads else None
         most = self._most(longest(stopping_criteria, config.max_length) - width, prompts)
         batch = Batch(
             input_ids, padding, choosing, stopping_criteria, most=most, ends=ends, pad=pad, keeps=wants_scores
@@ -109,7 +111,7 @@ class Driver:
             max_new_tokens=most,
             ignore_eos=True,
             stop_tokens=ends,
-            keep_logits=wants_scores or wants_logits,
+            keep_logits=wants_logits or (wants_scores and not batch.has_processors),
             **choosing.settings,
         )
         self._run(prompts, settings, batch, streamer)
@@ -139,7 +141,8 @@ class Driver:
             first = next((other.sequence for other, _ in prepared if other.prompt == prompt), None)
             request = replace(request, prompt_of=first)  # a prompt that comes again is read once
             prepared.append(self.model.prepared(request, settings))
-        batch.raw = lambda text, at: prepared[text][1].logits[at][0]
+        logits = [output.logits for _, output in prepared]
+        batch.raw = lambda text, at: logits[text][at][0]
         left: list[tuple[int, Ended]] = []
         done: dict[int, Ended] = {}
         told, counts = 0, [0 for _ in prompts]
@@ -159,18 +162,18 @@ class Driver:
                         counts[text] += 1
                     if streamer is not None:
                         told = _stream(streamer, batch, told)
-                    if batch.over:
-                        break
+                    if batch.over and all(count >= end for count, end in zip(counts, batch.ends, strict=True) if end):
+                        break  # and not before the last round's tokens have come, as processors hear of them earlier
         finally:
             for request, _ in prepared:
                 self._batches.pop(request.sequence, None)
         done |= dict(left)
-        for text, (_, output) in enumerate(prepared):
-            if output.finish_reason in (None, "cancelled"):  # a criterion has ended it
-                del output.pieces[batch.longest if batch.ends[text] is None else batch.ends[text] :]
+        for (_, output), end in zip(prepared, batch.ends, strict=True):
+            if output.finish_reason in (None, "cancelled") or len(output.pieces) > (end or 0):  # a criterion ended it
+                del output.pieces[end or 0 :]
                 output.finish_reason = "stop"
-        completions = (self.model.completion(done[text], settings) for text in sorted(done))
-        self.completions = tuple(replace(each, logits=None) for each in completions)
+            output.logits = []  # they are in what `generate` returns, if they were asked for
+        self.completions = tuple(self.model.completion(done[text], settings) for text in sorted(done))
 
     def _samplers(self, usual: MakeSampler) -> MakeSampler:
         def make(request: Request) -> Sampler:
@@ -182,7 +185,7 @@ class Driver:
 
 class Generate:
     """`generate` of a model of transformers, with a draft. model: our model. completions: of the last call, one for
-    each text, with statistics; if several threads generate, it is the last one's."""
+    each text, with statistics, which count whole rounds; if several threads generate, it is the last one's."""
 
     def __init__(self, driver: Driver, module: Any, kind: type, expect: Callable[[], None] = lambda: None) -> None:
         self._driver, self._module, self._kind, self._expect = driver, module, kind, expect
@@ -207,7 +210,7 @@ def _expect_ids(given: Mapping[str, Any]) -> None:
     """Raise SettingError for a prompt that is no batch of token ids."""
     for name in ("inputs", "input_ids"):
         ids = given.get(name)
-        if ids is not None and not (isinstance(ids, torch.Tensor) and ids.dim() == 2):
+        if ids is not None and not (isinstance(ids, torch.Tensor) and ids.dim() == 2 and ids.numel()):
             shown = (
                 f"a tensor of shape {list(ids.shape)}" if isinstance(ids, torch.Tensor) else f"a {type(ids).__name__}"
             )
@@ -259,6 +262,7 @@ def _driven(kind: type) -> Any:
 
     class Driven(kind):  # type: ignore[misc]
         __slots__ = ("_decode",)
+        __qualname__, __module__ = kind.__qualname__, kind.__module__  # errors of transformers name it
 
         device = torch.device("cpu")  # where tensors are, also if the model that it stands for has no weights
 
@@ -266,10 +270,13 @@ def _driven(kind: type) -> Any:
             return self._decode(input_ids, **given)
 
         def _prepare_generation_config(self, config: Any, *args: Any, **kwargs: Any) -> Any:
-            expect_possible(vars(self.generation_config))
-            expect_possible({} if config is None else vars(config))
+            for explicit in (self.generation_config, config):
+                expect_known({} if explicit is None else vars(explicit))
             found = super()._prepare_generation_config(config, *args, **kwargs)
+            expect_possible(vars(found[0]), "; it may stand in model.generation_config")
             _expect_mode(found[0].get_generation_mode(None))
+            found[0].cache_implementation = None  # no cache of transformers is used
             return found
 
+    Driven.__name__ = kind.__name__
     return Driven

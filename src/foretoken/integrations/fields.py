@@ -25,7 +25,6 @@ _REFUSED = {
     "past_key_values": _WHOLE,
     "cache": _WHOLE,
     "cache_params": _WHOLE,
-    "cache_implementation": "",
     "custom_generate": "",
     "guidance_scale": "",
     "negative_prompt_ids": "",
@@ -39,7 +38,7 @@ _REFUSED = {
     "dola_layers": "",
     "penalty_alpha": "",
 }
-_USUAL: dict[str, tuple[object, ...]] = {"guidance_scale": (1,), "cache_implementation": ("dynamic",)}
+_USUAL: dict[str, tuple[object, ...]] = {"guidance_scale": (1,)}
 _FOLLOWED = {
     *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "max_time", "stop_strings"),
     *("do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
@@ -53,7 +52,14 @@ _BY_MODE = {"num_beams", "num_beam_groups", "diversity_penalty"}  # which is ref
 # without effect on a text in these modes, with transformers alone, too
 _WITHOUT_EFFECT = {
     *("early_stopping", "length_penalty", "low_memory", "decoder_start_token_id", "use_cache", "cache_config"),
-    *("max_cache_len", "compile_config", "disable_compile", "continuous_batching_config", "prefill_chunk_size"),
+    *(
+        "cache_implementation",
+        "max_cache_len",
+        "compile_config",
+        "disable_compile",
+        "continuous_batching_config",
+        "prefill_chunk_size",
+    ),
     *("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold", "speculation_type"),
     *("max_matching_ngram_size", "assistant_lookbehind", "target_lookbehind", "assistant_ensemble_weight"),
     "transformers_version",
@@ -61,20 +67,29 @@ _WITHOUT_EFFECT = {
 KNOWN = _FOLLOWED | _BY_MODE | _WITHOUT_EFFECT | set(_REFUSED)
 
 
-def expect_possible(given: Mapping[str, Any]) -> None:
-    """Raise SettingError for an argument, or a field of a configuration, that is not there. Of other arguments
-    transformers says itself what it does not know."""
+def expect_known(given: Mapping[str, Any]) -> None:
+    """Raise SettingError for a field of a configuration that a release of transformers has, and nothing here knows. Of
+    other arguments transformers says itself what it does not know."""
     fields = vars(GenerationConfig())
     for name, value in given.items():
-        if value is None or value is False or name.startswith("_"):
+        if name in fields and name not in KNOWN and not name.startswith("_") and value not in (None, False):
+            raise refused(name, value)
+
+
+def expect_possible(given: Mapping[str, Any], hint: str = "") -> None:
+    """Raise SettingError for an argument, or a field of a configuration, that is not there. hint: what an error says
+    at its end."""
+    for name in _REFUSED.keys() & given.keys():
+        value = given[name]
+        if value is None or value is False:
             continue
-        if name in _REFUSED and not (isinstance(value, str | int | float) and value in _USUAL.get(name, ())):
-            raise refused(name, value)
-        if name in fields and name not in KNOWN:
-            raise refused(name, value)
+        if not (isinstance(value, str | int | float) and value in _USUAL.get(name, ())):
+            raise refused(name, value, hint)
+    if given.get("cache_implementation") == "paged":  # transformers would generate in another way
+        raise refused("cache_implementation", "paged", hint)
 
 
-def refused(name: str, value: object) -> SettingError:
+def refused(name: str, value: object, hint: str = "") -> SettingError:
     """The error for what is not there."""
     shown = f"{name}={value!r:.40}" if isinstance(value, str | int | float) else name
-    return SettingError(f"foretoken's generate has no {shown}; {_REFUSED.get(name) or 'leave it out'}")
+    return SettingError(f"foretoken's generate has no {shown}; {_REFUSED.get(name) or 'leave it out'}{hint}")
