@@ -15,40 +15,34 @@ from lm_eval.tasks import TaskManager
 
 _MODULES = ("abc", "bisect", "copy", "csv", "heapq", "queue", "shlex", "textwrap", "threading", "calendar")
 _DOCS = 24
-_NEXT_LINE = """\
-task: next_line
+_DATA = """\
 dataset_path: json
 dataset_kwargs: {data_files: {test: DATA}}
 test_split: test
+target_delimiter: ""
+"""
+_TASKS = {
+    "next_line": """\
 output_type: multiple_choice
 doc_to_text: "{{context}}"
 doc_to_choice: "{{lines}}"
 doc_to_target: "{{right}}"
-target_delimiter: ""
 metric_list: [{metric: acc}, {metric: acc_norm}]
-"""
-_LIKELY = """\
-task: likely
-dataset_path: json
-dataset_kwargs: {data_files: {test: DATA}}
-test_split: test
+""",
+    "likely": """\
 output_type: loglikelihood_rolling
 doc_to_text: ""
 doc_to_target: "{{context}}"
 metric_list: [{metric: byte_perplexity}, {metric: bits_per_byte}]
-"""
-_GOING_ON = """\
-task: going_on
-dataset_path: json
-dataset_kwargs: {data_files: {test: DATA}}
-test_split: test
+""",
+    "going_on": """\
 output_type: generate_until
 doc_to_text: "{{context}}"
 doc_to_target: "{{lines[right]}}"
-target_delimiter: ""
 generation_kwargs: {until: ["\\n\\n", "    return"], max_gen_toks: 40, do_sample: false, temperature: 0}
 metric_list: [{metric: exact_match}]
-"""
+""",
+}
 
 
 def written(folder: Path) -> TaskManager:
@@ -68,8 +62,9 @@ def written(folder: Path) -> TaskManager:
         docs.append({"context": "".join(lines[at - 12 : at]), "lines": choices, "right": choices.index(lines[at])})
     data = folder / "docs.jsonl"
     data.write_text("".join(json.dumps(doc) + "\n" for doc in docs), encoding="utf-8")
-    for name, text in (("next_line", _NEXT_LINE), ("likely", _LIKELY), ("going_on", _GOING_ON)):
-        (folder / f"{name}.yaml").write_text(text.replace("DATA", json.dumps(str(data))), encoding="utf-8")
+    shared = _DATA.replace("DATA", json.dumps(str(data)))
+    for name, its in _TASKS.items():
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{shared}{its}", encoding="utf-8")
     return TaskManager(include_path=str(folder), include_defaults=False)
 
 

@@ -237,7 +237,7 @@ def _of_a_user() -> Any:
 
 
 def _with_a_part_of_a_user() -> Any:
-    class Norm(type(model_of().model.norm)):  # type: ignore[misc]
+    class Norm(type(model_of().model.norm)):  # type: ignore[misc]  # transformers' class, which has no types
         pass
 
     model = model_of()

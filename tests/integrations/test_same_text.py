@@ -31,21 +31,21 @@ def test_all_families_tied_and_untied_alone_and_in_padded_batches(name: str) -> 
     assert accepted > 0
 
 
-def configuration(dice: random.Random) -> dict[str, Any]:
+def configuration(rng: random.Random) -> dict[str, Any]:
     """A random configuration of greedy text."""
 
     def tokens(most: int) -> list[int]:
-        return dice.sample(range(3, 101), dice.randint(1, most))
+        return rng.sample(range(3, 101), rng.randint(1, most))
 
     possible: dict[str, Any] = {
-        "repetition_penalty": dice.choice([0.8, 1.1, 1.3]),
-        "no_repeat_ngram_size": dice.randint(1, 4),
+        "repetition_penalty": rng.choice([0.8, 1.1, 1.3]),
+        "no_repeat_ngram_size": rng.randint(1, 4),
         "bad_words_ids": [tokens(1), tokens(3)],
-        "min_new_tokens": dice.randint(1, 12),
-        "min_length": dice.randint(1, 20),
+        "min_new_tokens": rng.randint(1, 12),
+        "min_length": rng.randint(1, 20),
         "suppress_tokens": tokens(20),
         "begin_suppress_tokens": tokens(20),
-        "sequence_bias": [[tokens(1), dice.uniform(-4, 4)], [tokens(2), dice.uniform(-4, 4)]],
+        "sequence_bias": [[tokens(1), rng.uniform(-4, 4)], [tokens(2), rng.uniform(-4, 4)]],
         "forced_eos_token_id": END,
         "forced_bos_token_id": 5,
         "exponential_decay_length_penalty": (4, 1.2),
@@ -56,8 +56,8 @@ def configuration(dice: random.Random) -> dict[str, Any]:
         "encoder_repetition_penalty": 1.2,
         "encoder_no_repeat_ngram_size": 3,
     }
-    chosen = {name: possible[name] for name in dice.sample(list(possible), dice.randint(0, 4))}
-    length = {"max_new_tokens": dice.randint(1, 30)} if dice.random() < 0.8 else {"max_length": dice.randint(16, 40)}
+    chosen = {name: possible[name] for name in rng.sample(list(possible), rng.randint(0, 4))}
+    length = {"max_new_tokens": rng.randint(1, 30)} if rng.random() < 0.8 else {"max_length": rng.randint(16, 40)}
     return {"do_sample": False, **chosen, **length}
 
 
@@ -67,10 +67,10 @@ def test_random_configurations(first: int) -> None:
     model = model_of("qwen2", seed=first)
     fields: Counter[str] = Counter()
     for seed in range(first, first + TOGETHER):
-        dice = random.Random(seed)
-        chosen = configuration(dice)
+        rng = random.Random(seed)
+        chosen = configuration(rng)
         of_a_batch = {"encoder_repetition_penalty", "encoder_no_repeat_ngram_size"} & set(chosen)
-        rows = [dice.randint(2, 14) for _ in range(1 if of_a_batch else dice.randint(1, 3))]
+        rows = [rng.randint(2, 14) for _ in range(1 if of_a_batch else rng.randint(1, 3))]
         dictionary = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
         asked = {**prompts(*rows, seed=seed), **chosen, **dictionary}
         theirs = foretoken.detach(model).generate(**asked)

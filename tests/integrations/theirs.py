@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+import foretoken
 from tests.decoder.models import build_reference, family_case
 
 PAD, END = 0, 2
+LOOKUP = "lookup:min_match=1"
 
 
 def model_of(name: str = "qwen2", seed: int = 0, **config: Any) -> Any:
@@ -30,3 +33,13 @@ def prompts(*lengths: int, seed: int = 5) -> dict[str, torch.Tensor]:
         ids[row, most - length :] = torch.randint(3, 101, (length,), generator=generator)
         mask[row, most - length :] = 1
     return {"input_ids": ids, "attention_mask": mask}
+
+
+def attached(name: str = "qwen2", draft: str = LOOKUP, **config: Any) -> Any:
+    """Such a model with a draft."""
+    return foretoken.attach(model_of(name, **config), draft=draft, pace="fixed")
+
+
+def both(run: Callable[[Any], Any], **config: Any) -> tuple[Any, Any]:
+    """What comes with a draft, and what comes without."""
+    return run(attached(**config)), run(model_of(**config))

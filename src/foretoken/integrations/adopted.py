@@ -62,7 +62,7 @@ class Guard:
         self.config = config_of(module)
         self.tensors = tensors_of(module, self.config)
         self._marks = {name: _marks(tensor) for name, tensor in self.tensors.items()}
-        self._fingerprint = fingerprint_of(self.tensors, self.config)
+        self.fingerprint = fingerprint_of(self.tensors, self.config)
 
     def expect_unchanged(self, module: torch.nn.Module) -> None:
         """Raise ModelError if a weight has changed, or the model."""
@@ -76,7 +76,7 @@ class Guard:
         changed = next((name for name, tensor in now.items() if _marks(tensor) != self._marks[name]), None)
         if changed is not None:
             raise ModelError(f"{changed} {_CHANGED}")
-        if fingerprint_of(now, config) != self._fingerprint:
+        if fingerprint_of(now, config) != self.fingerprint:
             raise ModelError(f"a weight {_CHANGED}")
 
 
@@ -99,7 +99,7 @@ def adopt(module: torch.nn.Module, folder: Path, settings: LoadSettings) -> tupl
     if home is not None:
         with suppress(ForetokenError):  # few drafts need a tokenizer, and transformers has its own
             tokenizer = Tokenizer.load(home)
-        if _is_of(home, guard.tensors, config):
+        if _has(home, guard.fingerprint):
             folder = home
             settings = with_draft_chosen(settings, folder, name, loaded=True)
     if settings.draft == AUTO:
@@ -231,8 +231,8 @@ def _ends(module: torch.nn.Module, config: DecoderConfig) -> frozenset[int]:
     return frozenset(token for token in several if isinstance(token, int) and 0 <= token < config.valid_vocab_size)
 
 
-def _is_of(folder: Path, tensors: Mapping[str, torch.Tensor], config: DecoderConfig) -> bool:
-    """Whether weights are those of the files in a folder."""
+def _has(folder: Path, its_own: str) -> bool:
+    """Whether the weights in a folder's files have a fingerprint."""
     with suppress(ForetokenError):
-        return fingerprint(folder, read_config(folder)) == fingerprint_of(tensors, config)
+        return fingerprint(folder, read_config(folder)) == its_own
     return False

@@ -61,8 +61,8 @@ class _Attached:
         folder = mkdtemp(prefix="foretoken-")  # stands for the model's, if that is not known
         finalize(self, rmtree, folder, ignore_errors=True)
         self.kind = kind
-        self.model, self.guard = adopt(module, Path(folder), settings)
-        self.driver = Driver(self.model)
+        model, self.guard = adopt(module, Path(folder), settings)
+        self.driver = Driver(model)
 
 
 def _kind_of(model: Any) -> type:

@@ -141,35 +141,36 @@ def longest(criteria: Sequence[Any], otherwise: int) -> int:
     return min(found, default=otherwise)
 
 
+@dataclass(frozen=True)
+class Ending:
+    """What ends texts. most: new tokens of a text. tokens: those that end one. criteria: all; those that the loop sees
+    to itself are passed over. pad: what stands behind texts that have ended while others go on; with None, all go on
+    until the last one ends, as in transformers."""
+
+    most: int
+    tokens: tuple[int, ...]
+    criteria: Sequence[Any]
+    pad: int | None
+
+
 class Batch:
     """The texts of one call while they grow.
 
-    ids: the prompts with their padding, int [B, T]. padding: how much of it each has. most: new tokens of a text. ends:
-    tokens that end one. criteria: all; those that the loop sees to itself are passed over. pad: what stands behind
-    texts that have ended while others go on; with None, all go on until the last one ends, as in transformers. keeps:
-    whether scores are wanted for each position.
+    ids: the prompts with their padding, int [B, T]. padding: how much of it each has. keeps: whether scores are wanted
+    for each position.
     """
 
     def __init__(
-        self,
-        ids: torch.Tensor,
-        padding: Sequence[int],
-        choosing: Choosing,
-        criteria: Sequence[Any],
-        *,
-        most: int,
-        ends: Sequence[int],
-        pad: int | None,
-        keeps: bool,
+        self, ids: torch.Tensor, padding: Sequence[int], choosing: Choosing, ending: Ending, *, keeps: bool
     ) -> None:
         self.lengths: list[int] = [0 for _ in ids]  # new tokens of each text
         self.ends: list[int | None] = [None for _ in ids]  # at how many tokens a text has ended
         self.raw: Callable[[int, int], torch.Tensor] | None = None  # logits by text and position, float32 [V]
         self.has_processors = any(choosing.processors)
         self._width, self._padding, self._choosing = ids.shape[1], list(padding), choosing
-        self._criteria = [each for each in criteria if type(each) not in _OF_THE_LOOP]
-        self._most, self._ends, self._pad, self._keeps = most, frozenset(ends), pad, keeps
-        blank = torch.full((len(ids), most), pad or 0)
+        self._criteria = [each for each in ending.criteria if type(each) not in _OF_THE_LOOP]
+        self._ending, self._keeps = ending, keeps
+        blank = torch.full((len(ids), ending.most), ending.pad or 0)
         self._all = torch.cat([ids.cpu().long(), blank], dim=1)  # padding, prompts, texts and padding
         self._processed: list[dict[int, torch.Tensor]] = [{} for _ in ids]  # scores by position
         self._scores: list[torch.Tensor] = []  # by position: behind all processors, [B, V]
@@ -183,7 +184,7 @@ class Batch:
             return
         self._all[text, self._width + at] = token
         self.lengths[text] = at + 1
-        if token in self._ends or at + 1 == self._most:
+        if token in self._ending.tokens or at + 1 == self._ending.most:
             self.ends[text] = at + 1
         self._judge()
 
@@ -200,7 +201,7 @@ class Batch:
 
     def __contains__(self, text: object) -> bool:
         """Whether a text has ended, so that the loop need not go on with it."""
-        return self.ends[text] is not None  # type: ignore[call-overload]
+        return isinstance(text, int) and self.ends[text] is not None
 
     @property
     def longest(self) -> int:
@@ -264,7 +265,7 @@ class Batch:
             for each in self._criteria:
                 self._stopped |= torch.as_tensor(each(ids, scores)).cpu()
             self._judged = at
-            if self._pad is not None or len(self.ends) == 1:
+            if self._ending.pad is not None or len(self.ends) == 1:
                 for text, stopped in enumerate(self._stopped.tolist()):
                     if stopped and (self.ends[text] is None or self._end(text) > at):
                         self._cut(text, at)
@@ -274,7 +275,7 @@ class Batch:
 
     def _cut(self, text: int, at: int) -> None:
         self.ends[text] = at
-        self._all[text, self._width + at :] = self._pad or 0
+        self._all[text, self._width + at :] = self._ending.pad or 0
 
     def _scored(self, text: int, at: int) -> torch.Tensor:
         scores = self._processed[text].pop(at, None)

@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationM
 
 from foretoken.api.model import Model
 from foretoken.errors import SettingError, UnsupportedModelError
-from foretoken.integrations.deciding import Batch, ProcessingSampler, divided, end_tokens, longest
+from foretoken.integrations.deciding import Batch, Ending, ProcessingSampler, divided, end_tokens, longest
 from foretoken.integrations.fields import expect_known, expect_possible, refused
 from foretoken.loop.generating import Ended
 from foretoken.loop.output import Output
@@ -104,9 +104,7 @@ class Driver:
         pads = config._pad_token_tensor is not None and any(hasattr(each, "eos_token_id") for each in stopping_criteria)
         pad = int(config._pad_token_tensor) if pads else None
         most = self._most(longest(stopping_criteria, config.max_length) - width, prompts)
-        batch = Batch(
-            input_ids, padding, choosing, stopping_criteria, most=most, ends=ends, pad=pad, keeps=wants_scores
-        )
+        batch = Batch(input_ids, padding, choosing, Ending(most, ends, stopping_criteria, pad), keeps=wants_scores)
         settings = GenerateSettings(
             max_new_tokens=most,
             ignore_eos=True,
@@ -260,7 +258,7 @@ def _expect_mode(mode: Any) -> None:
 def _driven(kind: type) -> Any:
     """A class whose `generate` decodes with our loop. Its objects share a model's attributes and have one more."""
 
-    class Driven(kind):  # type: ignore[misc]
+    class Driven(kind):  # type: ignore[misc]  # a base that is known at run time only
         __slots__ = ("_decode",)
         __qualname__, __module__ = kind.__qualname__, kind.__module__  # errors of transformers name it
 
