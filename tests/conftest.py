@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -78,25 +79,36 @@ ABOVE = (
         "test_generate_beside.py",
     ),
 )
-# of these, every nth is run again without the native module: all of them meet it, and PyTorch is slow
-THINNED = {"contracts/test_lossless.py": 3}
+# Of a test with many sets of parameters, `make test` tries the first and about one in n of the others, and `make prove`
+# all. Without the native module fewer are tried again: all of them meet it, and PyTorch is slow.
+SOME, MANY = (12, 2), (48, 3)  # from so many sets on, one in n
+AGAIN = 3
+WHOLE = ("contracts", "acceptance", "bench")  # every drafter meets its contract, every draft its rule
 WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py", "doctor/test_engine.py")
+
+
+def _one_in(item: pytest.Item, place: Path, sets: int) -> int:
+    """Of how many of a test's sets of parameters one is tried."""
+    sampled = item.get_closest_marker("sampled")
+    if sampled is not None:
+        return int(sampled.args[0])
+    if place.parts[0] in WHOLE:
+        return 1
+    return next((n for least, n in (MANY, SOME) if sets >= least), 1)
 
 
 @pytest.hookimpl(tryfirst=True)  # before some are left out by their markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    seen: Counter[tuple[Path, str]] = Counter()  # sets of parameters, of each test
-    for item in items:
-        sampled = item.get_closest_marker("sampled")
-        if sampled is not None:
-            its = item.path, getattr(item, "originalname", item.name)
-            if seen[its] % sampled.args[0]:
-                item.add_marker("prove")
-            seen[its] += 1
+    tests = [(item.path, getattr(item, "originalname", item.name)) for item in items]
+    sets, seen = Counter(tests), set[tuple[Path, str]]()
+    for item, its in zip(items, tests, strict=True):
         place = item.path.relative_to(HERE)
-        if place.as_posix() in THINNED:
-            if seen[item.path, ""] % THINNED[place.as_posix()]:
+        if its in seen:  # by its name: every nth of a product would meet some values only
+            drawn = zlib.crc32(f"{place.as_posix()} {item.name}".encode())
+            if drawn % _one_in(item, place, sets[its]):
+                item.add_marker("prove")
+            elif drawn // 6 % AGAIN:
                 item.add_marker("above_arithmetic")
-            seen[item.path, ""] += 1
+        seen.add(its)
         if any(place.is_relative_to(above) for above in ABOVE) and place.as_posix() not in WITH_BOTH:
             item.add_marker("above_arithmetic")

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import foretoken
 from foretoken.api.model import Model
 from foretoken.common.source import EMBEDDED
 from foretoken.copies import quantise
 from foretoken.decoder import loading
+from foretoken.decoder.config import read_config
 from foretoken.decoder.homes.huge_pages import copied
-from foretoken.decoder.homes.mapped import MappedFiles
+from foretoken.decoder.homes.mapped import MappedFiles, forget
+from foretoken.decoder.loading import mapped_tensors
 from foretoken.errors import BatchError, CheckpointError
 from foretoken.formats import format_of
 
@@ -303,3 +306,27 @@ def test_no_file_stays_open_when_the_model_is_gone(folder: Path) -> None:
     del model
     assert opened() == 0
     assert generate(copy).tokens
+
+
+def test_pages_that_are_forgotten_are_read_again_and_other_memory_is_kept() -> None:
+    folder = EMBEDDED["stdlib-7m"]
+    tensor = max(mapped_tensors(folder, read_config(folder)).values(), key=lambda each: each.nbytes)
+    own = tensor.clone()
+    for each in (tensor, own, own[:1, :1]):
+        forget(each)
+    assert torch.equal(tensor, own)
+    assert float(own.float().abs().sum()) > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell what memory is used for")
+def test_pages_that_are_forgotten_are_not_in_memory() -> None:
+    def of_files() -> int:
+        status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return 1024 * int(next(line for line in status if line.startswith("RssFile")).split()[1])
+
+    folder = EMBEDDED["stdlib-7m"]
+    tensor = max(mapped_tensors(folder, read_config(folder)).values(), key=lambda each: each.nbytes)
+    tensor.float().sum()
+    before = of_files()
+    forget(tensor)
+    assert of_files() < before - tensor.nbytes // 2

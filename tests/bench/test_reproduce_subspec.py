@@ -105,6 +105,15 @@ def test_the_papers_lines_stand_above_those_of_the_stand_in(done: Reproduction) 
 
 
 @pytest.mark.prove
+def test_eagle_2_is_trained_and_measured(done: Reproduction) -> None:
+    table = rows(done, "eagle2", temperature=0.6)
+    assert [row["target"] for row in table] == ["Llama-3.1 8B", "Qwen2.5 7B", STREAMED]
+    assert table[0]["length"] == {"paper": 9.96, "ours": None}
+    own = lines(done, "EAGLE-2", temperature=0.6)
+    assert all(drafted for line in own for drafted, *_ in line["rounds"][:-1])
+
+
+@pytest.mark.prove
 def test_the_length_is_the_papers_with_the_prompts_pass_and_ours_without(done: Reproduction) -> None:
     (row,) = rows(done, "table1", temperature=0.0, target=STREAMED, draft=SUBSPEC)
     own = lines(done, SUBSPEC, model=STREAMED, temperature=0.0)

@@ -178,7 +178,6 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
     refused("has no option 'own-head'; leave it out", draft=f"{drafter}:format=int4:own-head")
     refused("'inputs' belongs to a low-bit format", draft=f"{drafter}:format=bf16:inputs=bf16")
     refused("which is not kept without a cache", draft=str(drafter), cache=False)
-    refused("cannot be used with --memory or --stream-layers", draft=str(drafter), stream_layers="all")
     other = tmp_path / "other"
     shutil.copytree(drafter, other)
     about = json.loads((other / "config.json").read_text())

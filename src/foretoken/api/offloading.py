@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from foretoken.api import on_gpu
+from foretoken.api.drafter_memory import memory_of_drafter
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import size
 from foretoken.decoder.config import DecoderConfig, read_config
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 # drafts for layers that are read in each pass, the best first: with 4, 3 or 2 bits for a weight of a substitute
 SUBSPEC = ("subspec,lookup", "subspec:format=int3,lookup", "subspec:format=int2,lookup")
 _CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else was asked for
-_GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
+GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
 _LOGITS = 64  # rows of logits that are computed at once
 _SHARE = 32  # a pass over a prompt takes at most this part of the bound
 _LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
@@ -74,7 +75,9 @@ class Offloading:
             self.plan.parts,
             self.plan.buffer,
             reading=Reading(settings.disk_bandwidth, settings.verify_weights),
-            rows=any(level.format is not None and not level.recipe.substitutes for level in self.levels),
+            rows=any(
+                level.format is not None and not (level.recipe.substitutes or level.is_trained) for level in self.levels
+            ),
             threads=settings.threads,
         )
 
@@ -192,28 +195,33 @@ def memory_in_use() -> int:
 def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Needs:
     on_cpu = settings.device == "cpu"
     sized = size_in if on_cpu else on_gpu.size_in
+    rows = max(settings.prefill_chunk, _rows(levels))
     substitutes = [0] * config.num_layers
-    copies = 0
+    copies = loading = 0
     for level in levels:
         if level.format is not None and level.recipe.substitutes:
             each = [sized(level.format, config, without) for without in _all_but_one(config)]
             substitutes = [one + other for one, other in zip(substitutes, each, strict=True)]
+        elif level.is_trained:
+            dtype = stored.kinds[f"{EMBEDDING}.weight"][1]
+            stays, loading = memory_of_drafter(level, config, config.context_length + _rows(levels), dtype)
+            copies += stays
         elif level.format is not None:
             its = config if level.is_copy else read_config(_folder(level))
             copies += sized(level.format, its, level.own_layers)
         elif level.has_decoder:
             copies += sum(path.stat().st_size for path in weight_files(_folder(level)))
     libraries = (
-        {"Python and its libraries": memory_in_use() + _GROWS} if on_cpu else {"CUDA and its libraries": on_gpu.CUDA}
+        {"Python and its libraries": memory_in_use() + GROWS} if on_cpu else {"CUDA and its libraries": on_gpu.CUDA}
     )
-    rows = max(settings.prefill_chunk, _rows(levels))
     fixed = {
         **libraries,
         "embedding, output layer, norms": size_of(stored.besides),
         "keys and values": _cache_bytes(stored, config, levels),
         "a pass": _pass_bytes(config, levels, rows) if on_cpu else on_gpu.pass_bytes(config, levels, rows),
-        "drafts": copies,
     }
+    # while a draft's file is mapped, what texts will need is not in use yet
+    fixed["drafts"] = copies + max(0, loading - fixed["keys and values"] - fixed["a pass"])
     parts = range(stored.parts)
     return Needs(
         tuple(stored.bytes_of(part) for part in parts),
@@ -246,7 +254,7 @@ def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level])
     rows = _rows(levels)
     # what a draft's decoder has computed and is not decided yet, in memory that grows to twice its size; a tree that
     # goes on while it is checked hands it on to the next
-    views = sum(2 * (1 + level.recipe.substitutes) for level in levels if level.has_decoder)
+    views = sum(2 * (1 + level.recipe.substitutes) for level in levels if level.has_decoder and not level.is_trained)
     return position * (config.context_length + rows + views * max(rows, FIRST_CAPACITY))
 
 

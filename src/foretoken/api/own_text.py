@@ -18,11 +18,19 @@ def own_texts(model: Model, count: int = TEXTS, length: int = LENGTH) -> list[tu
     first = model.tokenizer.first_token if model.tokenizer is not None else None
     if first is None:
         first = min(model.end_tokens, default=0)
-    most = min(length, model.target.config.context_length)
+    context = model.target.config.context_length
+    most = min(length, context)
     if most < 2:
         return [(first,)]
-    chosen = {"temperature": 1.0, "seed": _SEED, "max_new_tokens": most - 1, "ignore_eos": True}
-    return [(first, *done.tokens) for done in model.completions((first,), n=count, **chosen)]
+    chosen = {"temperature": 1.0, "max_new_tokens": most - 1, "ignore_eos": True}
+    # under a bound of memory there is room for the keys and values of one text of the whole context
+    at_once = count if model.settings.memory is None else min(count, context // most)
+    done = [
+        each
+        for group, begun in enumerate(range(0, count, at_once))
+        for each in model.completions((first,), n=min(at_once, count - begun), seed=_SEED + group, **chosen)
+    ]
+    return [(first, *each.tokens) for each in done]
 
 
 def pieces(texts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -18,10 +18,11 @@ from foretoken.common.progress import many, size
 from foretoken.common.source import EMBEDDED, resolve
 from foretoken.errors import SettingError
 from foretoken.formats import FORMATS, format_of
-from foretoken.settings.load import expect_threads
+from foretoken.settings.load import LoadSettings
 
 if TYPE_CHECKING:
     from foretoken.bench.suites import Suite
+    from foretoken.copies.quantise import CopyPlan
     from foretoken.formats.quantiser import Quantiser
 
 _FEW = 4000  # tokens to calibrate on
@@ -64,6 +65,13 @@ def quantize(
             show_default="8192 tokens that the model writes",
         ),
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="The most memory that the process may use, such as 8GiB, also while the model writes its text.",
+            show_default="no bound",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing copy.")] = False,
     threads: options.Threads = None,
     revision: Annotated[
@@ -78,7 +86,7 @@ def quantize(
     `--draft int4` rounds the weights each time the model is loaded.
     """
     chosen = format_of(format, group)
-    expect_threads(threads)
+    bound = LoadSettings(memory=memory, threads=threads)
     if calibrate is not None and quantizer != "gptq":
         raise SettingError(f"--calibrate is for --quantizer gptq, and the quantizer is {quantizer}; leave one out")
     if out is None and (model in EMBEDDED or not os.path.isdir(os.path.expanduser(model))):
@@ -103,11 +111,13 @@ def quantize(
         began = perf_counter()
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
+        if bound.memory is not None:
+            _expect_room(made, bound, own_text=calibrate is None)
         texts: Sequence[Sequence[int]] = ()
         if calibrate is not None:
             texts = _texts_of(calibrate, file, folder)
         elif quantizer == "gptq":
-            texts = _own_texts(folder, threads)
+            texts = _own_texts(folder, bound)
         spent = quantise.write(made, threads=threads, texts=texts)
     how = "" if quantizer == "direct" else f" ({spent.quantiser_seconds:.1f} s of them {quantizer})"
     if quantizer != "gptq":  # which runs the model, too
@@ -142,21 +152,41 @@ def _texts_of(calibrate: str, file: Suite | None, folder: Path) -> Sequence[Sequ
     return texts
 
 
-def _own_texts(folder: Path, threads: int | None) -> Sequence[Sequence[int]]:
-    """Text that the model writes. The model is no longer in memory when this returns."""
+def _expect_room(made: CopyPlan, bound: LoadSettings, *, own_text: bool) -> None:
+    """Raise SettingError for a bound of memory within which the copy cannot be made."""
+    from foretoken.api.offloading import GROWS, memory_in_use
+    from foretoken.api.own_text import LENGTH, MOST, TEXTS
+    from foretoken.common.malloc import give_back_freed_memory
+    from foretoken.copies.quantise import memory_to_write
+
+    give_back_freed_memory()  # what malloc keeps would count as memory in use
+    assert isinstance(bound.memory, int)
+    needed = memory_in_use() + GROWS + memory_to_write(made, TEXTS * LENGTH if own_text else MOST)
+    if needed > bound.memory:
+        other = "" if made.quantiser == "direct" else ", or --quantizer direct, which needs little"
+        raise SettingError(
+            f"memory is {size(bound.memory)}, and {made.quantiser} needs {size(needed)} to make the copy; allow that "
+            f"much{other}"
+        )
+
+
+def _own_texts(folder: Path, bound: LoadSettings) -> Sequence[Sequence[int]]:
+    """Text that the model writes, within a bound of memory if there is one. The model is no longer in memory when this
+    returns."""
     from foretoken.api.build import load
     from foretoken.api.offloading import larger_than_memory
-    from foretoken.api.own_text import own_texts
+    from foretoken.api.own_text import LENGTH, TEXTS, own_texts
 
     large = larger_than_memory(folder)
-    if large is not None:
+    if large is not None and bound.memory is None:
         needed, left = large
         raise SettingError(
-            f"the model takes {size(needed)} of memory to write a text, and {size(left)} are free; give a text of your "
-            "own with --calibrate FILE"
+            f"the model takes {size(needed)} of memory to write a text, and {size(left)} are free; give a bound with "
+            f"--memory {0.9 * left / 2**30:.1f}GiB, or a text of your own with --calibrate FILE"
         )
     say("the model writes some text, which shows what its layers read")
-    model = load(str(folder), draft="none", threads=threads)
+    context = None if bound.memory is None else TEXTS * LENGTH
+    model = load(str(folder), draft="none", threads=bound.threads, memory=bound.memory, context=context)
     texts = own_texts(model)
     del model
     gc.collect()  # a model refers to itself: without this, it would stay for a while

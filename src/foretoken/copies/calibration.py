@@ -30,17 +30,31 @@ from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import rowwise
 
 _ROWS = 1024  # that run together
+_FLOAT = 4  # bytes
 
 _READS = {"key": "query", "value": "query", "up": "gate"}  # linear layers that read the same as another one
+
+
+def memory_of(config: DecoderConfig, tokens: int, itemsize: int, cast: int) -> int:
+    """The most bytes of memory that a calibration takes, and a cast with its factors. tokens: of all texts. itemsize:
+    of a number of the model's weights. cast: the bytes that a cast takes besides."""
+    c = config
+    width, queries, inner = c.hidden_size, c.num_heads * c.head_dim, max(map(c.intermediate_of, range(c.num_layers)))
+    products = 2 * width**2 + queries**2 + inner**2  # of what four linear layers read
+    largest = max(width, queries, inner) ** 2
+    states = 2 * tokens * width  # in front of a layer and behind it
+    together = _ROWS * (2 * inner + 6 * width + 2 * queries)
+    layer = itemsize * width * (2 * (queries + c.num_kv_heads * c.head_dim) + 3 * inner)
+    return layer + _FLOAT * (products + states + together) + max(3 * _FLOAT * largest, _FLOAT * largest + cast)
 
 
 class Calibration:
     """The factors of a model's linear layers (`gptq.factor`). They are asked for in the order of `linear_shapes`.
 
     tensors: the model's, by name, mapped from its files. texts: token ids, at least one in each. In memory are the
-    states of all tokens, one layer's weights, and the products of its inputs. While a factor is computed, two or three
-    more float32 matrices of its size are: 3.3 GB with the products, with 14,336 inputs. Raises InputError for token ids
-    that the model does not have.
+    states of all tokens, one layer's weights, and the products of its inputs. While a factor is computed, three more
+    float32 matrices of its size are: 3.3 GB with the products, with 14,336 inputs (`memory_of`). Raises InputError for
+    token ids that the model does not have.
     """
 
     def __init__(

@@ -13,12 +13,13 @@ from typing import Any
 import torch
 
 from foretoken.common.progress import progress
-from foretoken.copies.calibration import Calibration
+from foretoken.copies.calibration import Calibration, memory_of
 from foretoken.copies.checkpoint import FILES, SHARD, divided, file_names, index, kept, size_of, write_json
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.copies.place import expect_place, free_bytes, tidy, written_whole
 from foretoken.copies.tensors import TensorFile
 from foretoken.decoder.config import QUANT_METHOD, QUANT_VERSION, DecoderConfig, read_config, read_json
+from foretoken.decoder.homes.mapped import forget
 from foretoken.decoder.loading import mapped_tensors
 from foretoken.decoder.shapes import EMBEDDING, linear_shapes, stored_as
 from foretoken.decoder.shards import INDEX
@@ -111,6 +112,15 @@ def plan(
     return made
 
 
+def memory_to_write(plan: CopyPlan, tokens: int) -> int:
+    """The most bytes of memory that `write` takes besides what the process uses already. tokens: of its texts."""
+    slices = 5 * _TOGETHER
+    if plan.quantiser != "gptq":
+        return slices
+    itemsize = plan.tensors[f"{EMBEDDING}.weight"].dtype.itemsize
+    return slices + memory_of(plan.config, tokens, itemsize, cast=12 * _TOGETHER)
+
+
 def _shards(
     tensors: dict[str, torch.Tensor], config: DecoderConfig, format: Format, most: int
 ) -> tuple[dict[str, dict[str, Part]], ...]:
@@ -199,6 +209,7 @@ class _Work:
                     )
                 file.write(name, rows)
             self.done(rows.nbytes)
+        forget(tensor)
 
     def _quantised(self, unit: str, rows: torch.Tensor, whole: torch.Tensor) -> QuantisedWeight:
         plan, name = self.plan, stored_as(unit, self.plan.config)

@@ -49,7 +49,7 @@ class Memory(NamedTuple):
         capacity = max(self.least, self.capacity)
         while capacity < rows:
             capacity *= 2
-        tags = np.full((len(self.tags), capacity), UNWRITTEN)
+        tags = np.zeros((len(self.tags), capacity), dtype=np.int64)  # UNWRITTEN; no memory is used before it is written
         tags[:, : self.tags.shape[1]] = self.tags
         with gpu.telling_of_memory():
             return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags, self.least)

@@ -25,6 +25,8 @@ from foretoken.sampling.sampler import MakeSampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import MOST_DRAFT_TOKENS, LoadSettings
 from foretoken.text.tokenizer import Tokenizer
+from foretoken.trained.config import MixtureConfig
+from foretoken.trained.files import read_trained_config
 from foretoken.trained.observer import Sight
 
 
@@ -67,15 +69,21 @@ class Level:
         return self.recipe.has_decoder
 
     def expect_features(self, settings: LoadSettings) -> None:
-        """Raise DraftSpecError for a trained drafter where it cannot see what the target computes, or where its memory
-        is not planned for."""
-        if self.is_trained and (not settings.cache or settings.offloads):
-            why = (
-                "needs what the model has computed, which is not kept without a cache"
-                if not settings.cache
-                else "cannot be used with --memory or --stream-layers yet"
-            )
-            raise DraftSpecError(f"draft {quoted(self.name, 80)} is a trained drafter, and {why}; use lookup there")
+        """Raise DraftSpecError for a trained drafter where it cannot see what the target computes, or where it would
+        wait for layers of the target."""
+        if not self.is_trained:
+            return
+        assert self.folder is not None
+        its, _ = read_trained_config(self.folder)
+        if not settings.cache:
+            why = "needs what the model has computed, which is not kept without a cache"
+        elif settings.offloads and settings.device != "cpu":
+            why = "cannot be used with --memory or --stream-layers on a GPU yet"
+        elif settings.offloads and isinstance(its, MixtureConfig) and its.ends:
+            why = "ends with layers of the model, which would have to come in for each draft token"
+        else:
+            return
+        raise DraftSpecError(f"draft {quoted(self.name, 80)} is a trained drafter, and {why}; use lookup there")
 
     @property
     def is_trained(self) -> bool:

@@ -78,7 +78,9 @@ class ObservingLayers(Sight):
     ) -> None:
         tensors = observer.state_dict()
         super().__init__(name, config, tensors, observer.projection.weight.device, target.threads, format)
-        self._observer = observer.eval().requires_grad_(requires_grad=False)
+        self._eps = observer.layer.input_layernorm.eps
+        # only PyTorch multiplies with it
+        self._observer = observer.eval().requires_grad_(requires_grad=False) if self._isa is None else None
         self._item_bytes = target.weights.embedding.element_size()  # of keys and values
         self._tables = tuple(table.cpu().numpy()[:, None] for table in observer.tables)
 
@@ -88,7 +90,7 @@ class ObservingLayers(Sight):
         found = []
         for at in range(start, stop, _AT_ONCE):
             observed = observations(cache, at, min(stop, at + _AT_ONCE), self.config.layers)
-            found.append(self._observe(observed) if self._isa is not None else self._observer.seen(observed).detach())
+            found.append(self._observe(observed) if self._observer is None else self._observer.seen(observed).detach())
         features = {FEATURE: joined(found) if found else torch.empty((0, self.config.observed))}
         for layer in self.config.ends:
             for name, tensor in zip(LAST, cache.read(layer), strict=True):
@@ -142,7 +144,7 @@ class ObservingLayers(Sight):
         return np.ascontiguousarray(out).reshape(tokens * layers, -1)
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return self._parts.normed(x, f"layer.{name}", self._observer.layer.input_layernorm.eps)
+        return self._parts.normed(x, f"layer.{name}", self._eps)
 
 
 def _turned(heads: _Floats, cos: _Floats, sin: _Floats) -> _Floats:

@@ -30,7 +30,7 @@ class Parts:
         self._inputs = "bf16" if format is None else "int8"
         self._vectors = {name: each.float().contiguous() for name, each in tensors.items() if each.ndim == 1}
         self._matrices: dict[str, torch.Tensor | QuantisedWeight] = {
-            name: each.to(dtype).contiguous()
+            name: each.to(dtype, copy=True).contiguous()  # of its own: the file that it is mapped from can be closed
             if format is None
             else quantise(each.float(), format, name=name, threads=threads)
             for name, each in tensors.items()

@@ -7,10 +7,14 @@ between passes.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+import torch
 
 from foretoken.errors import CheckpointError
 
@@ -64,6 +68,29 @@ class MappedFiles:
                     "on changing"
                 )
         return None
+
+
+def forget(tensor: torch.Tensor) -> None:
+    """Take the pages of a mapped tensor out of the process's memory. They are read again when they are used: from the
+    system's cache of files, or from the disk. Does nothing where the system has no `/proc/self/maps` or no `madvise`,
+    nor with memory that is no mapped file: that would lose what it holds."""
+    first, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+    start, stop = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < stop and hasattr(mmap, "MADV_DONTNEED") and any(a <= start and stop <= b for a, b in _of_files()):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), mmap.MADV_DONTNEED)
+
+
+def _of_files() -> Iterator[tuple[int, int]]:
+    """The addresses of this process's mappings of files. Source: proc_pid_maps(5)."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        addresses, _, _, _, inode, *_ = line.split()
+        if int(inode):
+            first, _, stop = addresses.partition("-")
+            yield int(first, 16), int(stop, 16)
 
 
 def _sizes(was: os.stat_result, now: os.stat_result | None) -> str:

@@ -1,0 +1,57 @@
+"""The memory that a trained drafter takes under a bound: what stays, and what is there only while it is loaded."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.low_bit import size_in
+from foretoken.decoder.memory import FIRST_CAPACITY
+from foretoken.drafters.recipe import Level
+from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.files import WEIGHTS, expected_shapes, read_trained_config
+
+_FLOAT = 4  # bytes of a number in what it sees
+
+
+class DrafterBytes(NamedTuple):
+    """Bytes of memory. stays: weights, keys and values, and what is seen of a text. loading: the drafter's file, which
+    is mapped while it is loaded, and its layers in the model's type, if that is another."""
+
+    stays: int
+    loading: int
+
+
+def memory_of_drafter(level: Level, target: DecoderConfig, positions: int, dtype: torch.dtype) -> DrafterBytes:
+    """The memory of a trained drafter with a text of so many positions. target: the model's configuration. dtype: of
+    its weights, keys and values."""
+    assert level.folder is not None
+    its, _ = read_trained_config(level.folder)
+    decoder = its.decoder(target)
+    file = (level.folder / WEIGHTS).stat().st_size
+    sizes = {name: prod(shape) for name, shape in expected_shapes(its).items()}
+    beside = sum(count for name, count in sizes.items() if not name.startswith("layers."))
+    converted = 0 if dtype == torch.bfloat16 else (sum(sizes.values()) - beside) * dtype.itemsize
+    # beside the layers lie matrices in int8, or as they are; in PyTorch, the observer is there in float32, too
+    weights = file + _FLOAT * beside if level.format is None else size_in(level.format, decoder) + 2 * beside
+    cache = decoder.bytes_of_position(dtype.itemsize) * _grown(positions)
+    return DrafterBytes(weights + cache + 2 * _FLOAT * _seen(its) * positions, file + converted)
+
+
+def _seen(its: TrainedConfig) -> int:
+    """How many numbers of what the model computes are kept for a position, those that are made of them included."""
+    if isinstance(its, MixtureConfig):
+        return its.observed + its.hidden_size
+    assert isinstance(its, StackConfig)
+    return its.hidden_size * (len(its.sees) + 1) if its.sees else 0
+
+
+def _grown(positions: int) -> int:
+    """The positions of a cache that has doubled until it suffices, and of the one that it has grown from."""
+    capacity = FIRST_CAPACITY
+    while capacity < positions:
+        capacity *= 2
+    return capacity + capacity // 2

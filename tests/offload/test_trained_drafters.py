@@ -1,0 +1,81 @@
+"""Trained drafters for a model of which layers are read in each pass: the same text, within the same bound."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import foretoken
+from foretoken.api.build import plan
+from foretoken.common.source import EMBEDDED
+from foretoken.copies.fingerprint import fingerprint
+from foretoken.errors import DraftSpecError
+from foretoken.trained.files import write_trained
+from tests.mixtures import random_mixture, random_stack
+from tests.offload.faulty import PROMPT, generated, large
+from tests.offload.test_faults import MEMORY
+from tests.tiny import needs_native
+
+__all__ = ["large"]
+
+MODEL = EMBEDDED["stdlib-7m"]
+KINDS = ("moa", "eagle2", "eagle3", "independent")
+
+
+def written(kind: str, out: Path, model: Path = MODEL) -> str:
+    """A drafter with random weights, as --draft takes it."""
+    target = foretoken.load(model, draft="none", threads=1).target
+    if kind in ("moa", "tli"):
+        _, trained = random_mixture(target, inferred=int(kind == "tli"))
+    else:
+        _, trained = random_stack(target, kind, scale=0.05)
+    write_trained(out, replace(trained.config, fingerprint=fingerprint(model, target.config)), trained.tensors)
+    return str(out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [":tokens=4", ":k=3:depth=3"])
+def test_the_text_is_that_of_the_model_in_memory(kind: str, options: str, tmp_path: Path) -> None:
+    draft = kind if kind == "moa" else written(kind, tmp_path / kind)
+    plain = foretoken.load(MODEL, draft="none")
+    model = foretoken.load(MODEL, draft=f"{draft}{options}", stream_layers="all", pace="fixed")
+    assert model.target.home == "copied and streamed"
+    its, right = (m.generate(PROMPT, max_new_tokens=24, hash_logits=True, ignore_eos=True) for m in (model, plain))
+    assert (its.tokens, its.logits_sha256) == (right.tokens, right.logits_sha256)
+    assert its.stats.draft_tokens > 10
+
+
+def test_what_would_wait_for_layers_for_each_draft_token_is_refused(tmp_path: Path) -> None:
+    draft = written("tli", tmp_path / "tli")
+    with pytest.raises(DraftSpecError, match="ends with layers of the model, which would have to come in for each"):
+        foretoken.load(MODEL, draft=draft, memory="1GiB")
+
+
+def test_the_plan_counts_the_drafter() -> None:
+    bare, drafted = (plan(MODEL, draft=draft, memory="2GiB")[0].plan for draft in ("none", "moa"))
+    file = (MODEL.with_name("moa") / "model.safetensors").stat().st_size
+    assert file / 2 < drafted.memory["drafts"] < 8 * file
+    assert "drafts" not in bare.memory
+
+
+@pytest.mark.prove
+@needs_native
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak of memory")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", ["", ":format=bf16:k=8:depth=6"])
+def test_the_memory_in_use_stays_within_the_bound(kind: str, options: str, large: Path, tmp_path: Path) -> None:
+    lacking = 40_000_000  # bytes of the model for which there is no room
+    asked = json.dumps([lacking, written(kind, tmp_path / kind, large) + options, PROMPT, 40, False])
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(large), asked], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    bound, peak, home, tokens = json.loads(done.stdout.splitlines()[-1])
+    assert home == "copied and streamed"
+    assert tokens == [list(generated(foretoken.load(large, draft="none"))[:40])] * 2
+    assert bound - 130_000_000 < peak <= bound, "filled, and not beyond"
