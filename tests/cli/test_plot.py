@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import foretoken
+from foretoken.cli.table import print_stats
 from tests.cli.conftest import Cli
 
 pytest.importorskip("matplotlib")
@@ -97,3 +100,16 @@ def test_each_level_keeps_its_colour(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     assert legend == "-- proposed by: target, \x1b[32mstdlib-1m\x1b[0m, \x1b[36mlookup\x1b[0m"
     alone = cli("generate", repeats, "--draft", "lookup", "--max-new-tokens", 40, "--show-origins").err
     assert "\x1b[32mlookup\x1b[0m" in alone
+
+
+def test_what_is_drafted_while_the_target_checks_is_said_and_is_no_negative_time(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = foretoken.load("stdlib-1m", draft="lookup").generate("def add(", max_new_tokens=24, ignore_eos=True)
+    overlapping = replace(done.stats, draft_seconds=0.0)
+    assert sum(level.seconds for level in overlapping.levels) > 0
+    print_stats(replace(done, stats=overlapping))
+    said = capsys.readouterr().err
+    assert "of it at once" in said
+    assert "between them" not in said
+    assert "-0" not in said.replace("--", "")

@@ -64,9 +64,15 @@ def _draw_head(page: Page, done: Completion, model: str, rounds: int) -> None:
 def _draw_time(page: Page, stats: Stats) -> None:
     """One bar: the target's checks, each level's work, and the time between them."""
     page.heading("Where the time went")
-    parts = [stats.check_seconds, *(level.seconds for level in stats.levels)]
+    drafting = [level.seconds for level in stats.levels]
+    at_once = max(0.0, sum(drafting) - stats.draft_seconds)  # levels draft while the target's pass waits for the disk
+    parts = [stats.check_seconds - at_once, *drafting]
     parts.append(max(0.0, stats.decode_seconds - sum(parts)))
-    labels = ["target, checking", *(short(name, 20) for name in page.names[1:]), "between them"]
+    labels = [
+        "target, checking" + " alone" * (at_once > 0),
+        *(short(name, 20) for name in page.names[1:]),
+        "between them",
+    ]
     axes = page.axes(MARGIN, INSIDE, 0.32)
     axes.set_xlim(0, max(stats.decode_seconds, 1e-9))
     axes.set_ylim(0, 1)
