@@ -47,14 +47,28 @@ def test_trees_are_as_large_as_a_check_has_time_for(seconds: float, nodes: int) 
         assert first.rows == pytest.approx(nodes, abs=2)
 
 
-def test_prompts_of_few_tokens_and_checks_teach_nothing_and_sequences_share_the_nodes() -> None:
+def test_prompts_of_few_tokens_teach_nothing_and_sequences_share_the_nodes() -> None:
     disk = Disk(1.0)
     pace = WaitingPace(FixedPace([TREE]), lambda: disk.waited)
     pace.heard(disk.read(0, 9))
-    pace.heard(disk.check(1, 90))
     assert pace.nodes == 160
     assert [budgets[0].rows for budgets in pace.choose([3, 4, 5]).values()] == [53, 53, 53]
     pace.heard(disk.read(2, 100))
+    assert pace.nodes == 120
+
+
+def test_checks_teach_until_a_prompt_does() -> None:
+    disk = Disk(1.0)
+    pace = WaitingPace(FixedPace([TREE]), lambda: disk.waited)
+    pace.heard(disk.read(0, 9))
+    pace.heard(disk.check(1, 8))
+    assert pace.nodes == 160, "as many rows as that tell little"
+    pace.heard(disk.check(2, 161))
+    assert pace.nodes == 120
+    pace.heard(disk.check(3, 121, drafting=0.4))
+    pace.heard(disk.check(4, 121, drafting=0.4))
+    assert 60 < pace.nodes < 80, "what is drafted beside it counts as its own"
+    pace.heard(disk.read(5, 100))
     assert pace.nodes == 120
 
 

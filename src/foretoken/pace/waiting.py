@@ -23,6 +23,9 @@ class WaitingPace:
     near: the other one. waited: for how many seconds passes of the target have waited for its weights so far. A check
     takes as long as the reading of the weights, and computes meanwhile. So more rows cost little until the arithmetic
     takes most of that time. The shortest pass says how long the reading takes.
+
+    Passes over prompts say best what a row costs: nothing is drafted beside them. Until there was one, checks say it.
+    What is drafted beside a check makes it longer, so that they say too much.
     """
 
     def __init__(self, near: Pace, waited: Callable[[], float]) -> None:
@@ -30,12 +33,14 @@ class WaitingPace:
         self._waited = waited
         self._before = waited()
         self._possible: deque[float] = deque(maxlen=_LAST)
+        self._by_checks: deque[float] = deque(maxlen=_LAST)
         self._shortest: deque[float] = deque(maxlen=_MEMORY)
 
     @property
     def nodes(self) -> int:
         """How many nodes all trees of the next round may have together."""
-        return max(_LEAST, round(median(self._possible))) if self._possible else _FIRST
+        known = self._possible or self._by_checks
+        return max(_LEAST, round(median(known))) if known else _FIRST
 
     def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""
@@ -46,11 +51,14 @@ class WaitingPace:
         }
 
     def heard(self, record: RoundRecord) -> None:
-        """Learn how many rows a check has time for: from passes over prompts, beside which nothing is drafted."""
+        """Learn how many rows a check has time for."""
         self._near.heard(record)
         before, self._before = self._before, self._waited()
         self._shortest.append(record.check_seconds)
-        rows = sum(record.read.values())
-        if rows >= _FEW:
-            computed = max(record.check_seconds - (self._before - before), 1e-9)
-            self._possible.append(rows * _BUSY * min(self._shortest) / computed)
+        computed = max(record.check_seconds - (self._before - before), 1e-9)
+        times = _BUSY * min(self._shortest) / computed  # the pass's rows, so many times, are computed while it reads
+        read, checked = sum(record.read.values()), sum(record.drafted.values()) + len(record.drafted)
+        if read >= _FEW:
+            self._possible.append(read * times)
+        elif checked >= _FEW:
+            self._by_checks.append(checked * times)
