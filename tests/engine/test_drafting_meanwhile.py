@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -96,8 +97,12 @@ class Near:
         return 7
 
 
-def waits(near: Near, go_on: GoOn, waiting: float = 1.0) -> MeanwhileVerifier:
-    return MeanwhileVerifier(near, lambda: waiting, go_on)  # type: ignore[arg-type]
+def waits(near: Near, go_on: GoOn, waiting: float = 1.0, share: float = 1.0) -> MeanwhileVerifier:
+    """A verifier whose checks wait now, and have waited for a share of their time."""
+    verifier = MeanwhileVerifier(near, lambda: waiting, lambda: share * time.perf_counter(), go_on)  # type: ignore[arg-type]
+    verifier.submit([DRAFT])  # nothing is known before it
+    near.passes = 0
+    return verifier
 
 
 def test_steps_are_made_only_while_a_pass_waits_and_end_with_it() -> None:
@@ -118,6 +123,15 @@ def test_steps_are_made_only_while_a_pass_waits_and_end_with_it() -> None:
     steps = 0
     waits(Near(), go_on, waiting=0.0).submit([DRAFT])
     assert steps == 0, "a pass that does not wait leaves no time"
+
+
+@pytest.mark.parametrize(("share", "goes_on"), [(0.9, True), (0.3, False)])
+def test_nothing_is_drafted_beside_checks_that_compute_most_of_the_time(share: float, goes_on: bool) -> None:
+    begun = []
+    verifier = waits(Near(lambda: time.sleep(0.02)), lambda sequences, may: begun.append(sequences), share=share)
+    for _ in range(3):
+        verifier.submit([DRAFT])
+    assert len(begun) == (3 if goes_on else 0)
 
 
 def test_without_a_draft_nothing_goes_on() -> None:

@@ -183,7 +183,7 @@ def drafting_meanwhile(verifier: Verifier, target: Decoder, drafter: Drafter) ->
     stream = stream_of(target.weights)
     if stream is None or target.because is not None or not isinstance(drafter, TreeDrafter) or not drafter.can_go_on:
         return verifier
-    return MeanwhileVerifier(verifier, lambda: stream.waiting, drafter.go_on)
+    return MeanwhileVerifier(verifier, lambda: stream.waiting, lambda: stream.traffic.waited, drafter.go_on)
 
 
 def memory_in_use() -> int:

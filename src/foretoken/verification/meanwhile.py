@@ -12,21 +12,26 @@ from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 GoOn = Callable[[Sequence[int], Callable[[], bool]], None]
 _SURELY = 2e-4  # seconds: a pass that waits as long waits for the disk, and not for a thread that has what it wants
 _AGAIN = 2e-4  # seconds between two looks
+_MOST = 0.5  # of a check's time
 
 
 class MeanwhileVerifier:
     """Another verifier, with drafting in a second thread while it makes a pass over drafts.
 
-    waiting: for how many seconds its pass has been waiting for weights to come in; 0 if it is not. go_on: drafts on
-    (`foretoken.drafters.tree.TreeDrafter.go_on`). It runs no layers but while the pass waits, so that the pass finds
-    the cores free for nearly all of its arithmetic. The pass stays in the caller's thread, where Ctrl-C ends it.
+    waiting: for how many seconds its pass has been waiting for weights to come in; 0 if it is not. waited: for how many
+    seconds passes have waited so far. go_on: drafts on (`foretoken.drafters.tree.TreeDrafter.go_on`). It runs no layers
+    but while the pass waits, so that the pass finds the cores free for nearly all of its arithmetic. Yet a step that
+    has begun delays the pass, if what it waits for comes. So nothing is drafted unless the check before this one has
+    waited for most of its time. The pass stays in the caller's thread, where Ctrl-C ends it.
     """
 
-    def __init__(self, near: Verifier, waiting: Callable[[], float], go_on: GoOn) -> None:
+    def __init__(self, near: Verifier, waiting: Callable[[], float], waited: Callable[[], float], go_on: GoOn) -> None:
         self.context_length, self.vocab_size = near.context_length, near.vocab_size
         self.near = near
         self._waiting = waiting
+        self._waited = waited
         self._go_on = go_on
+        self._share = 0.0  # of the time of the last check, for which it waited
 
     def admit(self, request: Request) -> None:
         """As the other one."""
@@ -37,6 +42,14 @@ class MeanwhileVerifier:
         sequences = [draft.sequence for draft in drafts if len(draft)]
         if not sequences:
             return self.near.submit(drafts, chunks)
+        began, before, goes_on = time.perf_counter(), self._waited(), self._share >= _MOST
+        ticket = self._submit_and_go_on(sequences, drafts, chunks) if goes_on else self.near.submit(drafts, chunks)
+        self._share = (self._waited() - before) / max(time.perf_counter() - began, 1e-9)
+        return ticket
+
+    def _submit_and_go_on(
+        self, sequences: Sequence[int], drafts: Sequence[Draft], chunks: Sequence[PromptChunk]
+    ) -> int:
         ended = False
         failed: list[BaseException] = []
 
