@@ -110,6 +110,8 @@ def test_eagle_2_is_trained_and_measured(done: Reproduction) -> None:
     assert [row["target"] for row in table] == ["Llama-3.1 8B", "Qwen2.5 7B", STREAMED]
     assert table[0]["length"] == {"paper": 9.96, "ours": None}
     own = lines(done, "EAGLE-2", temperature=0.6)
+    assert table[2]["tokens/s"]["ours"] > 0
+    assert sum(len(line["rounds"]) for line in own) > 20
     assert all(drafted for line in own for drafted, *_ in line["rounds"][:-1])
 
 

@@ -110,6 +110,6 @@ def test_what_is_drafted_while_the_target_checks_is_said_and_is_no_negative_time
     assert sum(level.seconds for level in overlapping.levels) > 0
     print_stats(replace(done, stats=overlapping))
     said = capsys.readouterr().err
-    assert "of it at once" in said
+    assert "both at once" in said
     assert "between them" not in said
     assert "-0" not in said.replace("--", "")

@@ -6,16 +6,22 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 import pytest
+import torch
 
 import foretoken
 from foretoken.api.build import plan
+from foretoken.api.drafter_memory import memory_of_drafter
 from foretoken.common.source import EMBEDDED
 from foretoken.copies.fingerprint import fingerprint
+from foretoken.decoder.config import read_config
+from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import DraftSpecError
-from foretoken.trained.files import write_trained
+from foretoken.settings.load import LoadSettings
+from foretoken.trained.files import expected_shapes, read_trained_config, write_trained
 from tests.mixtures import random_mixture, random_stack
 from tests.offload.faulty import PROMPT, generated, large
 from tests.offload.test_faults import MEMORY
@@ -59,8 +65,23 @@ def test_what_would_wait_for_layers_for_each_draft_token_is_refused(tmp_path: Pa
 def test_the_plan_counts_the_drafter() -> None:
     bare, drafted = (plan(MODEL, draft=draft, memory="2GiB")[0].plan for draft in ("none", "moa"))
     file = (MODEL.with_name("moa") / "model.safetensors").stat().st_size
-    assert file / 2 < drafted.memory["drafts"] < 8 * file
+    assert drafted.memory["drafts"] > file / 2
     assert "drafts" not in bare.memory
+
+
+def test_what_a_drafter_takes_depends_on_the_types() -> None:
+    config, shapes = read_config(MODEL), expected_shapes(read_trained_config(MODEL.with_name("moa"))[0])
+    layers = sum(prod(shape) for name, shape in shapes.items() if name.startswith("layers."))
+    kept, cast = (
+        find_levels(name_levels(LoadSettings(draft=f"moa:format={name}")), MODEL)[0] for name in ("bf16", "int8")
+    )
+    half, full = (memory_of_drafter(kept, config, 0, dtype) for dtype in (torch.bfloat16, torch.float32))
+    cache = 384 * read_trained_config(MODEL.with_name("moa"))[0].decoder(config).bytes_of_position(2)
+    assert full.stays - half.stays == pytest.approx(2 * layers, abs=cache)
+    coded = [memory_of_drafter(cast, config, 0, dtype) for dtype in (torch.bfloat16, torch.float32)]
+    assert coded[1].loading - coded[0].loading == 4 * layers, "they are converted first"
+    untied = memory_of_drafter(cast, replace(config, tied=not config.tied), 0, torch.bfloat16)
+    assert abs(untied.loading - coded[0].loading) == 2 * config.vocab_size * config.hidden_size
 
 
 @pytest.mark.prove

@@ -18,8 +18,8 @@ _FLOAT = 4  # bytes of a number in what it sees
 
 
 class DrafterBytes(NamedTuple):
-    """Bytes of memory. stays: weights, keys and values, and what is seen of a text. loading: the drafter's file, which
-    is mapped while it is loaded, and its layers in the model's type, if that is another."""
+    """Bytes of memory. stays: weights, keys and values, and what is seen of a text. loading: what is there only while
+    the drafter is loaded."""
 
     stays: int
     loading: int
@@ -34,11 +34,17 @@ def memory_of_drafter(level: Level, target: DecoderConfig, positions: int, dtype
     file = (level.folder / WEIGHTS).stat().st_size
     sizes = {name: prod(shape) for name, shape in expected_shapes(its).items()}
     beside = sum(count for name, count in sizes.items() if not name.startswith("layers."))
-    converted = 0 if dtype == torch.bfloat16 else (sum(sizes.values()) - beside) * dtype.itemsize
-    # beside the layers lie matrices in int8, or as they are; in PyTorch, the observer is there in float32, too
-    weights = file + _FLOAT * beside if level.format is None else size_in(level.format, decoder) + 2 * beside
+    layers = (sum(sizes.values()) - beside) * dtype.itemsize
+    loading = file + (2 * _FLOAT * beside if isinstance(its, MixtureConfig) else 0)  # an observer in float32, twice
+    if level.format is None:
+        weights = layers + (2 + _FLOAT) * beside  # in PyTorch, the observer stays in float32, too
+    else:
+        weights = size_in(level.format, decoder) + 2 * beside  # matrices beside the layers are in int8
+        loading += 0 if dtype == torch.bfloat16 else layers  # which are converted before they are cast
+        # a head that lies in the processor's layout is read again from its file
+        loading += 0 if target.tied else target.vocab_size * target.hidden_size * dtype.itemsize
     cache = decoder.bytes_of_position(dtype.itemsize) * _grown(positions)
-    return DrafterBytes(weights + cache + 2 * _FLOAT * _seen(its) * positions, file + converted)
+    return DrafterBytes(weights + cache + 2 * _FLOAT * _seen(its) * positions, loading)
 
 
 def _seen(its: TrainedConfig) -> int:

@@ -220,7 +220,7 @@ def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], setti
         "keys and values": _cache_bytes(stored, config, levels),
         "a pass": _pass_bytes(config, levels, rows) if on_cpu else on_gpu.pass_bytes(config, levels, rows),
     }
-    # while a draft's file is mapped, what texts will need is not in use yet
+    # while a draft is loaded, what texts will need is not in use yet
     fixed["drafts"] = copies + max(0, loading - fixed["keys and values"] - fixed["a pass"])
     parts = range(stored.parts)
     return Needs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,11 +22,13 @@ from foretoken.formats import FORMATS, format_of
 from foretoken.settings.load import LoadSettings
 
 if TYPE_CHECKING:
+    from foretoken.api.model import Model
     from foretoken.bench.suites import Suite
     from foretoken.copies.quantise import CopyPlan
     from foretoken.formats.quantiser import Quantiser
 
 _FEW = 4000  # tokens to calibrate on
+_MARGIN = 1.02  # what a process uses differs a little from run to run
 
 
 def quantize(
@@ -61,7 +64,8 @@ def quantize(
         str | None,
         typer.Option(
             help="For gptq: the calibration text, a file (.txt, .jsonl) or a suite, of which at most 16384 tokens are "
-            "used. Without this option, the model itself writes the text, and must fit into memory.",
+            "used. Without this option, the model itself writes the text, and must fit into memory, or be given "
+            "--memory.",
             show_default="8192 tokens that the model writes",
         ),
     ] = None,
@@ -112,7 +116,7 @@ def quantize(
         made = quantise.plan(folder, out, chosen, quantiser=cast("Quantiser", quantizer), replace=force)
         say(f"{chosen.label}, {size(made.bytes_after)} to {out}, where {size(made.free)} are free")
         if bound.memory is not None:
-            _expect_room(made, bound, own_text=calibrate is None)
+            _expect_room(made, bound.memory, own_text=calibrate is None)
         texts: Sequence[Sequence[int]] = ()
         if calibrate is not None:
             texts = _texts_of(calibrate, file, folder)
@@ -152,21 +156,23 @@ def _texts_of(calibrate: str, file: Suite | None, folder: Path) -> Sequence[Sequ
     return texts
 
 
-def _expect_room(made: CopyPlan, bound: LoadSettings, *, own_text: bool) -> None:
+def _expect_room(made: CopyPlan, bound: str | int, *, own_text: bool) -> None:
     """Raise SettingError for a bound of memory within which the copy cannot be made."""
+    from foretoken.api.checkpoint import read_tokenizer
     from foretoken.api.offloading import GROWS, memory_in_use
     from foretoken.api.own_text import LENGTH, MOST, TEXTS
     from foretoken.common.malloc import give_back_freed_memory
     from foretoken.copies.quantise import memory_to_write
 
     give_back_freed_memory()  # what malloc keeps would count as memory in use
-    assert isinstance(bound.memory, int)
+    if made.quantiser == "gptq":
+        read_tokenizer(made.folder)  # whose libraries will be in memory
     needed = memory_in_use() + GROWS + memory_to_write(made, TEXTS * LENGTH if own_text else MOST)
-    if needed > bound.memory:
-        other = "" if made.quantiser == "direct" else ", or --quantizer direct, which needs little"
+    if needed > int(bound):
+        other = ", or --quantizer direct, which needs less" if made.quantiser == "gptq" else ""
         raise SettingError(
-            f"memory is {size(bound.memory)}, and {made.quantiser} needs {size(needed)} to make the copy; allow that "
-            f"much{other}"
+            f"memory is {size(int(bound))}, and to make the copy by {made.quantiser} may take {size(needed)}; allow "
+            f"--memory {math.ceil(_MARGIN * needed / 2**30 * 100) / 100:.2f}GiB{other}"
         )
 
 
@@ -182,12 +188,28 @@ def _own_texts(folder: Path, bound: LoadSettings) -> Sequence[Sequence[int]]:
         needed, left = large
         raise SettingError(
             f"the model takes {size(needed)} of memory to write a text, and {size(left)} are free; give a bound with "
-            f"--memory {0.9 * left / 2**30:.1f}GiB, or a text of your own with --calibrate FILE"
+            "--memory, or a text of your own with --calibrate FILE"
         )
     say("the model writes some text, which shows what its layers read")
-    context = None if bound.memory is None else TEXTS * LENGTH
-    model = load(str(folder), draft="none", threads=bound.threads, memory=bound.memory, context=context)
+    if bound.memory is None:
+        model = load(str(folder), draft="none", threads=bound.threads)
+    else:
+        model = _bounded(folder, bound, (TEXTS * LENGTH, TEXTS // 4 * LENGTH, LENGTH))
     texts = own_texts(model)
     del model
     gc.collect()  # a model refers to itself: without this, it would stay for a while
     return texts
+
+
+def _bounded(folder: Path, bound: LoadSettings, contexts: Sequence[int]) -> Model:
+    """The model within a bound of memory, with the first context for which there is room: with a long one it writes
+    more texts at once, and is read less often."""
+    from foretoken.api.build import load
+
+    refused: SettingError | None = None
+    for context in contexts:
+        try:
+            return load(str(folder), draft="none", threads=bound.threads, memory=bound.memory, context=context)
+        except SettingError as error:
+            refused = error
+    raise SettingError(f"{refused}; or give a text of your own with --calibrate FILE")

@@ -209,7 +209,7 @@ class _Work:
                     )
                 file.write(name, rows)
             self.done(rows.nbytes)
-        forget(tensor)
+            forget(rows)
 
     def _quantised(self, unit: str, rows: torch.Tensor, whole: torch.Tensor) -> QuantisedWeight:
         plan, name = self.plan, stored_as(unit, self.plan.config)

@@ -25,7 +25,7 @@ class WaitingPace:
     takes most of that time. The shortest pass says how long the reading takes.
 
     Passes over prompts say best what a row costs: nothing is drafted beside them. Until there was one, checks say it.
-    What is drafted beside a check makes it longer, so that they say too much.
+    What is drafted beside a check makes a row seem dearer than it is, so the check with the cheapest rows counts.
     """
 
     def __init__(self, near: Pace, waited: Callable[[], float]) -> None:
@@ -33,14 +33,15 @@ class WaitingPace:
         self._waited = waited
         self._before = waited()
         self._possible: deque[float] = deque(maxlen=_LAST)
-        self._by_checks: deque[float] = deque(maxlen=_LAST)
+        self._by_checks: deque[float] = deque(maxlen=_MEMORY)
         self._shortest: deque[float] = deque(maxlen=_MEMORY)
 
     @property
     def nodes(self) -> int:
         """How many nodes all trees of the next round may have together."""
-        known = self._possible or self._by_checks
-        return max(_LEAST, round(median(known))) if known else _FIRST
+        if self._possible:
+            return max(_LEAST, round(median(self._possible)))
+        return max(_LEAST, round(max(self._by_checks))) if self._by_checks else _FIRST
 
     def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""

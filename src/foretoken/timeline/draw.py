@@ -66,7 +66,7 @@ def _draw_time(page: Page, stats: Stats) -> None:
     page.heading("Where the time went")
     drafting = [level.seconds for level in stats.levels]
     at_once = max(0.0, sum(drafting) - stats.draft_seconds)  # levels draft while the target's pass waits for the disk
-    parts = [stats.check_seconds - at_once, *drafting]
+    parts = [max(0.0, stats.check_seconds - at_once), *drafting]
     parts.append(max(0.0, stats.decode_seconds - sum(parts)))
     labels = [
         "target, checking" + " alone" * (at_once > 0),

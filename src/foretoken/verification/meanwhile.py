@@ -12,7 +12,7 @@ from foretoken.protocol.types import Draft, PromptChunk, Request, Verdict
 GoOn = Callable[[Sequence[int], Callable[[], bool]], None]
 _SURELY = 2e-4  # seconds: a pass that waits as long waits for the disk, and not for a thread that has what it wants
 _AGAIN = 2e-4  # seconds between two looks
-_MOST = 0.5  # of a check's time
+_HALF = 0.5  # of a check's time
 
 
 class MeanwhileVerifier:
@@ -22,7 +22,7 @@ class MeanwhileVerifier:
     seconds passes have waited so far. go_on: drafts on (`foretoken.drafters.tree.TreeDrafter.go_on`). It runs no layers
     but while the pass waits, so that the pass finds the cores free for nearly all of its arithmetic. Yet a step that
     has begun delays the pass, if what it waits for comes. So nothing is drafted unless the check before this one has
-    waited for most of its time. The pass stays in the caller's thread, where Ctrl-C ends it.
+    waited for half of its time. The pass stays in the caller's thread, where Ctrl-C ends it.
     """
 
     def __init__(self, near: Verifier, waiting: Callable[[], float], waited: Callable[[], float], go_on: GoOn) -> None:
@@ -39,17 +39,18 @@ class MeanwhileVerifier:
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         """Make one pass, and draft meanwhile. When this call returns, both are done. Raises the error of either."""
-        sequences = [draft.sequence for draft in drafts if len(draft)]
-        if not sequences:
+        if not any(len(draft) for draft in drafts):
             return self.near.submit(drafts, chunks)
-        began, before, goes_on = time.perf_counter(), self._waited(), self._share >= _MOST
-        ticket = self._submit_and_go_on(sequences, drafts, chunks) if goes_on else self.near.submit(drafts, chunks)
+        return (self._passed if self._share < _HALF else self._passed_with_drafting)(drafts, chunks)
+
+    def _passed(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> int:
+        began, before = time.perf_counter(), self._waited()
+        ticket = self.near.submit(drafts, chunks)
         self._share = (self._waited() - before) / max(time.perf_counter() - began, 1e-9)
         return ticket
 
-    def _submit_and_go_on(
-        self, sequences: Sequence[int], drafts: Sequence[Draft], chunks: Sequence[PromptChunk]
-    ) -> int:
+    def _passed_with_drafting(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> int:
+        sequences = [draft.sequence for draft in drafts if len(draft)]
         ended = False
         failed: list[BaseException] = []
 
@@ -67,7 +68,7 @@ class MeanwhileVerifier:
         thread = Thread(target=run, name="foretoken-drafting", daemon=True)
         thread.start()
         try:
-            ticket = self.near.submit(drafts, chunks)
+            ticket = self._passed(drafts, chunks)
         finally:
             ended = True
             thread.join()  # a step of drafting at most

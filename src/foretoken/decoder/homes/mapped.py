@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from foretoken.errors import CheckpointError
+from foretoken.errors import CheckpointError, ContractError
 
 
 class MappedFiles:
@@ -73,7 +73,10 @@ class MappedFiles:
 def forget(tensor: torch.Tensor) -> None:
     """Take the pages of a mapped tensor out of the process's memory. They are read again when they are used: from the
     system's cache of files, or from the disk. Does nothing where the system has no `/proc/self/maps` or no `madvise`,
-    nor with memory that is no mapped file: that would lose what it holds."""
+    nor with memory that is no mapped file: that would lose what it holds. The tensor must never have been written to.
+    Raises ContractError for one that is not contiguous."""
+    if not tensor.is_contiguous():
+        raise ContractError("a tensor that is not contiguous came; expected one whose pages are its own")
     first, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
     start, stop = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
     if start < stop and hasattr(mmap, "MADV_DONTNEED") and any(a <= start and stop <= b for a, b in _of_files()):
