@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-import io
 import gc
+import io
 import json
 import mmap
 import subprocess

@@ -134,7 +134,8 @@ def test_a_draft_that_is_the_model_itself_is_named(caplog: pytest.LogCaptureFixt
         done = foretoken.load("stdlib-1m", draft="stdlib-1m", pace="fixed").generate("def add(", max_new_tokens=8)
         foretoken.load("stdlib-7m", draft="stdlib-1m", pace="fixed")
     assert done.tokens == foretoken.load("stdlib-1m", draft="none").generate("def add(", max_new_tokens=8).tokens
-    (told,) = caplog.messages
+    # on a busy machine others may be there: a pass of equal models was timed as much slower than the other's
+    (told,) = (said for said in caplog.messages if "cannot speed up" not in said)
     assert told.startswith("the draft stdlib-1m is the model itself, so a draft token takes as long as")
 
 
