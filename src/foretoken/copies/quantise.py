@@ -114,11 +114,12 @@ def plan(
 
 def memory_to_write(plan: CopyPlan, tokens: int) -> int:
     """The most bytes of memory that `write` takes besides what the process uses already. tokens: of its texts."""
-    slices = 5 * _TOGETHER
+    together = min(_TOGETHER, max(tensor.numel() for tensor in plan.tensors.values()))
+    slices = 5 * together
     if plan.quantiser != "gptq":
         return slices
     itemsize = plan.tensors[f"{EMBEDDING}.weight"].dtype.itemsize
-    return slices + memory_of(plan.config, tokens, itemsize, cast=12 * _TOGETHER)
+    return slices + memory_of(plan.config, tokens, itemsize, cast=12 * together)
 
 
 def _shards(
