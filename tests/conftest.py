@@ -83,7 +83,8 @@ ABOVE = (
 # all. Without the native module fewer are tried again: all of them meet it, and PyTorch is slow.
 SOME, MANY = (12, 2), (48, 3)  # from so many sets on, one in n
 AGAIN = 3
-WHOLE = ("contracts", "acceptance", "bench")  # every drafter meets its contract, every draft its rule
+# every drafter meets its contract, every draft its rule; sets of the benches are different cases, and no products
+WHOLE = ("contracts", "acceptance", "bench")
 WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py", "doctor/test_engine.py")
 
 
@@ -107,7 +108,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             drawn = zlib.crc32(f"{place.as_posix()} {item.name}".encode())
             if drawn % _one_in(item, place, sets[its]):
                 item.add_marker("prove")
-            elif drawn // 6 % AGAIN:
+            elif drawn // 6 % AGAIN:  # another draw: the remainder by n has been used
                 item.add_marker("above_arithmetic")
         seen.add(its)
         if any(place.is_relative_to(above) for above in ABOVE) and place.as_posix() not in WITH_BOTH:

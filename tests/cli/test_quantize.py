@@ -27,11 +27,11 @@ from tests.cli.conftest import Cli
 MODEL = EMBEDDED["stdlib-1m"]
 PEAK = """
 from foretoken.__main__ import main
+from foretoken.bench.bounded import peak_memory
 try:
     main()
 finally:
-    with open("/proc/self/status") as status:
-        print(1024 * int(next(line for line in status if line.startswith("VmHWM")).split()[1]))
+    print(peak_memory())
 """  # the command line, which tells the most memory that it had
 
 

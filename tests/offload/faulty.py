@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -110,6 +113,38 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = shape_of("hidden=768,layers=8,heads=12,kv-heads=6,intermediate=2048,vocab=4096")
     write.write(write.plan(EMBEDDED["stdlib-7m"], place, write.Asked(shape)))
     return place
+
+
+BOUNDED = """
+import json, sys
+model, lacking, draft, prompt, count, verify, group = json.loads(sys.argv[1])
+if group is not None:
+    with open(group + "/cgroup.procs", "w") as procs:
+        procs.write("0")  # before the imports: what is in use already would not count
+
+import foretoken
+from foretoken.api.build import plan
+from foretoken.bench.bounded import peak_memory
+
+found, _ = plan(model, memory="100GiB", draft=draft, context=512)
+bound = found.plan.total - lacking
+model = foretoken.load(model, memory=bound, draft=draft, context=512, verify_weights=verify)
+tokens = [model.generate(prompt, max_new_tokens=count, ignore_eos=True).tokens for _ in range(2)]
+print(json.dumps([bound, peak_memory(), model.target.home, tokens]))
+"""
+
+
+def bounded(model: Path, draft: str, *, verify: bool = False, group: Path | None = None) -> tuple[int, int]:
+    """Generate twice in a process of its own, in which memory lacks for 40 MB of the model, and see that the text is
+    the model's. Returns the bound and the most memory that was in use. group: a control group for the process."""
+    asked = [str(model), 40_000_000, draft, PROMPT, 40, verify, None if group is None else str(group)]
+    command = [sys.executable, "-c", BOUNDED, json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    bound, peak, home, tokens = json.loads(done.stdout.splitlines()[-1])
+    assert home == "copied and streamed"
+    assert tokens == [list(generated(foretoken.load(model, draft="none"))[:40])] * 2
+    return bound, peak
 
 
 def within(call: Callable[[], T], seconds: float = PATIENCE) -> T:

@@ -3,11 +3,8 @@ has come is right and is kept, an error says what to do, and the next generation
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -17,7 +14,19 @@ import pytest
 
 import foretoken
 from tests.interrupts import Interrupts
-from tests.offload.faulty import COUNT, PROMPT, Disk, disk, expected, folder, generated, large, until_it_fails, within
+from tests.offload.faulty import (
+    COUNT,
+    PROMPT,
+    Disk,
+    bounded,
+    disk,
+    expected,
+    folder,
+    generated,
+    large,
+    until_it_fails,
+    within,
+)
 from tests.tiny import needs_native
 
 __all__ = ["disk", "expected", "folder", "large"]
@@ -215,23 +224,6 @@ def test_a_child_that_is_forked_under_way_reads_for_itself(draft: str, times: in
     assert generated(model) == expected
 
 
-MEMORY = """
-import json, sys
-import foretoken
-from foretoken.api.build import plan
-
-def peak():
-    return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
-
-lacking, draft, prompt, count, verify = json.loads(sys.argv[2])
-found, _ = plan(sys.argv[1], memory="100GiB", draft=draft, context=512)
-bound = found.plan.total - lacking
-model = foretoken.load(sys.argv[1], memory=bound, draft=draft, context=512, verify_weights=verify)
-tokens = [model.generate(prompt, max_new_tokens=count, ignore_eos=True).tokens for _ in range(2)]
-print(json.dumps([bound, peak(), model.target.home, tokens]))
-"""
-
-
 @pytest.mark.prove
 @needs_native  # PyTorch makes bf16 of low-bit substitutes
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak of memory")
@@ -240,12 +232,5 @@ print(json.dumps([bound, peak(), model.target.home, tokens]))
     [("subspec", True), *(pytest.param(*x, marks=pytest.mark.prove) for x in (("none", True), ("subspec", False)))],
 )
 def test_the_memory_in_use_stays_within_the_bound(draft: str, verify: bool, large: Path) -> None:
-    lacking = 40_000_000  # bytes of the model for which there is no room
-    command = [sys.executable, "-c", MEMORY, str(large), json.dumps([lacking, draft, PROMPT, 40, verify])]
-    expected = generated(foretoken.load(large, draft="none"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    bound, peak, home, tokens = json.loads(done.stdout.splitlines()[-1])
-    assert home == "copied and streamed"
-    assert tokens == [list(expected[:40])] * 2
+    bound, peak = bounded(large, draft, verify=verify)
     assert bound - 100_000_000 < peak <= bound, "filled, and not beyond"

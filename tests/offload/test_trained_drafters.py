@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -23,8 +20,7 @@ from foretoken.errors import DraftSpecError
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import expected_shapes, read_trained_config, write_trained
 from tests.mixtures import random_mixture, random_stack
-from tests.offload.faulty import PROMPT, generated, large
-from tests.offload.test_faults import MEMORY
+from tests.offload.faulty import PROMPT, bounded, large
 from tests.tiny import needs_native
 
 __all__ = ["large"]
@@ -90,13 +86,5 @@ def test_what_a_drafter_takes_depends_on_the_types() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", ["", ":format=bf16:k=8:depth=6"])
 def test_the_memory_in_use_stays_within_the_bound(kind: str, options: str, large: Path, tmp_path: Path) -> None:
-    lacking = 40_000_000  # bytes of the model for which there is no room
-    asked = json.dumps([lacking, written(kind, tmp_path / kind, large) + options, PROMPT, 40, False])
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(large), asked], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    bound, peak, home, tokens = json.loads(done.stdout.splitlines()[-1])
-    assert home == "copied and streamed"
-    assert tokens == [list(generated(foretoken.load(large, draft="none"))[:40])] * 2
+    bound, peak = bounded(large, written(kind, tmp_path / kind, large) + options)
     assert bound - 130_000_000 < peak <= bound, "filled, and not beyond"

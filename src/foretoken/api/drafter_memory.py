@@ -9,10 +9,10 @@ import torch
 
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.low_bit import size_in
-from foretoken.decoder.memory import FIRST_CAPACITY
+from foretoken.decoder.memory import FIRST_CAPACITY, doubled
 from foretoken.drafters.recipe import Level
 from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
-from foretoken.trained.files import WEIGHTS, expected_shapes, read_trained_config
+from foretoken.trained.files import WEIGHTS, expected_shapes, parameters_of, read_trained_config
 
 _FLOAT = 4  # bytes of a number in what it sees
 
@@ -32,9 +32,8 @@ def memory_of_drafter(level: Level, target: DecoderConfig, positions: int, dtype
     its, _ = read_trained_config(level.folder)
     decoder = its.decoder(target)
     file = (level.folder / WEIGHTS).stat().st_size
-    sizes = {name: prod(shape) for name, shape in expected_shapes(its).items()}
-    beside = sum(count for name, count in sizes.items() if not name.startswith("layers."))
-    layers = (sum(sizes.values()) - beside) * dtype.itemsize
+    beside = sum(prod(shape) for name, shape in expected_shapes(its).items() if not name.startswith("layers."))
+    layers = (parameters_of(its) - beside) * dtype.itemsize
     loading = file + (2 * _FLOAT * beside if isinstance(its, MixtureConfig) else 0)  # an observer in float32, twice
     if level.format is None:
         weights = layers + (2 + _FLOAT) * beside  # in PyTorch, the observer stays in float32, too
@@ -43,7 +42,8 @@ def memory_of_drafter(level: Level, target: DecoderConfig, positions: int, dtype
         loading += 0 if dtype == torch.bfloat16 else layers  # which are converted before they are cast
         # a head that lies in the processor's layout is read again from its file
         loading += 0 if target.tied else target.vocab_size * target.hidden_size * dtype.itemsize
-    cache = decoder.bytes_of_position(dtype.itemsize) * _grown(positions)
+    grown = doubled(FIRST_CAPACITY, positions)  # while a cache grows, the one from which it has grown is there, too
+    cache = decoder.bytes_of_position(dtype.itemsize) * (grown + grown // 2)
     return DrafterBytes(weights + cache + 2 * _FLOAT * _seen(its) * positions, loading)
 
 
@@ -53,11 +53,3 @@ def _seen(its: TrainedConfig) -> int:
         return its.observed + its.hidden_size
     assert isinstance(its, StackConfig)
     return its.hidden_size * (len(its.sees) + 1) if its.sees else 0
-
-
-def _grown(positions: int) -> int:
-    """The positions of a cache that has doubled until it suffices, and of the one that it has grown from."""
-    capacity = FIRST_CAPACITY
-    while capacity < positions:
-        capacity *= 2
-    return capacity + capacity // 2

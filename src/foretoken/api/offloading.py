@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 # drafts for layers that are read in each pass, the best first: with 4, 3 or 2 bits for a weight of a substitute
 SUBSPEC = ("subspec,lookup", "subspec:format=int3,lookup", "subspec:format=int2,lookup")
 _CONTEXT = 1024  # tokens of a text, if the memory is bounded and nothing else was asked for
-GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
+_GROWS = 24 << 20  # bytes that Python, its libraries and its threads still take after the tokenizer is loaded
 _LOGITS = 64  # rows of logits that are computed at once
 _SHARE = 32  # a pass over a prompt takes at most this part of the bound
 _LONGEST = 4096  # rows of a prompt that one pass reads, if there is no bound
@@ -192,10 +192,15 @@ def memory_in_use() -> int:
     return used
 
 
+def memory_of_libraries() -> int:
+    """The bytes that this process uses now, and will use without a model. To be called when all libraries are
+    loaded."""
+    return memory_in_use() + _GROWS
+
+
 def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], settings: LoadSettings) -> Needs:
     on_cpu = settings.device == "cpu"
     sized = size_in if on_cpu else on_gpu.size_in
-    rows = max(settings.prefill_chunk, _rows(levels))
     substitutes = [0] * config.num_layers
     copies = loading = 0
     for level in levels:
@@ -203,8 +208,8 @@ def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], setti
             each = [sized(level.format, config, without) for without in _all_but_one(config)]
             substitutes = [one + other for one, other in zip(substitutes, each, strict=True)]
         elif level.is_trained:
-            dtype = stored.kinds[f"{EMBEDDING}.weight"][1]
-            stays, loading = memory_of_drafter(level, config, config.context_length + _rows(levels), dtype)
+            positions = config.context_length + _rows(levels)
+            stays, loading = memory_of_drafter(level, config, positions, stored.dtype)
             copies += stays
         elif level.format is not None:
             its = config if level.is_copy else read_config(_folder(level))
@@ -212,8 +217,9 @@ def _needs(stored: Stored, config: DecoderConfig, levels: Sequence[Level], setti
         elif level.has_decoder:
             copies += sum(path.stat().st_size for path in weight_files(_folder(level)))
     libraries = (
-        {"Python and its libraries": memory_in_use() + GROWS} if on_cpu else {"CUDA and its libraries": on_gpu.CUDA}
+        {"Python and its libraries": memory_of_libraries()} if on_cpu else {"CUDA and its libraries": on_gpu.CUDA}
     )
+    rows = max(settings.prefill_chunk, _rows(levels))
     fixed = {
         **libraries,
         "embedding, output layer, norms": size_of(stored.besides),
@@ -249,8 +255,7 @@ def _rows(levels: Sequence[Level]) -> int:
 
 def _cache_bytes(stored: Stored, config: DecoderConfig, levels: Sequence[Level]) -> int:
     """Keys and values of a whole text, and of the rows of a draft: the model's, and those of each draft's decoder."""
-    itemsize = stored.kinds[f"{EMBEDDING}.weight"][1].itemsize
-    position = config.bytes_of_position(itemsize)
+    position = config.bytes_of_position(stored.dtype.itemsize)
     rows = _rows(levels)
     # what a draft's decoder has computed and is not decided yet, in memory that grows to twice its size; a tree that
     # goes on while it is checked hands it on to the next

@@ -159,7 +159,7 @@ def _texts_of(calibrate: str, file: Suite | None, folder: Path) -> Sequence[Sequ
 def _expect_room(made: CopyPlan, bound: str | int, *, own_text: bool) -> None:
     """Raise SettingError for a bound of memory within which the copy cannot be made."""
     from foretoken.api.checkpoint import read_tokenizer
-    from foretoken.api.offloading import GROWS, memory_in_use
+    from foretoken.api.offloading import memory_of_libraries
     from foretoken.api.own_text import LENGTH, MOST, TEXTS
     from foretoken.common.malloc import give_back_freed_memory
     from foretoken.copies.quantise import memory_to_write
@@ -167,7 +167,7 @@ def _expect_room(made: CopyPlan, bound: str | int, *, own_text: bool) -> None:
     give_back_freed_memory()  # what malloc keeps would count as memory in use
     if made.quantiser == "gptq":
         read_tokenizer(made.folder)  # whose libraries will be in memory
-    needed = memory_in_use() + GROWS + memory_to_write(made, TEXTS * LENGTH if own_text else MOST)
+    needed = memory_of_libraries() + memory_to_write(made, TEXTS * LENGTH if own_text else MOST)
     if needed > int(bound):
         other = ", or --quantizer direct, which needs less" if made.quantiser == "gptq" else ""
         raise SettingError(
@@ -183,8 +183,8 @@ def _own_texts(folder: Path, bound: LoadSettings) -> Sequence[Sequence[int]]:
     from foretoken.api.offloading import larger_than_memory
     from foretoken.api.own_text import LENGTH, TEXTS, own_texts
 
-    large = larger_than_memory(folder)
-    if large is not None and bound.memory is None:
+    large = larger_than_memory(folder) if bound.memory is None else None
+    if large is not None:
         needed, left = large
         raise SettingError(
             f"the model takes {size(needed)} of memory to write a text, and {size(left)} are free; give a bound with "

@@ -36,10 +36,9 @@ def print_stats(completion: Completion) -> None:
             f"{level.mean_acceptance_length:.2f}",
             " ".join(positions) + (" ..." if len(level.accepted_per_position) > _POSITIONS else ""),
         )
-    # levels may draft while the target's pass waits for the disk: then both times hold some seconds
     between = stats.draft_seconds - sum(level.seconds for level in stats.levels)
-    called = "between them" if between >= 0 else "both at once"
-    table.add_row(called, *_time(abs(between), stats.decode_seconds), style="dim")
+    called, seconds = ("both at once", stats.seconds_at_once) if stats.seconds_at_once else ("between them", between)
+    table.add_row(called, *_time(seconds, stats.decode_seconds), style="dim")
     table.add_row("all decoding", *_time(stats.decode_seconds, stats.decode_seconds))
     table.add_row("the prompt", _time(stats.prefill_seconds, 0.0)[0], style="dim")
     console = Console(stderr=True, markup=False, highlight=False)

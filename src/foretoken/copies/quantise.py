@@ -57,6 +57,11 @@ class CopyPlan:
         return sum(size_of(part) for shard in self.shards for made in shard.values() for part in made.values())
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The type that a loaded model's weights have."""
+        return self.tensors[f"{EMBEDDING}.weight"].dtype
+
+    @property
     def bits(self) -> float:
         """The bits of a weight of a linear layer, with its share of scales and zero points."""
         linears = linear_shapes(self.config)
@@ -118,8 +123,7 @@ def memory_to_write(plan: CopyPlan, tokens: int) -> int:
     slices = 5 * together
     if plan.quantiser != "gptq":
         return slices
-    itemsize = plan.tensors[f"{EMBEDDING}.weight"].dtype.itemsize
-    return slices + memory_of(plan.config, tokens, itemsize, cast=12 * together)
+    return slices + memory_of(plan.config, tokens, plan.dtype.itemsize, cast=12 * together)
 
 
 def _shards(
@@ -214,14 +218,13 @@ class _Work:
 
     def _quantised(self, unit: str, rows: torch.Tensor, whole: torch.Tensor) -> QuantisedWeight:
         plan, name = self.plan, stored_as(unit, self.plan.config)
-        dtype = plan.tensors[f"{EMBEDDING}.weight"].dtype  # the type that a loaded model's weights have
         how: dict[str, Any] = {"name": name, "quantiser": plan.quantiser, "threads": self.threads}
         if self.calibration is not None:
             how["factor"] = self.calibration.factor(unit)
         try:
-            made = quantise(rows.to(dtype), plan.format, **how)
+            made = quantise(rows.to(plan.dtype), plan.format, **how)
         except CheckpointError:
-            return quantise(whole.to(dtype), plan.format, name=name)  # for a message that counts the whole tensor
+            return quantise(whole.to(plan.dtype), plan.format, name=name)  # for a message that counts the whole tensor
         if self.calibration is not None:
             self.calibration.keep(unit, made)
         return made

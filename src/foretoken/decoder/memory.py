@@ -19,6 +19,13 @@ UNWRITTEN = 0  # the tag of a slot that no pass has written
 FIRST_CAPACITY = 256  # positions
 
 
+def doubled(capacity: int, rows: int) -> int:
+    """A capacity, doubled until it suffices for some rows."""
+    while capacity < rows:
+        capacity *= 2
+    return capacity
+
+
 class Memory(NamedTuple):
     """Keys and values [layers, capacity, kv_heads, head_dim] of a cache, and tags [layers, capacity].
 
@@ -46,9 +53,7 @@ class Memory(NamedTuple):
     def grown(self, rows: int) -> Memory:
         """Memory with the same contents and room for at least `rows` positions, and for `least`. The capacity is
         doubled until it suffices."""
-        capacity = max(self.least, self.capacity)
-        while capacity < rows:
-            capacity *= 2
+        capacity = doubled(max(self.least, self.capacity), rows)
         tags = np.zeros((len(self.tags), capacity), dtype=np.int64)  # UNWRITTEN; no memory is used before it is written
         tags[:, : self.tags.shape[1]] = self.tags
         with gpu.telling_of_memory():

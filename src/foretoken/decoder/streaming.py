@@ -23,7 +23,7 @@ from foretoken.decoder.homes.huge_pages import Kind, allocate, size_of, together
 from foretoken.decoder.homes.mapped import MappedFiles
 from foretoken.decoder.homes.parts import PARTS, PartHome, acquired
 from foretoken.decoder.loading import mapped_tensors
-from foretoken.decoder.shapes import linear_shapes
+from foretoken.decoder.shapes import EMBEDDING, linear_shapes
 from foretoken.decoder.shards import weight_files
 from foretoken.decoder.weights import Weights, assemble, part_of, repacked
 from foretoken.errors import CheckpointError, SettingError
@@ -84,6 +84,11 @@ class Stored:
     def bytes_of(self, part: int) -> int:
         """The bytes of memory of a part that is in memory."""
         return size_of({name: self.kinds[name] for name in self.of_part(part)})
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights that are in no low-bit format, and of keys and values."""
+        return self.kinds[f"{EMBEDDING}.weight"][1]
 
     @property
     def parts(self) -> int:

@@ -74,12 +74,13 @@ class Level:
         if not self.is_trained:
             return
         assert self.folder is not None
-        its, _ = read_trained_config(self.folder)
         if not settings.cache:
             why = "needs what the model has computed, which is not kept without a cache"
-        elif settings.offloads and settings.device != "cpu":
+        elif not settings.offloads:
+            return
+        elif settings.device != "cpu":
             why = "cannot be used with --memory or --stream-layers on a GPU yet"
-        elif settings.offloads and isinstance(its, MixtureConfig) and its.ends:
+        elif isinstance(its := read_trained_config(self.folder)[0], MixtureConfig) and its.ends:
             why = "ends with layers of the model, which would have to come in for each draft token"
         else:
             return

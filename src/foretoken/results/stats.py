@@ -86,6 +86,12 @@ class Stats:
     # decoder. What a drafter runs on the target's own layers counts for the target.
     cost: Mapping[str, Cost] = field(default_factory=dict)
 
+    @property
+    def seconds_at_once(self) -> float:
+        """The seconds that levels drafted during checks, while the target's pass waited for the disk. They are no part
+        of `draft_seconds`."""
+        return max(0.0, sum(level.seconds for level in self.levels) - self.draft_seconds)
+
 
 class _Check(NamedTuple):
     """A pass that checked a draft, perhaps an empty one: of its tokens so many were right, and so many came of it."""

@@ -64,12 +64,10 @@ def _draw_head(page: Page, done: Completion, model: str, rounds: int) -> None:
 def _draw_time(page: Page, stats: Stats) -> None:
     """One bar: the target's checks, each level's work, and the time between them."""
     page.heading("Where the time went")
-    drafting = [level.seconds for level in stats.levels]
-    at_once = max(0.0, sum(drafting) - stats.draft_seconds)  # levels draft while the target's pass waits for the disk
-    parts = [max(0.0, stats.check_seconds - at_once), *drafting]
+    parts = [max(0.0, stats.check_seconds - stats.seconds_at_once), *(level.seconds for level in stats.levels)]
     parts.append(max(0.0, stats.decode_seconds - sum(parts)))
     labels = [
-        "target, checking" + " alone" * (at_once > 0),
+        "target, checking" + " alone" * (stats.seconds_at_once > 0),
         *(short(name, 20) for name in page.names[1:]),
         "between them",
     ]

@@ -109,12 +109,13 @@ class Trained:
         theirs, its = target.weights, self.config
         like = theirs.embedding
         own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
-        if rows is not None:  # a cast reads each matrix once, from where it lies; vectors stay
-            own = {name: tensor.to(like.dtype, copy=tensor.ndim == 1) for name, tensor in own.items()}
-        elif like.device.type == "cpu":
+        if rows is None and like.device.type == "cpu":
             own = copied(own, like.dtype)
-        else:
-            own = {name: tensor.to(dtype=like.dtype, device=like.device) for name, tensor in own.items()}
+        else:  # a cast reads each matrix once, from where it lies; vectors stay
+            own = {
+                name: tensor.to(dtype=like.dtype, device=like.device, copy=tensor.ndim == 1)
+                for name, tensor in own.items()
+            }
         shared = {f"{EMBEDDING}.weight": like, "model.norm.weight": theirs.norm}
         place = {} if config.tied else {f"{HEAD}.weight": like}  # of the target's own head
         last = its.ends if isinstance(its, MixtureConfig) else ()

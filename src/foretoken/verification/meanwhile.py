@@ -39,18 +39,11 @@ class MeanwhileVerifier:
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         """Make one pass, and draft meanwhile. When this call returns, both are done. Raises the error of either."""
-        if not any(len(draft) for draft in drafts):
-            return self.near.submit(drafts, chunks)
-        return (self._passed if self._share < _HALF else self._passed_with_drafting)(drafts, chunks)
-
-    def _passed(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> int:
-        began, before = time.perf_counter(), self._waited()
-        ticket = self.near.submit(drafts, chunks)
-        self._share = (self._waited() - before) / max(time.perf_counter() - began, 1e-9)
-        return ticket
-
-    def _passed_with_drafting(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> int:
         sequences = [draft.sequence for draft in drafts if len(draft)]
+        if not sequences:
+            return self.near.submit(drafts, chunks)
+        if self._share < _HALF:
+            return self._checked(drafts, chunks)
         ended = False
         failed: list[BaseException] = []
 
@@ -68,12 +61,19 @@ class MeanwhileVerifier:
         thread = Thread(target=run, name="foretoken-drafting", daemon=True)
         thread.start()
         try:
-            ticket = self._passed(drafts, chunks)
+            ticket = self._checked(drafts, chunks)
         finally:
             ended = True
             thread.join()  # a step of drafting at most
         if failed:
             raise failed[0]
+        return ticket
+
+    def _checked(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> int:
+        """Make one pass, and note for how much of its time it waited."""
+        began, before = time.perf_counter(), self._waited()
+        ticket = self.near.submit(drafts, chunks)
+        self._share = (self._waited() - before) / max(time.perf_counter() - began, 1e-9)
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:

@@ -64,7 +64,7 @@ def _speeds(bench: Workbench, table: Sequence[Reported]) -> Iterator[Row]:
                 **its,
                 "data": "mean",
                 "the paper, by data": ", ".join(f"{speed:.2f} ({tokens:.2f})" for speed, tokens in cells),
-                **figures(Measured(), "", (line.mean, line.speedup, line.mean_length)),
+                **_means(line),
             }
         if not subjects and table is TABLE_1:
             subject, prompts = chosen(bench)
@@ -73,6 +73,11 @@ def _speeds(bench: Workbench, table: Sequence[Reported]) -> Iterator[Row]:
                 called = {SMALL: subject.small_called, READING: "ours, with all of table 2"}.get(name, name)
                 its = {"temperature": temperature, "target": subject.called, "draft": called, "data": ours.data}
                 yield {**its, **figures(ours, name)}
+
+
+def _means(line: Reported) -> Row:
+    """The paper's means over its data sets."""
+    return figures(Measured(), "", (line.mean, line.speedup, line.mean_length))
 
 
 def _measures(line: Reported) -> str | None:
@@ -84,17 +89,16 @@ def _measures(line: Reported) -> str | None:
 def _eagle(bench: Workbench) -> Iterator[Row]:
     """EAGLE-2 under the same conditions: its drafter is trained now, unless it was before."""
     subject, data = chosen(bench)
+    trains = bench.asked.scale != "paper"
+    beam = f"{head(bench, subject, 'eagle2')}:k=10:depth=6:sharpness=1.0" if trains else ""
     for temperature in (0.0, 0.6):
-        papers = [line for line in TABLE_1 if (line.temperature, line.draft) == (temperature, reported.EAGLE)]
-        for line in papers:
-            its = {"temperature": temperature, "target": line.target}
-            yield {**its, **figures(Measured(), "", (line.mean, line.speedup, line.mean_length))}
-        if bench.asked.scale == "paper":
-            continue
-        beam = f"{head(bench, subject, 'eagle2')}:k=10:depth=6:sharpness=1.0"
-        ours = bench.measured(subject, few(bench, data), [Method(reported.EAGLE, beam, noise=False)], temperature)
-        its = {"temperature": temperature, "target": subject.called}
-        yield {**its, **figures(ours, reported.EAGLE)}
+        for line in TABLE_1:
+            if (line.temperature, line.draft) == (temperature, reported.EAGLE):
+                yield {"temperature": temperature, "target": line.target, **_means(line)}
+        if trains:
+            method = Method(reported.EAGLE, beam, noise=False)
+            ours = bench.measured(subject, few(bench, data), [method], temperature)
+            yield {"temperature": temperature, "target": subject.called, **figures(ours, reported.EAGLE)}
 
 
 def _ablation(bench: Workbench) -> Iterator[Row]:
