@@ -8,12 +8,13 @@ import torch
 from torch import nn
 
 from foretoken.decoder.decoder import Decoder
-from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.blocks import BlockDecoder
+from foretoken.trained.config import StackConfig, TrainedConfig
 from foretoken.trained.files import Trained
 from foretoken.trained.following import FollowingDecoder
-from foretoken.trained.network import Mixture, Stack
+from foretoken.trained.network import Block, Mixture, Stack
 from foretoken.trained.observer import ObservingLayers
-from foretoken.trained.sizes import eagle2_for, eagle3_for, independent_for, mixture_for
+from foretoken.trained.sizes import block_of, eagle2_for, eagle3_for, independent_for, mixture_for
 
 
 def random_mixture(
@@ -24,6 +25,16 @@ def random_mixture(
     config = config if inferred else replace(config, kv_heads=1)
     torch.manual_seed(seed)
     network = Mixture(config, target.config.norm_eps)
+    return network, _random(network, config, scale)
+
+
+def random_block(target: Decoder, seed: int = 0, scale: float = 0.02, *, inferred: int = 0) -> tuple[Block, Trained]:
+    """The same for one that drafts four tokens in a pass."""
+    usual = mixture_for(target.config, "a model", inferred=inferred)
+    config = block_of(usual, block=4, depth=3)
+    config = config if inferred else replace(config, kv_heads=1)
+    torch.manual_seed(seed)
+    network = Block(config, target.config.norm_eps)
     return network, _random(network, config, scale)
 
 
@@ -57,10 +68,22 @@ def decoder_and_observer(
     """The parts of which a Mixture of Attentions for a target is made."""
     _, trained = random_mixture(target, seed, scale, inferred=inferred)
     config, weights = trained.weights(target)
+    return Decoder(config, weights, arithmetic=target.arithmetic, threads=1), _observer(trained, target)
+
+
+def block_and_observer(
+    target: Decoder, seed: int = 0, scale: float = 0.02, *, inferred: int = 0
+) -> tuple[BlockDecoder, ObservingLayers]:
+    """The parts of one that drafts four tokens in a pass."""
+    _, trained = random_block(target, seed, scale, inferred=inferred)
+    config, weights = trained.weights(target)
+    return BlockDecoder(config, weights, trained, arithmetic=target.arithmetic, threads=1), _observer(trained, target)
+
+
+def _observer(trained: Trained, target: Decoder) -> ObservingLayers:
     observer = trained.observer(target)
-    assert isinstance(trained.config, MixtureConfig)
     assert observer is not None
-    return Decoder(config, weights, arithmetic=target.arithmetic, threads=1), observer
+    return observer
 
 
 def following_decoder(target: Decoder, method: str, seed: int = 0, scale: float = 0.02) -> FollowingDecoder:

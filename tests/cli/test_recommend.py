@@ -97,12 +97,12 @@ def test_a_drafter_that_lies_beside_its_model_is_tried_and_remembered(cli: Cli, 
     assert gone.code == 0
     assert "the recommended draft cannot be used (there is no folder '/" in gone.err  # and a long path is cut
     assert f"`foretoken recommend {model}` finds another" in gone.err
-    assert trained_for(model) is None
+    assert not trained_for(model)
     (tmp_path / "model-moa").mkdir()
     (tmp_path / "model-moa" / "config.json").write_text('{"foretoken_drafter": "mixture", "version": 1}')
-    assert trained_for(model) is None
+    assert not trained_for(model)
     assert recommend.candidates(str(model), LoadSettings())[0][0] == "lookup"
-    assert trained_for(EMBEDDED["stdlib-7m"]) == "moa"
+    assert trained_for(EMBEDDED["stdlib-7m"]) == ["moa"]
 
 
 def test_a_drafter_that_lookup_cannot_speed_up_is_tried_alone(tmp_path: Path) -> None:

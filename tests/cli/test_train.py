@@ -108,10 +108,23 @@ def test_without_a_place_the_drafter_lies_beside_its_model(cli: Cli, tmp_path: P
     model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
     done = cli("train", "moa", "--target", model, "--data", text, "--tokens", 256)
     assert done.code == 0, done.err
-    assert trained_for(model) == f"{model}-moa"
+    assert trained_for(model) == [f"{model}-moa"]
     embedded = cli("train", "moa", *TARGET, "--data", text, "--tokens", 256)
     assert embedded.code == 2
     assert "stdlib-1m is no folder of yours, beside which its drafter could lie; give OUT" in embedded.err
+
+
+def test_a_block_begins_with_a_trained_mixture(cli: Cli, tmp_path: Path, text: Path) -> None:
+    model = shutil.copytree(EMBEDDED["stdlib-1m"], tmp_path / "model")
+    some = ("--target", model, "--data", text, "--tokens", 256)
+    assert not cli("train", "moa", *some).code
+    done = cli("train", "block", *some, "--from", f"{model}-moa")
+    assert done.code == 0, done.err
+    assert f"foretoken recommend {model} measures whether it is the fastest draft here" in done.err
+    assert trained_for(model) == [f"{model}-moa", f"{model}-block"]
+    refused = cli("train", "block", tmp_path / "it", *some, "--from", tmp_path / "nothing")
+    assert refused.code
+    assert "nothing" in refused.err
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path) -> None:
@@ -131,11 +144,12 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, text: Path) -> None:
     ("kind", "below"),
     [
         (["moa", "--tli", "1"], ",lookup"),
+        (["block", "--depth", "2", "--block", "5"], ",lookup"),
         (["eagle2"], ""),
         pytest.param(["eagle3"], "", marks=pytest.mark.prove),
         pytest.param(["independent"], ",lookup", marks=pytest.mark.prove),
     ],
-    ids=["tli", "eagle2", "eagle3", "independent"],
+    ids=["tli", "block", "eagle2", "eagle3", "independent"],
 )
 def test_other_kinds_are_trained_and_used(cli: Cli, tmp_path: Path, text: Path, kind: list[str], below: str) -> None:
     out = tmp_path / "it"

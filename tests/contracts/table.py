@@ -12,6 +12,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.shapes import OUTPUT
 from foretoken.decoder.views import Views
+from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.earlier import EarlierTexts
@@ -33,7 +34,7 @@ from foretoken.trees.grow import SHAPES
 from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
-from tests.mixtures import decoder_and_observer, following_decoder
+from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
@@ -127,6 +128,32 @@ def _mixture(
     if shape is None:
         return MixtureDrafter(model=model, samplers=Sampler, **common)
     return MixtureTreeDrafter(model=model, samplers=Sampler, shape=shape, sharpness=1.0, **common)
+
+
+def _block(
+    stage: Stage,
+    shape: str = "best-first",
+    inner: Drafter | None = None,
+    *,
+    beside: bool = True,
+    inferred: int = 0,
+    confidence: float = 0.0,
+) -> Drafter:
+    """A Mixture of Attentions that drafts in one pass, with random weights, which do little."""
+    model, observer = block_and_observer(stage.world.target, inferred=inferred)
+    return BlockDrafter(
+        model=model,
+        samplers=Sampler,
+        name="block",
+        vocab_size=VOCABULARY,
+        below=without_views(inner),
+        observer=observer,
+        beside=stage.caches if beside else None,
+        shape=shape,
+        sharpness=1.0,
+        pauses=True,
+        confidence=confidence,
+    )
 
 
 def _eagle(stage: Stage, method: str, shape: str | None = None) -> Drafter:
@@ -323,6 +350,18 @@ TABLE: dict[str, Entry] = {
     "mixture that ends with the model's last layer": Entry(lambda s: _mixture(s, inferred=1)),
     "mixture that ends with the model's last layers, whose features come with the verdicts": Entry(
         lambda s: _mixture(s, inferred=2, beside=False)
+    ),
+    "block": Entry(_block),
+    "block, unsure": Entry(lambda s: _block(s, confidence=0.3)),
+    "block, lookup": Entry(lambda s: _block(s, inner=LookupDrafter()), below=(_THREE,)),
+    "block, tree": Entry(lambda s: _block(s, "best-first"), own=_TREE),
+    "block, beam": Entry(lambda s: _block(s, "beam"), own=_TREE),
+    "block, full tree": Entry(lambda s: _block(s, "full"), own=_TREE),
+    "block, tree, scripted": Entry(
+        lambda s: _block(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE
+    ),
+    "block that ends with the model's last layer, whose features come with the verdicts": Entry(
+        lambda s: _block(s, inferred=1, beside=False)
     ),
     "eagle2": Entry(lambda s: _eagle(s, "eagle2")),
     "eagle2, tree": Entry(lambda s: _eagle(s, "eagle2", "beam"), own=_TREE),

@@ -188,7 +188,7 @@ def test_another_model_and_another_place_are_refused(drafter: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"version": 9}, "version 9; expected one of mixture, eagle2, eagle3, independent, version 3"),
+        ({"version": 9}, "version 9; expected one of mixture, block, eagle2, eagle3, independent, version 3"),
         ({"kv_heads": 0}, "kv_heads is 0, expected a whole number from 1 to"),
         ({"layers": [0, 5]}, "layers is .0, 5., expected a list of some of the model's layers, in order"),
         ({"fingerprint": None}, "fingerprint is None, expected a text"),

@@ -19,14 +19,14 @@ from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import DraftSpecError
 from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import expected_shapes, read_trained_config, write_trained
-from tests.mixtures import random_mixture, random_stack
+from tests.mixtures import random_block, random_mixture, random_stack
 from tests.offload.faulty import PROMPT, bounded, large
 from tests.tiny import needs_native
 
 __all__ = ["large"]
 
 MODEL = EMBEDDED["stdlib-7m"]
-KINDS = ("moa", "eagle2", "eagle3", "independent")
+KINDS = ("moa", "block", "eagle2", "eagle3", "independent")
 
 
 def written(kind: str, out: Path, model: Path = MODEL) -> str:
@@ -34,6 +34,8 @@ def written(kind: str, out: Path, model: Path = MODEL) -> str:
     target = foretoken.load(model, draft="none", threads=1).target
     if kind in ("moa", "tli"):
         _, trained = random_mixture(target, inferred=int(kind == "tli"))
+    elif kind == "block":
+        _, trained = random_block(target)
     else:
         _, trained = random_stack(target, kind, scale=0.05)
     write_trained(out, replace(trained.config, fingerprint=fingerprint(model, target.config)), trained.tensors)

@@ -55,7 +55,9 @@ def run(
 
 def paced() -> AutoPace:
     moment = Moment()
-    copy = Paced("copy", Budget(24, 24, 2), True, (0.8,), PassCost(Price({1: PASS[1], 2: PASS[2], 8: 0.035}), moment))
+    copy = Paced(
+        "copy", Budget(24, 24, 2), True, (0.8,), PassCost(Price({1: PASS[1], 2: PASS[2], 8: 0.035}), moment), ends=True
+    )
     return AutoPace([copy], PassCost(CHECK, moment))
 
 

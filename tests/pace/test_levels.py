@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 from foretoken.pace.acceptance import Acceptance
@@ -64,6 +65,15 @@ def test_a_level_that_seldom_proposes_anything_costs_only_what_it_proposes() -> 
             made += most + 1
         levels.heard({0: works}, {0: allowed})
     assert levels.inner(0, [0]).below[0].rows >= 8
+
+
+def test_a_draft_that_takes_one_pass_costs_the_same_at_each_length() -> None:
+    block = Paced("block", Budget(7, 7), True, (0.7,), PassCost(COPY, Moment()), at_once=7)
+    alone, sped_up = (Levels([block, *below]).inner(0, [0]) for below in ([], ladder()[1:]))
+    assert alone.drafting(np.array([0, 1, 7])).tolist() == pytest.approx([0, COPY.of(7), COPY.of(7)])
+    assert alone.each_pass == alone.of_one(3) == pytest.approx(COPY.of(7))
+    assert sped_up.below == (Budget(7, 7),)
+    assert sped_up.each_pass == pytest.approx(COPY.of(14)), "guesses are rows of the same pass"
 
 
 def test_a_length_that_a_user_named_stays() -> None:

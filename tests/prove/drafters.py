@@ -12,6 +12,7 @@ import numpy as np
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.views import Views
+from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.fractal import FractalDrafter
@@ -38,7 +39,7 @@ from tests.fakes import (
     without_views,
 )
 from tests.fakes_inside import Halves, KeysValues, LastLayer
-from tests.mixtures import decoder_and_observer, following_decoder
+from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
 
 Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
 
@@ -151,6 +152,26 @@ def _mixture(stage: Stage) -> Drafter:
     return MixtureTreeDrafter(model=model, samplers=sampler, shape=shape, sharpness=1.0, **common)
 
 
+def _block(stage: Stage) -> Drafter:
+    """One that drafts in a pass, with random weights."""
+    seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
+    model, observer = block_and_observer(stage.target, seed, scale, inferred=stage.chance.choice([0, 0, 1]))
+    inner = stage.chance.choice([None, LookupDrafter(min_match=1)])
+    return BlockDrafter(
+        model=model,
+        samplers=sampler,
+        name="block",
+        vocab_size=model.config.valid_vocab_size,
+        observer=observer,
+        beside=stage.chance.choice([stage.caches, None]),
+        below=without_views(inner),
+        shape="best-first" if inner is not None else stage.chance.choice(SHAPES),
+        sharpness=1.0,
+        pauses=True,
+        confidence=stage.chance.choice([0.0, 0.2]),
+    )
+
+
 def _eagle(stage: Stage) -> Drafter:
     """One of EAGLE's with random weights."""
     seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
@@ -207,6 +228,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "stacked copies": _stacked,
     "embedded copy": _fractal,
     "mixture": _mixture,
+    "block": _block,
     "eagle": _eagle,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),

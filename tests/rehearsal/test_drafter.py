@@ -20,10 +20,12 @@ from foretoken.rehearsal import write
 from foretoken.rehearsal.drafter import _PaddedMixture, padded
 from foretoken.rehearsal.shapes import shape_of
 from foretoken.settings.load import LoadSettings
+from foretoken.trained.blocks import BlockDecoder
+from foretoken.trained.config import MixtureConfig
 from foretoken.trained.files import parameters_of, read_trained, write_trained
 from foretoken.trained.following import Before, FollowingDecoder
-from foretoken.trained.network import Mixture
-from foretoken.trained.sizes import mixture_for, observed_layers
+from foretoken.trained.network import Block, Mixture
+from foretoken.trained.sizes import block_of, mixture_for, observed_layers
 from foretoken.training.kinds import Kind
 from tests.mixtures import random_mixture, random_stack
 
@@ -61,6 +63,39 @@ def test_it_drafts_what_the_small_one_drafts(rehearsal: Path, options: str) -> N
         assert one.stats.accepted_tokens > 30
         # sums of more numbers are rounded in another order, so now and then another token is drafted
         assert abs(one.stats.accepted_tokens - other.stats.accepted_tokens) <= 0.1 * one.stats.accepted_tokens
+
+
+def test_a_block_drafts_what_the_small_one_drafts(rehearsal: Path, tmp_path: Path) -> None:
+    small = foretoken.load(SMALL, draft="none", threads=1).target
+    start = read_trained(MOA)
+    assert isinstance(start.config, MixtureConfig)
+    network = Block(block_of(start.config, depth=3), small.config.norm_eps)
+    torch.manual_seed(0)
+    network.go_on_from({name: tensor.float() for name, tensor in start.tensors.items()})
+    torch.nn.init.normal_(network.correction.out.weight, std=0.3)
+    torch.nn.init.normal_(network.layers[2].mlp.down_proj.weight, std=0.05)  # type: ignore[union-attr, arg-type]
+    some = torch.arange(0, 4096, 3)  # the tokens that it can draft
+    config = replace(block_of(start.config, depth=3), choices=len(some))
+    write_trained(tmp_path / "small", config, {**network.state_dict(), "vocabulary": some})
+    wide = {"head-dim": 128, "heads": 6, "kv-heads": 2} if read_config(rehearsal).head_dim == 128 else {}
+    plan = write.plan(SMALL, tmp_path / "big", write.Asked(shape_of(shape(**wide)), "stdlib-7m"))
+    drafter = padded(tmp_path / "small", plan, tmp_path / "large")
+    replace(drafter, plan=replace(plan, out=rehearsal)).write()
+    outputs = []
+    for folder, model in ((tmp_path / "small", "stdlib-7m"), (tmp_path / "large", str(rehearsal))):
+        loaded = foretoken.load(model, draft=f"{folder}:format=bf16", pace="fixed")
+        decoder = loaded.drafter.model  # type: ignore[union-attr]
+        assert isinstance(decoder, BlockDecoder)
+        text = loaded.tokens_of(PROMPT)
+        rows = chain(decoder.new_cache(), [*text, *decoder.blanks(6)])
+        normed = decoder.norm(decoder.forward(rows))
+        more = decoder.correction(normed[-6:], text[-6:])
+        logits = decoder.run(rows).logits(len(text))
+        outputs.append((decoder.over_all(logits)[some], more))
+        assert len(logits) == len(some)
+    for one, other in zip(*outputs, strict=True):
+        assert torch.allclose(one, other, atol=0.04 * float(one.abs().max()))
+    assert float(outputs[0][1].abs().max()) > 0.5, "tokens are corrected"
 
 
 @pytest.mark.parametrize("kind", [Kind("eagle2"), Kind("eagle3"), Kind("independent")], ids=lambda kind: kind.name)

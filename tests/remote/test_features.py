@@ -33,14 +33,14 @@ from foretoken.remote.room import Room
 from foretoken.remote.wire import Kind
 from foretoken.trained.config import TrainedConfig
 from foretoken.trained.files import write_trained
-from foretoken.trained.network import Mixture, Stack
+from foretoken.trained.network import Block, Mixture, Stack
 from foretoken.trained.observer import ObservingLayers
-from foretoken.trained.sizes import eagle2_for, eagle3_for, independent_for, mixture_for
+from foretoken.trained.sizes import block_of, eagle2_for, eagle3_for, independent_for, mixture_for
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, conversed, plain, truth, verifier_of
 from tests.remote.test_faults import Unreliable
 
 LAYOUT = (Part("observed", 1, 24), Part("keys.3", 2, 8))
-KINDS = ("moa", "moa-1", "eagle2", "eagle3", "independent")
+KINDS = ("moa", "block", "moa-1", "eagle2", "eagle3", "independent")
 COUNT = 40
 
 
@@ -172,13 +172,15 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made: dict[str, TrainedConfig] = {
         "moa": mixture_for(config, its),
         "moa-1": mixture_for(config, its, inferred=1),
+        "block": block_of(mixture_for(config, its)),
         "eagle2": eagle2_for(config, its),
         "eagle3": eagle3_for(config, its),
         "independent": independent_for(config, its),
     }
     for name, sizes in made.items():
         torch.manual_seed(0)
-        network = (Mixture if name.startswith("moa") else Stack)(sizes, config.norm_eps)  # type: ignore[arg-type]
+        kind = Mixture if name.startswith("moa") else Block if name == "block" else Stack
+        network = kind(sizes, config.norm_eps)  # type: ignore[arg-type]
         write_trained(folder / name, sizes, network.state_dict())
     return {name: folder / name for name in made}
 
@@ -194,7 +196,9 @@ def clients(drafters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def host(drafters: dict[str, Path]) -> Iterator[Host]:
-    its = hosted(plain(), Listening(port=0), Limits(), [str(drafters[name]) for name in ("moa", "moa-1", "eagle2")])
+    its = hosted(
+        plain(), Listening(port=0), Limits(), [str(drafters[name]) for name in ("moa", "moa-1", "block", "eagle2")]
+    )
     yield its
     its.close()
 
@@ -493,7 +497,7 @@ def test_what_a_client_cannot_draft_with_is_refused_in_a_line(
 ) -> None:
     with pytest.raises(CheckpointError, match=r"nothing of the model that it was trained for.*foretoken pack"):
         client(host, draft=str(drafters["moa"]))
-    with pytest.raises(DraftSpecError, match="was trained for another model"):
+    with pytest.raises(CheckpointError, match="was trained for another model"):
         client(host, draft="moa")
     with pytest.raises(DraftSpecError, match="put it first"):
         client(host, draft=f"stdlib-1m,{clients['moa']}")

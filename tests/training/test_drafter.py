@@ -10,7 +10,8 @@ import torch
 
 import foretoken
 from foretoken.api.model import Model
-from foretoken.errors import InputError, SettingError
+from foretoken.errors import CheckpointError, InputError, SettingError
+from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import read_trained
 from foretoken.training import drafter
 from foretoken.training.drafter import DRAFTED, Progress, Recipe, Training
@@ -99,6 +100,7 @@ def test_other_settings_or_other_text_do_not_go_on(model: Model, stream: torch.T
         (Kind(), "best"),
         pytest.param(Kind(), "paper", marks=pytest.mark.prove),
         (Kind(inferred=1), "paper"),
+        (Kind("block", depth=2), "best"),
         (Kind("eagle2"), "paper"),
         pytest.param(Kind("eagle3"), "best", marks=pytest.mark.prove),
         pytest.param(Kind("independent"), "best", marks=pytest.mark.prove),
@@ -129,6 +131,7 @@ def test_it_learns_what_the_model_repeats(
     [
         Kind(),
         pytest.param(Kind(inferred=1), marks=pytest.mark.prove),
+        Kind("block", depth=3, inferred=1),
         Kind("eagle2"),
         pytest.param(Kind("eagle3"), marks=pytest.mark.prove),
         pytest.param(Kind("independent"), marks=pytest.mark.prove),
@@ -162,6 +165,35 @@ def test_a_replay_accepts_what_the_engine_accepts(
     assert same >= 0.95 * total  # the two round elsewhere
 
 
+def test_a_block_begins_with_the_weights_of_a_mixture(model: Model, stream: torch.Tensor, tmp_path: Path) -> None:
+    trained(model, stream, tmp_path / "moa", replace(FEW, tokens=20 * 2 * 48, rate=5e-3)).run()
+    start = str(tmp_path / "moa")
+    block = trained(model, stream, tmp_path / "it", replace(FEW, kind=Kind("block", depth=4, start=start)))
+    assert isinstance(block.config, BlockConfig)
+    assert (block.config.depth, block.config.num_layers) == (4, 4)
+    texts, first = block._texts(), block._first
+    found = block.student.choices(block._teacher.teach(texts), first, 6)[:, first:, 0]
+    of_start = Kind().student(read_trained(tmp_path / "moa").config, block._teacher)
+    of_start.network.load_state_dict({n: t.float() for n, t in read_trained(tmp_path / "moa").tensors.items()})
+    theirs = of_start.choices(block._teacher.teach(texts), first, 6)[:, first:, 0]
+    assert torch.equal(found, theirs), "what it drafts first is what the mixture drafts first"
+    block.run()
+    again = trained(model, stream, tmp_path / "it", replace(FEW, kind=Kind("block", depth=4, start=start)))
+    assert again.resume()
+    for wrong, match in (
+        ({"start": str(tmp_path / "it")}, "a drafter of another kind, or was packed for clients; a block begins with"),
+        ({"start": start, "inferred": 1}, "--tli is 1, and .* ends with 0 layers; leave it out"),
+    ):
+        with pytest.raises(InputError, match=match):
+            trained(model, stream, tmp_path / "new", replace(FEW, kind=Kind("block", **wrong)))  # type: ignore[arg-type]
+    for sizes in ({"block": 1}, {"depth": 1}, {"depth": 0}):
+        with pytest.raises(SettingError, match="expected 2 or more of each"):
+            Kind("block", **sizes)  # type: ignore[arg-type]
+    other = foretoken.load("stdlib-7m", draft="none", threads=1)
+    with pytest.raises(CheckpointError, match="was trained for a model whose target_layers is 2"):
+        trained(other, stream, tmp_path / "new", replace(FEW, kind=Kind("block", start=start)))
+
+
 @pytest.mark.parametrize("observer", ["mean", "states"])
 def test_a_variant_for_comparison_is_measured_and_not_written(
     model: Model, stream: torch.Tensor, tmp_path: Path, observer: str
@@ -171,7 +203,9 @@ def test_a_variant_for_comparison_is_measured_and_not_written(
     assert not (tmp_path / "it").exists()
 
 
-@pytest.mark.parametrize("wrong", [{"depth": 2}, {"name": "eagle3", "depth": 2}, {"name": "independent", "wide": 2.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 2}, {"block": 5}, {"name": "eagle3", "depth": 2}, {"name": "independent", "wide": 2.0}]
+)
 def test_sizes_that_a_kind_does_not_have_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(SettingError, match="do not have; leave it out"):
         Kind(**wrong)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.low_bit import size_in
 from foretoken.decoder.memory import FIRST_CAPACITY, doubled
 from foretoken.drafters.recipe import Level
-from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.config import BlockConfig, MixtureConfig, StackConfig, TrainedConfig
 from foretoken.trained.files import WEIGHTS, expected_shapes, parameters_of, read_trained_config
 
 _FLOAT = 4  # bytes of a number in what it sees
@@ -35,11 +35,18 @@ def memory_of_drafter(level: Level, target: DecoderConfig, positions: int, dtype
     beside = sum(prod(shape) for name, shape in expected_shapes(its).items() if not name.startswith("layers."))
     layers = (parameters_of(its) - beside) * dtype.itemsize
     loading = file + (2 * _FLOAT * beside if isinstance(its, MixtureConfig) else 0)  # an observer in float32, twice
+    choices = its.choices if isinstance(its, MixtureConfig) else 0
+    table = (choices or target.vocab_size) * its.rank if isinstance(its, BlockConfig) else 0  # made in float32
+    loading += 2 * _FLOAT * table
+    beside += table
+    own_head = choices * target.hidden_size * dtype.itemsize
     if level.format is None:
-        weights = layers + (2 + _FLOAT) * beside  # in PyTorch, the observer stays in float32, too
+        weights = layers + own_head + (2 + _FLOAT) * beside  # in PyTorch, the observer stays in float32, too
     else:
-        weights = size_in(level.format, decoder) + 2 * beside  # matrices beside the layers are in int8
+        weights = size_in(level.format, its.linears(target)) + 2 * beside  # matrices beside the layers are in int8
         loading += 0 if dtype == torch.bfloat16 else layers  # which are converted before they are cast
+        loading += own_head  # of which the cast is made
+    if level.format is not None or own_head:
         # a head that lies in the processor's layout is read again from its file
         loading += 0 if target.tied else target.vocab_size * target.hidden_size * dtype.itemsize
     grown = doubled(FIRST_CAPACITY, positions)  # while a cache grows, the one from which it has grown is there, too

@@ -17,7 +17,7 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.trained import OBSERVED_IN, trained_for
-from foretoken.errors import CheckpointError, SettingError
+from foretoken.errors import SettingError
 from foretoken.kernels import native
 from foretoken.remote.about import About
 from foretoken.remote.features import MOST_EXTRACTORS, Offered, layout_of
@@ -94,13 +94,12 @@ def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[Obse
     found = trained_for(model.folder)
     usual = OBSERVED_IN if model.target.arithmetic.startswith("native") and native.module() is not None else None
     observers: dict[str, ObservingLayers] = {}
-    for name in (*drafters, *([found] if found else [])):
+    for name in (*drafters, *found):
         place = resolve(name)
         expect_trained(place)
         drafter = read_trained(place)
         drafter.config.expect_suits(model.target.config, str(place))
-        if drafter.config.fingerprint != its_own:
-            raise CheckpointError(f"{place} was trained for another model than {model.name}; name one of this model")
+        drafter.config.expect_made_for(its_own, str(place))
         observer = drafter.observer(model.target, usual)
         if observer is not None:
             observers[observer.name] = observer

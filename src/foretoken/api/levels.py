@@ -29,7 +29,9 @@ from foretoken.formats import Format
 from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
-from foretoken.trained.config import MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.blocks import BlockDecoder
+from foretoken.trained.choosing import ChoosingDecoder
+from foretoken.trained.config import BlockConfig, MixtureConfig, StackConfig, TrainedConfig
 from foretoken.trained.files import InRows, Trained, read_trained, read_trained_config
 from foretoken.trained.following import FollowingDecoder
 from foretoken.trained.observer import Sight
@@ -108,7 +110,7 @@ def _sizes(levels: Sequence[Level], config: DecoderConfig) -> dict[str, int]:
 def _config_of(level: Level, target: DecoderConfig) -> DecoderConfig:
     if level.is_copy or level.folder is None:
         return target
-    return read_trained_config(level.folder)[0].decoder(target) if level.is_trained else read_config(level.folder)
+    return read_trained_config(level.folder)[0].linears(target) if level.is_trained else read_config(level.folder)
 
 
 def load_level(
@@ -161,21 +163,34 @@ def _trained(
     began = perf_counter()
     assert level.folder is not None
     read = read_trained(level.folder)
+    chooses = isinstance(read.config, MixtureConfig) and read.config.choices > 0
     if level.format is None or ("format" not in level.options and not target.arithmetic.startswith("native")):
         config, weights = read.weights(target)
+        if chooses:
+            weights = read.with_head_of_choices(weights, _in_rows(folder, target, read.config, settings).head)
         cast_to = None
         own = sum(tensor.nbytes for tensor in read.tensors.values())
         log.info("%s: %s, read from %s in %.1f s", level.called, size(own), level.folder, perf_counter() - began)
     else:
         config, rows = read.weights(target, _in_rows(folder, target, read.config, settings))
         low_bit = [at for at, layer in enumerate(rows.layers) if not isinstance(layer.query.weight, torch.Tensor)]
-        coded = cast(rows, config, level.format, own=low_bit, threads=settings.threads)
+        if chooses:
+            rows = read.with_head_of_choices(rows, rows.head)
+        linears = read.config.linears(target.config)
+        coded = cast(rows, linears, level.format, own=low_bit, threads=settings.threads)
         weights = copy_of(rows, config, coded, inputs=_inputs(level))
         cast_to = OBSERVED_IN
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
-    if not isinstance(read.config, StackConfig) or not read.config.follows:
-        return LoadedLevel(decoder_of(config, weights, settings), observer=_observer(read, target, cast_to, elsewhere))
-    return LoadedLevel(FollowingDecoder(config, weights, read, cast_to, threads=settings.threads))
+    threads = settings.threads
+    if isinstance(read.config, StackConfig) and read.config.follows:
+        return LoadedLevel(FollowingDecoder(config, weights, read, cast_to, threads=threads))
+    if isinstance(read.config, BlockConfig):
+        made: Decoder = BlockDecoder(config, weights, read, cast_to, threads=threads)
+    elif chooses:
+        made = ChoosingDecoder(config, weights, read, threads=threads)
+    else:
+        made = decoder_of(config, weights, settings)
+    return LoadedLevel(made, observer=_observer(read, target, cast_to, elsewhere))
 
 
 def _observer(

@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 from foretoken.decoder.decoder import Decoder
@@ -87,12 +88,16 @@ def _by_prices(
         prices[TARGET] = checks
     _warn_of_slow_levels(names, prices)
     paced, moment = [], Moment()
-    for level, budget, its in zip(levels, budgets, free, strict=True):
+    for at, (level, budget, its) in enumerate(zip(levels, budgets, free, strict=True)):
         price = prices.get(level.called)
         cost = PassCost(price or ASSUMED_OF_COPIES, moment) if level.has_decoder else None
         most = Budget(_FARTHEST, _FARTHEST, budget.width) if its else budget
         shares, weight = level.recipe.expected(level)
-        paced.append(Paced(level.called, most, its, shares, cost, weight))
+        at_once = level.recipe.at_once(level)
+        if its and at_once > 1:  # what follows a guess of the level below may be longer
+            longest = at_once * (1 if at + 1 == len(levels) else 2)
+            most = replace(most, rows=longest if most.width == 1 else most.rows, depth=longest)
+        paced.append(Paced(level.called, most, its, shares, cost, weight, at_once, level.recipe.ends_itself(level)))
     return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
 
 

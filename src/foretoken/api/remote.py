@@ -25,7 +25,7 @@ from foretoken.drafters.mixture import Observing
 from foretoken.drafters.packing import shared_with
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
-from foretoken.drafters.trained import expect_trained_for, trained_level
+from foretoken.drafters.trained import trained_level
 from foretoken.errors import DraftSpecError, RemoteError, SettingError, quoted
 from foretoken.kernels import forked, native
 from foretoken.pace.cost import ASSUMED
@@ -41,7 +41,7 @@ from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
 from foretoken.settings.values import one_of
 from foretoken.text.stream import watch_for_stops
-from foretoken.trained.files import is_trained
+from foretoken.trained.files import is_trained, read_trained_config
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,8 @@ def connect(
     target = cast("Decoder", RemoteTarget(shape, about.promise, f"{about.arithmetic} on the host", about.threads))
     here = target
     if place is not None and shared is not None:
-        expect_trained_for(place, about.fingerprint, levels[0].name)
+        its, _ = read_trained_config(place)
+        its.expect_made_for(about.fingerprint, f"the draft {levels[0].name}")
         here = cast("Decoder", SharedTarget(*shared, chosen.threads or forked.threads()))
     decoders: dict[str, Decoder] = {}
 

@@ -70,8 +70,7 @@ def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, 
     config, left = read_config(folder), memory_left()
     of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
     drafts, left_out, copies = [LOOKUP], {}, {}
-    trained = trained_for(folder)
-    if trained is not None:
+    for trained in trained_for(folder):
         try:
             expect_honest(trained, loading, folder)
             drafts += [f"{trained}{more}" for more in (OF_TRAINED if can_be_sped_up(trained) else ("",))]

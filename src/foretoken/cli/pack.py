@@ -30,7 +30,7 @@ def pack(
     from foretoken.trained.files import expect_trained
 
     folder = resolve(model)
-    name = drafter or trained_for(folder)
+    name = drafter or next(iter(trained_for(folder)), None)
     if name is None:
         raise InputError(
             f"there is no drafter that was trained for {model}; train one: foretoken train moa --target {model}"

@@ -50,7 +50,7 @@ def rehearse(
         str | None,
         typer.Option(
             help="A drafter that `foretoken train` made for the small model, of any kind: a folder, or moa. It is "
-            "written beside the rehearsal, as OUT-moa, as large as a drafter for a model of this shape.",
+            "written beside the rehearsal, as OUT-moa or OUT-block, as large as a drafter for a model of this shape.",
             show_default="none",
         ),
     ] = None,
@@ -99,12 +99,14 @@ def rehearse(
 
 def _padded(drafter: str, made: RehearsalPlan) -> PaddedDrafter:
     from foretoken.rehearsal.drafter import padded
-    from foretoken.trained.files import expect_trained, place_beside
+    from foretoken.trained.files import BESIDE, expect_trained, place_beside, read_trained_config
 
-    out = place_beside(made.out)
+    folder = resolve(drafter, accept=expect_trained)
+    its, _ = read_trained_config(folder)
+    out = place_beside(made.out, its.command if its.command in BESIDE else BESIDE[0])
     if out.exists() and not made.replace:
         raise InputError(f"{out} is there already; --force replaces it")
-    return padded(resolve(drafter, accept=expect_trained), made, out)
+    return padded(folder, made, out)
 
 
 def _describe(made: RehearsalPlan) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from foretoken.training.kinds import Kind
 
 train = typer.Typer(
-    help="Train a small network that drafts for one model: moa; the other kinds are there to compare with.",
+    help="Train a small network that drafts for one model: moa, or block, which is made of it; the other kinds are "
+    "there to compare with.",
     no_args_is_help=True,
 )
 _PRESETS = ("best", "paper")
@@ -116,6 +117,57 @@ def moa(
 
 
 @train.command()
+def block(
+    out: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The drafter's folder. --draft takes it.",
+            show_default="TARGET-block, where `foretoken recommend` looks",
+        ),
+    ] = None,
+    target: Target = "stdlib-7m",
+    data: Data = None,
+    tokens: Tokens = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="A drafter that `train moa` wrote for this model (for stdlib-7m, moa is one). The block begins with "
+            "its sizes and weights, and learns much sooner.",
+            show_default="random weights",
+        ),
+    ] = None,
+    block: Annotated[int, typer.Option(help="How many tokens it drafts in one pass.", min=2, max=64)] = 7,
+    depth: Annotated[int, typer.Option(help="How many layers of its own it has.", min=2, max=64)] = 4,
+    tli: Annotated[
+        int,
+        typer.Option(
+            help="How many of the model's last layers it ends with; with --from, as many as that one.", min=0, max=64
+        ),
+    ] = 0,
+    preset: Preset = "best",
+    seed: Seed = 0,
+    threads: options.Threads = None,
+    device: Device = "cpu",
+    plot: Plot = None,
+) -> None:
+    """Train a Mixture of Attentions that drafts several tokens in one pass, where one of `train moa` needs a pass for
+    each.
+
+    Fewer of its tokens are accepted, and they cost less. An interrupted training goes on when the same command is given
+    again.
+    """
+    from foretoken.common.source import resolve
+    from foretoken.trained.files import expect_trained
+    from foretoken.training.kinds import Kind
+
+    out = _place_beside(target, "block") if out is None else out
+    begin = None if start is None else str(resolve(start, accept=expect_trained))
+    kind = Kind("block", inferred=tli, depth=depth, block=block, start=begin)
+    _train(kind, _Asked(out, target, data, tokens, preset, seed, threads, device, plot))
+
+
+@train.command()
 def eagle2(
     out: OutOfStack,
     target: Target = "stdlib-7m",
@@ -198,7 +250,7 @@ def _train(kind: Kind, asked: _Asked) -> None:
     import torch
 
     from foretoken.api.checkpoint import expect_device
-    from foretoken.trained.files import parameters_of
+    from foretoken.trained.files import BESIDE, parameters_of
     from foretoken.training import data as texts
     from foretoken.training.drafter import Recipe, Training
     from foretoken.training.plots import draw
@@ -233,7 +285,7 @@ def _train(kind: Kind, asked: _Asked) -> None:
         f"{size(sum(file.stat().st_size for file in out.iterdir()))}, after {took}; "
         f"use it: foretoken generate --model {shlex.quote(target)} --draft {shlex.quote(_as_draft(out))}{below}"
     )
-    if _beside(target) == out.absolute() and not training.config.follows:
+    if out.absolute() in (_beside(target, each) for each in BESIDE) and not training.config.follows:
         say(f"foretoken recommend {shlex.quote(target)} measures whether it is the fastest draft here")
 
 
@@ -244,16 +296,16 @@ def _how_to_go_on(part: Path) -> str:
     return f"the same command {f'goes on from {part}' if kept else 'begins anew: nothing was kept yet'}"
 
 
-def _beside(target: str) -> Path | None:
+def _beside(target: str, kind: str = "moa") -> Path | None:
     """The place beside a model's folder; None if the model is no folder of the user's."""
     from foretoken.trained.files import place_beside
 
     folder = Path(target).expanduser()
-    return None if target in EMBEDDED or not folder.is_dir() else place_beside(folder)
+    return None if target in EMBEDDED or not folder.is_dir() else place_beside(folder, kind)
 
 
-def _place_beside(target: str) -> Path:
-    place = _beside(target)
+def _place_beside(target: str, kind: str = "moa") -> Path:
+    place = _beside(target, kind)
     if place is None:
         raise SettingError(
             f"{target} is no folder of yours, beside which its drafter could lie; give OUT, a new folder"

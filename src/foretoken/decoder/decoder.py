@@ -157,6 +157,11 @@ class Decoder:
         return self._pass.norm(hidden)
 
     @torch.no_grad()
+    def output(self, normed: torch.Tensor) -> torch.Tensor:
+        """The output layer of states behind the final norm, float32 [N, hidden], with its rows of padding: float32."""
+        return self._pass.output(normed)
+
+    @torch.no_grad()
     def head(self, hidden: torch.Tensor, rows: Rows | None = None) -> torch.Tensor:
         """Final norm and output layer: float32 logits [N, valid_vocab_size]. rows: the pass that bears the cost."""
         if hidden.ndim != 2 or hidden.shape[1] != self.config.hidden_size or hidden.device != self.device:

@@ -91,6 +91,11 @@ class GpuPass:
             logits = self._multiply(self._normed(hidden, self._weights.norm), self._weights.head)
         return logits[:, : self._config.valid_vocab_size]
 
+    def output(self, normed: torch.Tensor) -> torch.Tensor:
+        """The output layer alone, with rows of padding: float32 [N, rows of the layer]."""
+        with self._turn():
+            return self._multiply(normed, self._weights.head)
+
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm: float32 [N, hidden]."""
         with self._turn():

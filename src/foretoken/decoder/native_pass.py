@@ -126,6 +126,10 @@ class NativePass:
             self._plan.head(len(hidden), hidden.data_ptr(), logits.data_ptr(), 0)
         return logits
 
+    def output(self, normed: torch.Tensor) -> torch.Tensor:
+        """The output layer alone, with rows of padding: float32 [N, rows of the layer]."""
+        return self._multiplied(normed.contiguous(), self._weights.head)
+
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm: float32 [N, hidden]."""
         return self._normed(hidden.contiguous(), self._weights.norm)

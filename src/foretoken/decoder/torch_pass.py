@@ -84,6 +84,11 @@ class TorchPass:
             head = self._weights.head
             return self._multiply(normed, head)[:, : self._config.valid_vocab_size]
 
+    def output(self, normed: torch.Tensor) -> torch.Tensor:
+        """The output layer alone, with rows of padding: float32 [N, rows of the layer]."""
+        with rowwise.pinned_threads(self._threads):
+            return self._multiply(normed, self._weights.head)
+
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:
         """The final norm: float32 [N, hidden]."""
         with rowwise.pinned_threads(self._threads):

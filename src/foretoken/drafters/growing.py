@@ -20,6 +20,7 @@ _MOST_ROWS = 320  # rows of a tree from which on it grows no further while it is
 class GrowingTree(Open):
     """A sequence whose tree is growing. writer: the tag of its rows. slots: of each node that the model has run, the
     slot of its row; the root's is that of the end of the text. origins: of the nodes that the level below has guessed.
+    unsure: nodes behind which nothing is to grow.
     """
 
     growth: Growth = field(kw_only=True)
@@ -27,6 +28,7 @@ class GrowingTree(Open):
     slots: dict[int, int] = field(default_factory=dict)
     distributions: dict[int, Distribution] = field(default_factory=dict)
     origins: dict[int, str] = field(default_factory=dict)
+    unsure: set[int] = field(default_factory=set)
     passes: dict[int, int] = field(default_factory=dict)  # by index in `work`: how many nodes there were behind it
 
     def told(self, sent: Sequence[int]) -> tuple[Work, ...]:

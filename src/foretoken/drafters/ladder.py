@@ -37,7 +37,7 @@ def name_levels(settings: LoadSettings) -> list[Level]:
                     f"draft {spec!r} asks for {levels[0].tokens} {option}, num_speculative_tokens for {asked}; "
                     "give one of them"
                 )
-        levels[0] = replace(levels[0], tokens=asked)
+        levels[0] = replace(levels[0], tokens=asked, is_asked=True)
     for level in levels:
         level.recipe.expect_size(level, spec)
     for level in levels:

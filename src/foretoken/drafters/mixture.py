@@ -1,7 +1,8 @@
 """Mixture of Attentions: a small trained decoder that sees what the target has computed.
 
 The drafter has two layers. The first attends to the tokens of the text. The second attends to one vector for each token
-that the target has read, and to the drafter's own states of the tokens behind. The observer makes these vectors of the
+that the target has read, and to the drafter's own states of the tokens behind. (A block has more layers like the
+second.) The observer makes these vectors of the
 keys and values of some layers (`foretoken.trained`). The drafter writes the vectors' keys and values into its own
 cache. If it ends with the target's last layers (target layer inference), their keys and values are copied there, too.
 So it runs no token that the target has read: neither a prompt's, nor those of its drafts that were accepted. Everything
@@ -31,10 +32,9 @@ from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Features, Needs, Request, Turn, Verdict
-from foretoken.trained.config import LAYERS
 from foretoken.trained.observer import FEATURE, LAST, ObservingLayers, Sight
 
-_SEES = 1  # the layer that attends to the observer's vectors
+_SEES = 1  # the first layer that attends to the observer's vectors
 _Piece = tuple[int, Mapping[str, torch.Tensor]]  # features of some positions, with the first of them
 
 
@@ -97,8 +97,8 @@ class Observing(DecoderDrafter):
 
     def _follow_target(self, sequence: int, stop: int) -> list[Work]:
         """Write the keys and values of the text's first `stop` tokens, as far as the target has read, without a pass:
-        layer 0 has those of the tokens' embeddings, layer 1 those of the observer's vectors, and the target's layers
-        have its own. They take the place of what the drafter computed there. The work is no pass."""
+        layer 0 has those of the tokens' embeddings, its other layers those of the observer's vectors, and the target's
+        layers have its own. They take the place of what the drafter computed there. The work is no pass."""
         reading, twin = self._readings[sequence], self._twins[sequence]
         if not reading.room():
             return []
@@ -140,9 +140,10 @@ class Observing(DecoderDrafter):
         """The keys and values of some positions by layer, but for layer 0. start: the first position of `tensors`."""
         part = slice(positions.start - start, positions.stop - start)
         vectors = self.observer.projected(tensors[FEATURE][part])
-        pairs = [(_SEES, self.model.keys_and_values(_SEES, vectors, positions))]
+        its = self.observer.config
+        pairs = [(own, self.model.keys_and_values(own, vectors, positions)) for own in range(_SEES, its.own_layers)]
         dtype = self.model.weights.embedding.dtype  # what came over a network has another
-        for own, theirs in enumerate(self.observer.config.ends, LAYERS):
+        for own, theirs in enumerate(its.ends, its.own_layers):
             keys, values = (tensors[f"{name}.{theirs}"][part].to(dtype) for name in LAST)
             pairs.append((own, (keys, values)))
         return pairs

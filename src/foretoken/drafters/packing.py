@@ -55,8 +55,7 @@ def pack(model: Path, drafter: Path, out: Path) -> int:
             f"{model} is in {config.low_bit.label} itself, which is not packed yet; name the model in bf16"
         )
     trained.config.expect_suits(config, str(drafter))
-    if trained.config.fingerprint != fingerprint(model, config):
-        raise CheckpointError(f"{drafter} was trained for another model than {model}; name the right one")
+    trained.config.expect_made_for(fingerprint(model, config), str(drafter))
     own = {name: tensor for name, tensor in trained.tensors.items() if not name.startswith(OBSERVING)}
     about = {PACKED: trained.digest, "accepted": list(trained.accepted), "training": trained.training}
     shared = some_tensors(model, config, list(_shared(trained.config, config)))

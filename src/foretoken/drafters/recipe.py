@@ -36,7 +36,8 @@ class Level:
 
     format: the low-bit format of the level's decoder, if it has one. is_copy: whether the decoder is the target's own
     copy. For a format's name this is known at once, for a checkpoint only after `folder` has been looked into. called:
-    the level's name in origins and statistics, which no other level has.
+    the level's name in origins and statistics, which no other level has. is_asked: whether `num_speculative_tokens`
+    says how many tokens it drafts.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Level:
     called: str = ""
     is_copy: bool = False
     folder: Path | None = None
+    is_asked: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -180,6 +182,14 @@ class Recipe:
     def expected(self, level: Level) -> Expected:
         """How many of the level's tokens are accepted before anything is known."""
         return Expected(self.usual)
+
+    def ends_itself(self, level: Level) -> bool:
+        """Whether the level's drafts end where they are unsure, if the pace may choose their length."""
+        return False
+
+    def at_once(self, level: Level) -> int:
+        """How many tokens the level drafts in one pass."""
+        return 1
 
     def make(self, level: Level, context: Context) -> Drafter:
         """Make the drafter."""

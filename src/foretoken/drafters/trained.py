@@ -14,7 +14,8 @@ from foretoken.drafters.table import TRAINED, TRAINED_TREE, TREE
 from foretoken.errors import CheckpointError, DraftSpecError, quoted
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
-from foretoken.trained.files import is_trained, place_beside, read_trained_config
+from foretoken.trained.config import BlockConfig
+from foretoken.trained.files import BESIDE, is_trained, place_beside, read_trained_config
 
 log = logging.getLogger(__name__)
 
@@ -23,11 +24,12 @@ OBSERVED_IN = FORMATS["int8"]  # what it sees is worth more than what a coarser 
 _USUAL = "int8"
 
 
-def trained_for(folder: Path) -> str | None:
-    """The drafter that was trained for the model in a folder, as --draft takes it. It lies beside the folder, or is
-    embedded. None if there is none."""
-    config = read_config(folder)
-    for name, place in ((str(place_beside(folder)), place_beside(folder)), *EMBEDDED_DRAFTERS.items()):
+def trained_for(folder: Path) -> list[str]:
+    """The drafters that were trained for the model in a folder, as --draft takes them. They lie beside the folder, or
+    are embedded."""
+    config, found = read_config(folder), []
+    beside = [place_beside(folder, kind) for kind in BESIDE]
+    for name, place in (*zip(map(str, beside), beside, strict=True), *EMBEDDED_DRAFTERS.items()):
         if not is_trained(place) or set(name) & set(",:"):
             continue
         try:
@@ -36,8 +38,8 @@ def trained_for(folder: Path) -> str | None:
             log.warning("%s; it is left out", error)
             continue
         if its.fingerprint == fingerprint(folder, config):
-            return name
-    return None
+            found.append(name)
+    return found
 
 
 def can_be_sped_up(name: str) -> bool:
@@ -47,23 +49,13 @@ def can_be_sped_up(name: str) -> bool:
 
 
 def as_trained(level: Level, place: Path, folder: Path) -> Level:
-    """The level for a trained drafter that lies at `place`. folder: the target's. Raises DraftSpecError if it was
-    trained for another model, and for options that only copies of the model have."""
+    """The level for a trained drafter that lies at `place`. folder: the target's. Raises CheckpointError if it was
+    trained for another model, and DraftSpecError for options that only copies of the model have."""
     its, _ = read_trained_config(place)
-    target = read_config(folder)
-    its.expect_suits(target, f"the draft {quoted(level.name, 80)}")
-    expect_trained_for(place, fingerprint(folder, target), level.name)
+    target, called = read_config(folder), f"the draft {quoted(level.name, 80)}"
+    its.expect_suits(target, called)
+    its.expect_made_for(fingerprint(folder, target), called)
     return trained_level(level, place)
-
-
-def expect_trained_for(place: Path, target: str, called: str) -> None:
-    """Raise DraftSpecError for the drafter of another model. target: the model's fingerprint."""
-    its, _ = read_trained_config(place)
-    if its.fingerprint != target:
-        raise DraftSpecError(
-            f"the draft {quoted(called, 80)} was trained for another model of this shape, or for this one before "
-            "its weights were changed; train one for this model: foretoken train moa --target MODEL"
-        )
 
 
 def trained_level(level: Level, place: Path) -> Level:
@@ -74,5 +66,14 @@ def trained_level(level: Level, place: Path) -> Level:
                 f"draft {quoted(level.name, 80)} is a trained drafter, which has no option {option!r}; leave it out"
             )
     entry = TRAINED_TREE if level.entry is TREE else TRAINED
+    its, _ = read_trained_config(place)
+    if isinstance(its, BlockConfig):
+        if "least" in level.options:
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} drafts in one pass, so there is no other pass for 'least' to save; "
+                "leave it out"
+            )
+        if entry is TRAINED and "tokens" not in level.options and not level.is_asked:
+            level = replace(level, tokens=its.block)
     usual = None if "format" in level.options or native.module() is None else FORMATS[_USUAL]
     return replace(level, entry=entry, folder=place, format=level.format or usual)

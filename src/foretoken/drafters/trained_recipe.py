@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.chain_recipe import ChainRecipe
 from foretoken.drafters.decoders import DecoderRecipe
@@ -14,6 +15,8 @@ from foretoken.drafters.tree import TreeDrafter
 from foretoken.drafters.tree_recipe import TreeRecipe
 from foretoken.errors import DraftSpecError, quoted
 from foretoken.protocol.roles import Drafter
+from foretoken.trained.blocks import BlockDecoder
+from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import accepted_of, read_trained_config
 from foretoken.trained.following import FollowingDecoder
 
@@ -27,13 +30,23 @@ class TrainedRecipe(DecoderRecipe):
         shares = () if level.folder is None else accepted_of(read_trained_config(level.folder)[1])
         return Expected((shares[0],) * len(usual.shares)) if shares else usual
 
+    def at_once(self, level: Level) -> int:
+        """A block's drafts take one pass."""
+        its = None if level.folder is None else read_trained_config(level.folder)[0]
+        return its.block if isinstance(its, BlockConfig) else 1
+
     def arguments(self, level: Level, loaded: LoadedLevel, context: Context) -> dict[str, Any]:
         """The arguments that drafters of all kinds take. Raises DraftSpecError for a draft below one whose rows follow
-        one another."""
+        one another, and for one with a decoder below a block."""
         if context.rest and isinstance(loaded.decoder, FollowingDecoder):
             raise DraftSpecError(
                 f"draft {quoted(level.name, 80)} is EAGLE's, each of whose rows needs what the row before put out, so "
                 f"{context.rest[0].name!r} cannot speed it up; leave that out"
+            )
+        if context.rest and context.rest[0].has_decoder and isinstance(loaded.decoder, BlockDecoder):
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} drafts in one pass, which only lookup is fast enough to guess for; "
+                f"leave {context.rest[0].name!r} out"
             )
         seen = {} if loaded.observer is None else {"observer": loaded.observer, "beside": context.views}
         return {
@@ -48,11 +61,18 @@ class TrainedRecipe(DecoderRecipe):
 class TrainedChainRecipe(TrainedRecipe, ChainRecipe):
     """A chain of a trained drafter."""
 
+    def ends_itself(self, level: Level) -> bool:
+        """A block's chain does: how sure it is of each token is known before any is sent."""
+        return self.at_once(level) > 1
+
     def make(self, level: Level, context: Context) -> Drafter:
         """Make the drafter."""
         loaded = context.load(level)
-        kind: Any = _kind(loaded, MixtureDrafter, EagleDrafter, ModelDrafter)
         confidence = level.options.get("confidence", 0.0)
+        if isinstance(loaded.decoder, BlockDecoder):
+            its = self.arguments(level, loaded, context)
+            return BlockDrafter(**its, shape="best-first", sharpness=1.0, pauses=True, confidence=confidence)
+        kind: Any = _kind(loaded, MixtureDrafter, EagleDrafter, ModelDrafter)
         made: ModelDrafter = kind(**self.arguments(level, loaded, context), confidence=confidence)
         return made
 
@@ -70,6 +90,8 @@ class TrainedTreeRecipe(TrainedRecipe, TreeRecipe):
 
 
 def _kind(loaded: LoadedLevel, mixture: Any, eagle: Any, independent: Any) -> Any:
+    if isinstance(loaded.decoder, BlockDecoder):
+        return BlockDrafter
     if loaded.observer is not None:
         return mixture
     return eagle if isinstance(loaded.decoder, FollowingDecoder) else independent

@@ -28,7 +28,8 @@ from foretoken.drafters.growing import GrowingTree
 from foretoken.drafters.reading import DecoderDrafter, Open, log_probs
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Draft, Request, Turn, Verdict
+from foretoken.protocol.types import Distribution, Draft, Request, Turn, Verdict
+from foretoken.sampling.sampler import Sampler
 from foretoken.trees.grow import ROOT, Growth
 from foretoken.trees.tree import for_turns, longest_path, only
 
@@ -293,18 +294,28 @@ class TreeDrafter(DecoderDrafter):
         growth, sampler = tree.growth, tree.reading.sampler
         step = sampler.step
         sampler.advance(growth.path(node))
-        logits = logits[: self.vocab_size]
         count = growth.width if growth.shape == "full" else max(growth.width, _CANDIDATES)
-        ranked = sampler.rank(logits, count)
-        if ranked is not None and ranked[0]:
-            tokens, scores = ranked
-            sharpness = self.sharpness if sampler.greedy or self.sampled is None else self.sampled
-            total = sampler.log_total(logits, sharpness) if sampler.greedy else None
+        sharpness = self.sharpness if sampler.greedy or self.sampled is None else self.sampled
+        tokens, scores, total = self._ranked(sampler, logits, count, sharpness)
+        if tokens:
             growth.add(node, tokens[: growth.width], log_probs(scores, sharpness, total)[: growth.width])
-            drawn = self.drawn_from(sampler, logits)
+            drawn = self._drawn(sampler, logits)
             if drawn is not None:
                 tree.distributions[node] = drawn
         sampler.rewind(step)
+
+    def _ranked(
+        self, sampler: Sampler, logits: torch.Tensor, count: int, sharpness: float
+    ) -> tuple[list[int], list[float], float | None]:
+        """The best next tokens with their scores, and when greedy the logarithm of the sum over all tokens; none at a
+        NaN."""
+        logits = logits[: self.vocab_size]
+        tokens, scores = sampler.rank(logits, count) or ([], [])
+        return tokens, scores, sampler.log_total(logits, sharpness) if tokens and sampler.greedy else None
+
+    def _drawn(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
+        """The distribution from which a node's children are drawn, if the rejection rule asks for it."""
+        return self.drawn_from(sampler, logits[: self.vocab_size])
 
 
 def _branch(grown: _Grown, tokens: Sequence[int]) -> list[int]:

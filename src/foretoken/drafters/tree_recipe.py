@@ -56,6 +56,10 @@ class TreeRecipe(DecoderRecipe):
         said = {"depth", "nodes", "least"} & level.options.keys()
         return self.sizes.of(level.options)["shape"] == "best-first" and not said
 
+    def ends_itself(self, level: Level) -> bool:
+        """Best-first trees do."""
+        return bool(self.sizes.of(level.options)["shape"] == "best-first")
+
     def make(self, level: Level, context: Context) -> TreeDrafter:
         """Make the drafter."""
         loaded, common = self.loaded(level, context)

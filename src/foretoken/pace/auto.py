@@ -13,7 +13,7 @@ from foretoken.pace.acceptance import Acceptance
 from foretoken.pace.cost import Correction, PassCost, Ratio, Recently
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
-from foretoken.pace.yields import Yield, Yields, usual
+from foretoken.pace.yields import Yield, Yields, usual, usual_of_chain
 from foretoken.protocol.telemetry import RoundRecord, Work
 from foretoken.protocol.types import Budget
 
@@ -108,7 +108,7 @@ class AutoPace:
                 continue
             yields = _yields(level)
             self._ways[_Way(at, level.most.width)] = _Known(Acceptance(level.expected, level.weight), yields)
-            if yields is not None:
+            if yields is not None and level.most.width > 1:
                 self._ways[_Way(at, 1)] = _Known(Acceptance(level.expected, level.weight), gains=Ratio())
         self._rounds = 0
         self._seconds = 0.0  # that rounds have taken so far
@@ -214,7 +214,7 @@ class AutoPace:
             if allowed[start] == level.most.longest:  # else it was cut, as at the end of a text
                 its.yields.heard(kind, Yield(gained + 1.0, own, record.drafted[sequence]), self._rounds)
         steps = max(allowed[start] for allowed in drafting.values())
-        predicted = steps * inner.seconds if its.yields is None else passes * inner.each_pass
+        predicted = inner.of_one(steps) if its.yields is None else passes * inner.each_pass
         seconds, tokens = _caught_up(record.work)
         if tokens:
             its.catching_up.heard(seconds / tokens)
@@ -228,16 +228,17 @@ class AutoPace:
             return self._tree(way, sequences, inner, its.yields)
         survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
         rows = len(sequences) * (1 + most)
-        checks, each, again = self._check.upto(rows), its.drafting.of(inner.seconds), its.catching_up.value
+        checks, factor, again = self._check.upto(rows), its.drafting.of(1.0), its.catching_up.value
         if level.free:
             worth = _worth(sequences)
-            choice = best(survival, lambda rows, longest: checks[rows] + each * longest, worth)
+            choice = best(survival, lambda rows, longest: checks[rows] + factor * inner.drafting(longest), worth)
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + again * choice.tokens)
-            factor = its.gains.value(self._rounds) if its.gains else 1.0
-            return _Plan(way, choice, inner, factor=factor, worth=worth)
+            came = its.gains.value(self._rounds) if its.gains else 1.0
+            return _Plan(way, choice, inner, factor=came, worth=worth)
         tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
-        choice = Choice(dict.fromkeys(sequences, most), tokens, float(checks[rows]) + each * most + again * tokens)
+        seconds = float(checks[rows]) + factor * inner.of_one(most) + again * tokens
+        choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
         return _Plan(way, choice, inner)
 
     def _nothing(self, sequences: Sequence[int]) -> _Plan:
@@ -285,7 +286,7 @@ class AutoPace:
         lengths = dict.fromkeys(sequences, 0)
         lengths[sequences[0]] = min(PROBE, self._levels.levels[plan.way.start].most.rows)
         its = self._ways[plan.way]
-        drafting = its.catching_up.value + its.drafting.of(lengths[sequences[0]] * plan.inner.seconds)
+        drafting = its.catching_up.value + its.drafting.of(plan.inner.of_one(lengths[sequences[0]]))
         seconds = self._check.of(sum(1 + length for length in lengths.values())) + drafting
         return _Plan(plan.way, Choice(lengths, len(sequences), seconds), plan.inner)
 
@@ -297,7 +298,7 @@ class AutoPace:
         for sequence, length in plan.choice.lengths.items():
             own = level.most
             if level.free:
-                own = Budget(length, length, plan.way.width, plan.least, plan.dues)
+                own = Budget(length, min(length, level.most.depth), plan.way.width, plan.least, plan.dues)
             found[sequence] = (*above, own, *plan.inner.below) if length else nothing
         return found
 
@@ -314,7 +315,9 @@ def _caught_up(works: Mapping[int, Sequence[Work]]) -> tuple[float, int]:
 
 
 def _yields(level: Paced) -> Yields | None:
-    """What is expected of a level's trees; None for a level that drafts chains, or trees of a fixed form."""
-    if level.most.width == 1 or not level.free:
+    """What is expected of a level's drafts that end themselves; None for a level whose drafts do not."""
+    if not level.ends or not level.free:
         return None
-    return Yields(usual(level.expected[len(level.expected) // 2]), len(level.expected))
+    share = level.expected[len(level.expected) // 2]
+    expected = usual(share) if level.most.width > 1 else usual_of_chain(share, level.most.longest)
+    return Yields(expected if level.at_once == 1 else expected._replace(passes=1.0), len(level.expected))

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from foretoken.pace.acceptance import UNSURE, Acceptance, Counts
 from foretoken.pace.cost import PassCost
@@ -24,7 +25,8 @@ class Paced:
     """One level of a draft. most: its budget, with the largest length that the pace may choose; a width above 1 makes
     it a tree. free: whether the pace may choose the length. expected: the share of its tokens that is accepted
     before anything is known, for each kind of place in the text (`AutoPace`). weight: how many tokens that opinion
-    is worth. cost: of its passes; None for a level without a decoder, which costs next to nothing."""
+    is worth. cost: of its passes; None for a level without a decoder, which costs next to nothing. at_once: how many
+    tokens it drafts in one pass. ends: whether its drafts end themselves, where they are unsure."""
 
     name: str
     most: Budget
@@ -32,15 +34,28 @@ class Paced:
     expected: tuple[float, ...]
     cost: PassCost | None = None
     weight: float = UNSURE
+    at_once: int = 1
+    ends: bool = False
 
 
 class Inner(NamedTuple):
     """How a level drafts: seconds for each of its tokens, the budgets of the levels below it, and seconds for each of
-    its passes."""
+    its passes. in_one_pass: it drafts all tokens in one."""
 
     seconds: float
     below: tuple[Budget, ...]
     each_pass: float = 0.0
+    in_one_pass: bool = False
+
+    def drafting(self, lengths: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The seconds of drafts of some lengths."""
+        return np.asarray(
+            self.each_pass * (lengths > 0) if self.in_one_pass else self.seconds * lengths, dtype=np.float64
+        )
+
+    def of_one(self, length: int) -> float:
+        """The seconds of a draft."""
+        return float(self.drafting(np.array(length)))
 
 
 @dataclass
@@ -70,6 +85,8 @@ class Levels:
         if level.cost is None:
             return Inner(0.0, nothing)
         together = len(sequences)
+        if level.at_once > 1:
+            return self._in_one_pass(level, together, deeper)
         width = level.most.width if width is None else width
         base = level.cost.of(together * width)
         if not deeper:
@@ -91,6 +108,17 @@ class Levels:
             count = min(PROBE, most)
         own = Budget(count, count, first.most.width) if first.free else first.most
         return Inner(each, (own, *below.below) if count else nothing, each * float(tokens[count]))
+
+    def _in_one_pass(self, level: Paced, together: int, deeper: Sequence[Paced]) -> Inner:
+        """How a level drafts that needs one pass for a draft. Of the level below it, it takes as many guesses as it has
+        places: they cost rows of that pass."""
+        assert level.cost is not None
+        guesses = 0 if not deeper else deeper[0].most.rows
+        if deeper and deeper[0].free:
+            guesses = min(level.at_once, guesses)
+        seconds = level.cost.of(together * (level.at_once + guesses))
+        own = (Budget(guesses, guesses),) * bool(deeper)
+        return Inner(seconds / level.at_once, (*own, *(Budget(0, 0) for _ in deeper[1:])), seconds, in_one_pass=True)
 
     def heard(self, works: Mapping[int, Sequence[Work]], asked: Mapping[int, Sequence[int]]) -> None:
         """Learn from the work of a round, by sequence. asked: how many tokens each level was allowed."""

@@ -56,3 +56,10 @@ def usual(share: float) -> Yield:
     saved = 1 - 0.3 * (1 - share)
     tokens = 1 + sum(saved**at for at in range(1, 7))
     return Yield(tokens, passes=4.5, rows=10.0)
+
+
+def usual_of_chain(share: float, longest: int) -> Yield:
+    """The same of chains of at most so many tokens, which end where they are unsure."""
+    survival = [share**at for at in range(1, longest + 1)]
+    rows = sum(each >= 0.2 for each in survival)
+    return Yield(1 + sum(survival), passes=float(rows), rows=float(rows))

@@ -18,14 +18,14 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.errors import InputError
 from foretoken.rehearsal.filling import filled
-from foretoken.rehearsal.fit import Fit, Placed, expect_room, key_copies
+from foretoken.rehearsal.fit import SILENT, Fit, Placed, expect_room, key_copies
 from foretoken.rehearsal.honest import KEY
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 from foretoken.rehearsal.write import RehearsalPlan
-from foretoken.trained.config import EAGLE2, EAGLE3, MixtureConfig, StackConfig, TrainedConfig
-from foretoken.trained.files import Trained, expect_trained, expected_shapes, read_trained, write_trained
-from foretoken.trained.sizes import eagle2_for, eagle3_for, independent_for, mixture_for
+from foretoken.trained.config import EAGLE2, EAGLE3, BlockConfig, MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.files import VOCABULARY, Trained, expect_trained, expected_shapes, read_trained, write_trained
+from foretoken.trained.sizes import block_of, eagle2_for, eagle3_for, independent_for, mixture_for
 
 _LAYER, _DECODER = "observer.layer.", "model.layers.0."  # names of the observer's layer, and of one of a model
 
@@ -65,6 +65,11 @@ class PaddedDrafter(ABC):
         config = self.config(fingerprint(self.plan.out, read_config(self.plan.out)))
         noise, tensors = Noise(self.plan.about.seed), {}
         for name, shape in expected_shapes(config).items():
+            if name == VOCABULARY:  # behind those of the small drafter come tokens that are never chosen
+                first = self.plan.fit.small.valid_vocab_size
+                there = self.small.tensors.get(name, torch.arange(first)).long()
+                tensors[name] = torch.cat([there, torch.arange(first, first + shape[0] - len(there))])
+                continue
             placed = self.placed(name, config)
             source = None if placed.source is None else self.small.tensors[placed.source]
             like = torch.zeros(1, dtype=torch.bfloat16) if source is None else source
@@ -100,7 +105,7 @@ class _PaddedMixture(PaddedDrafter):
         """As `PaddedDrafter.expect_room`; the observer must have room, too."""
         super().expect_room()
         its = self._its
-        usual = mixture_for(self.plan.config, "", inferred=len(its.ends))
+        usual = self._usual("")
         if len(its.layers) != len(usual.layers):
             raise InputError(
                 f"the drafter observes {len(its.layers)} layers, and one for this shape {len(usual.layers)}: it "
@@ -116,16 +121,27 @@ class _PaddedMixture(PaddedDrafter):
         """Of the usual sizes, but with observer heads as large as the small one's, and with the layers that hold those
         which the small drafter observes, and ends with."""
         its = self._its
-        usual = mixture_for(self.plan.config, target, inferred=len(its.ends))
+        usual = self._usual(target)
         heads = usual.observed // (its.observed // its.observer_heads)
         shared = its.observer_heads // its.observer_kv_heads
         layers, ends = (tuple(self.plan.fit.layers[layer] for layer in those) for those in (its.layers, its.ends))
         return replace(usual, observer_heads=heads, observer_kv_heads=max(1, heads // shared), layers=layers, ends=ends)
 
+    def _usual(self, target: str) -> MixtureConfig:
+        """What is usual for the rehearsal's model."""
+        its = self._its
+        usual = mixture_for(self.plan.config, target, inferred=len(its.ends))
+        usual = replace(usual, choices=max(usual.choices, its.choices))
+        if not isinstance(its, BlockConfig):
+            return usual
+        return block_of(usual, block=its.block, depth=its.depth)
+
     def placed(self, name: str, config: TrainedConfig) -> Placed:
         """Two layers as a model's, and an observer of one layer."""
         assert isinstance(config, MixtureConfig)
         decoder, observer = self._fits(config)
+        if name == "blanks" or name.startswith("correction."):
+            return self._beside(name, config, decoder)
         if name.startswith("observer.projection."):
             is_bias = name.endswith("bias")
             return Placed(name, _channels(decoder), None if is_bias else observer.channels)
@@ -134,6 +150,19 @@ class _PaddedMixture(PaddedDrafter):
         found = observer.placed(name.replace(_LAYER, _DECODER, 1))
         source = None if found.source is None else found.source.replace(_DECODER, _LAYER, 1)
         return replace(found, source=source)
+
+    def _beside(self, name: str, config: MixtureConfig, decoder: Fit) -> Placed:
+        """What a block has beside a mixture: vectors for its blanks, and what corrects them."""
+        its, channels = self._its, _channels(decoder)
+        assert isinstance(its, BlockConfig)
+        assert isinstance(config, BlockConfig)
+        if name == "blanks":
+            return Placed(name, torch.arange(its.block - 1), channels)
+        if name.endswith("norm.weight"):
+            return replace(decoder.placed("model.norm.weight"), source=name)
+        numbers = torch.full((config.rank,), SILENT)
+        numbers[: its.rank] = torch.arange(its.rank)
+        return Placed(name, channels, numbers) if name.endswith("out.weight") else Placed(name, numbers, channels)
 
     def _fits(self, config: MixtureConfig) -> tuple[Fit, _ObserverFit]:
         """Where the numbers of the decoder's layers go, and those of the observer's layer."""

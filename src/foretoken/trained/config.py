@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from foretoken.decoder.config import DRAFTER, DecoderConfig
 from foretoken.errors import CheckpointError, quoted
 
-MIXTURE, EAGLE2, EAGLE3, INDEPENDENT = "mixture", "eagle2", "eagle3", "independent"
+MIXTURE, BLOCK, EAGLE2, EAGLE3, INDEPENDENT = "mixture", "block", "eagle2", "eagle3", "independent"
 VERSION = 3
 LAYERS = 2  # of a mixture: self-attention over tokens, then attention to what the target has computed
 _MOST, _MOST_LAYERS = 1 << 24, 1 << 10  # of any size; of layers
@@ -59,6 +59,10 @@ class TrainedConfig(ABC):
     def decoder(self, target: DecoderConfig) -> DecoderConfig:
         """Its layers as a decoder, which has the target's embedding, final norm and output layer."""
 
+    def linears(self, target: DecoderConfig) -> DecoderConfig:
+        """The decoder as its linear layers lie in memory."""
+        return self.decoder(target)
+
     def expect_suits(self, target: DecoderConfig, where: str) -> None:
         """Raise CheckpointError for a target of another shape."""
         for name, ours in of_target(target).items():
@@ -67,6 +71,14 @@ class TrainedConfig(ABC):
                     f"{where} was trained for a model whose {name} is {getattr(self, name)}, and this one's is {ours}; "
                     f"train a drafter for this model: foretoken train {self.command} --target MODEL"
                 )
+
+    def expect_made_for(self, fingerprint: str, where: str) -> None:
+        """Raise CheckpointError for another target than the one that it was trained for."""
+        if self.fingerprint != fingerprint:
+            raise CheckpointError(
+                f"{where} was trained for another model of this shape, or for this one before its weights were "
+                f"changed; train a drafter for this model: foretoken train {self.command} --target MODEL"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """For the drafter's config.json."""
@@ -80,7 +92,7 @@ class TrainedConfig(ABC):
         for field in fields(cls):
             if field.name in values:
                 continue
-            value = raw.get(field.name)
+            value = raw.get(field.name, 0 if field.name == "choices" else None)  # older drafters can draft all
             if field.name in _LISTS:
                 expected = "list of some of the model's layers, in order"
                 sound = isinstance(value, list | tuple) and _are_layers(value, values["target_layers"])
@@ -89,7 +101,8 @@ class TrainedConfig(ABC):
                 expected, sound = "text", isinstance(value, str)
             else:
                 most = _MOST_LAYERS if field.name == "depth" else _MOST
-                expected, sound = f"whole number from 1 to {most}", type(value) is int and 0 < value <= most
+                least = 0 if field.name == "choices" else 1
+                expected, sound = f"whole number from {least} to {most}", type(value) is int and least <= value <= most
             if not sound:
                 raise CheckpointError(
                     f"{where}: {field.name} is {quoted(value, 40)}, expected a {expected}; train the drafter again, "
@@ -114,9 +127,11 @@ class TrainedConfig(ABC):
 class MixtureConfig(TrainedConfig):
     """Sizes of a Mixture of Attentions.
 
-    layers: those of the target's that are observed, in order. kv_heads, intermediate_size: of the drafter's own two
+    layers: those of the target's that are observed, in order. kv_heads, intermediate_size: of the drafter's own
     layers. The next three are those of the observer, which attends over the observed layers. ends: the target's last
     layers, with which the drafter ends (target layer inference). A padded drafter leaves out those that add nothing.
+    choices: how many tokens of the vocabulary it can draft, those that occurred most in the text of its training; 0:
+    all.
     """
 
     kv_heads: int
@@ -126,6 +141,7 @@ class MixtureConfig(TrainedConfig):
     observer_intermediate_size: int
     layers: tuple[int, ...]
     ends: tuple[int, ...] = ()
+    choices: int = 0
 
     methods = (MIXTURE,)
 
@@ -136,16 +152,23 @@ class MixtureConfig(TrainedConfig):
 
     @property
     def num_layers(self) -> int:
-        """Its own two, and those of the target."""
-        return LAYERS + len(self.ends)
+        """Its own, and those of the target."""
+        return self.own_layers + len(self.ends)
+
+    @property
+    def own_layers(self) -> int:
+        """Those that are not the target's. The first attends to tokens, the others to what the target has computed."""
+        return LAYERS
 
     def decoder(self, target: DecoderConfig) -> DecoderConfig:
         """Its own layers, then the target's."""
-        own = _small(target, LAYERS, self.kv_heads, self.intermediate_size)
+        own = _small(target, self.own_layers, self.kv_heads, self.intermediate_size)
+        if self.choices:
+            own = replace(own, valid_vocab_size=min(self.choices, target.valid_vocab_size))
         if not self.ends:
             return own
         wide = tuple(target.intermediate_of(layer) for layer in self.ends)
-        sizes = (*((self.intermediate_size,) * LAYERS), *wide)
+        sizes = (*((self.intermediate_size,) * self.own_layers), *wide)
         windows = (*own.windows, *(target.windows[layer] for layer in self.ends))
         return replace(
             own,
@@ -155,6 +178,11 @@ class MixtureConfig(TrainedConfig):
             windows=windows,
         )
 
+    def linears(self, target: DecoderConfig) -> DecoderConfig:
+        """As `decoder`, but as wide as its own output layer is."""
+        its = self.decoder(target)
+        return replace(its, vocab_size=self.choices) if self.choices else its
+
     @property
     def is_sound(self) -> bool:
         """Whether heads divide each other, and the target has the layers."""
@@ -163,6 +191,31 @@ class MixtureConfig(TrainedConfig):
         # the target's layers and the drafter's own lie in one cache
         alike = not self.ends or self.kv_heads == self.target_kv_heads
         return not any(shared) and not self.observed % (2 * self.observer_heads) and there and alike
+
+
+@dataclass(frozen=True)
+class BlockConfig(MixtureConfig):
+    """Sizes of a Mixture of Attentions that drafts several tokens in one pass.
+
+    block: how many. rank: how many numbers a token passes on to the choice of the token behind it. depth: layers of its
+    own.
+    """
+
+    block: int = 7
+    rank: int = 32
+    depth: int = LAYERS
+
+    methods = (BLOCK,)
+
+    @property
+    def own_layers(self) -> int:
+        """Any number from 2 up."""
+        return self.depth
+
+    @property
+    def is_sound(self) -> bool:
+        """It drafts several tokens, and a layer attends to what the target has computed."""
+        return super().is_sound and self.block > 1 and self.depth > 1
 
 
 @dataclass(frozen=True)
@@ -226,7 +279,7 @@ def _small(target: DecoderConfig, layers: int, kv_heads: int, intermediate_size:
 
 def config_of(raw: Mapping[str, Any], where: str) -> TrainedConfig:
     """The sizes in a config.json. Raises CheckpointError for one that is damaged, or of another version."""
-    kinds: tuple[type[TrainedConfig], ...] = (MixtureConfig, StackConfig)
+    kinds: tuple[type[TrainedConfig], ...] = (MixtureConfig, BlockConfig, StackConfig)
     for kind in kinds:
         if raw.get(DRAFTER) in kind.methods and raw.get("version") == VERSION:
             return kind.read(raw, where)

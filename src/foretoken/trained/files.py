@@ -26,11 +26,14 @@ from foretoken.decoder.shapes import EMBEDDING, HEAD
 from foretoken.decoder.weights import LayerWeights, Weights, assemble, repacked
 from foretoken.errors import CheckpointError, InputError, ModelError
 from foretoken.formats.table import Format
-from foretoken.trained.config import EAGLE3, LAYERS, MixtureConfig, StackConfig, TrainedConfig, config_of
+from foretoken.formats.values import dequantise
+from foretoken.trained.config import EAGLE3, BlockConfig, MixtureConfig, StackConfig, TrainedConfig, config_of
 from foretoken.trained.network import Observer
 from foretoken.trained.observer import ObservingLayers, Sight
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+BESIDE = ("moa", "block")  # kinds that are looked for beside a model
+VOCABULARY = "vocabulary"  # the tokens that a drafter can draft, in order, if these are not all
 PACKED = "packed"  # in config.json: the digest of the observer that was left out
 OBSERVING = "observer.layer."  # what the names begin with of tensors that run beside the target
 
@@ -101,11 +104,27 @@ class Trained:
         """The tensors of a stack beside its layers."""
         return {name: each for name, each in self.tensors.items() if not name.startswith("layers.")}
 
+    def with_head_of_choices(self, weights: Weights, head: Linear) -> Weights:
+        """A drafter's weights, with an output layer for the tokens that it can draft. head: the target's, in rows.
+        Raises CheckpointError if the target lacks such a token."""
+        tokens = self.tensors[VOCABULARY].long()
+        values = head.weight if isinstance(head.weight, torch.Tensor) else dequantise(head.weight)
+        if int(tokens[-1]) >= len(values):
+            raise CheckpointError(
+                f"the drafter can draft token {int(tokens[-1])}, and the model has {len(values)}; fetch it again, or "
+                "train it again"
+            )
+        chosen = values[tokens.to(values.device)].to(weights.embedding)
+        return replace(weights, head=Linear(chosen, None))
+
     def weights(self, target: Decoder, rows: InRows | None = None) -> tuple[DecoderConfig, Weights]:
         """The drafter's decoder, which shares the target's embedding, final norm and output layer, and the last layers
         if it ends with these. rows: the target's in rows; if they are given, all weights of the result lie in rows, as
         a cast reads them."""
         config = self.config.decoder(target.config)
+        if VOCABULARY in self.tensors:
+            valid = int((self.tensors[VOCABULARY] < target.config.valid_vocab_size).sum())
+            config = replace(config, valid_vocab_size=valid)
         theirs, its = target.weights, self.config
         like = theirs.embedding
         own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
@@ -133,9 +152,9 @@ class Trained:
         )
 
 
-def place_beside(folder: Path) -> Path:
-    """Where a model's trained drafter is looked for: `llama-moa` beside `llama`."""
-    return named_beside(folder, "moa")
+def place_beside(folder: Path, kind: str = BESIDE[0]) -> Path:
+    """Where a model's trained drafter of a kind is looked for: `llama-moa` beside `llama`."""
+    return named_beside(folder, kind)
 
 
 def is_trained(folder: Path) -> bool:
@@ -172,13 +191,19 @@ def read_trained(folder: Path) -> Trained:
         if packed is not None and name.startswith(OBSERVING):
             continue
         found = tensors.get(name)
-        if found is None or tuple(found.shape) != shape or not found.dtype.is_floating_point:
+        is_float = found is not None and found.dtype.is_floating_point
+        if found is None or tuple(found.shape) != shape or is_float == (name == VOCABULARY):
             came = "is missing" if found is None else f"is {found.dtype} {list(found.shape)}"
             raise CheckpointError(
                 f"{folder}: {name} {came}, expected {list(shape)} by {CONFIG}; fetch it again, or train it again"
             )
         if not torch.isfinite(found).all():
             raise CheckpointError(f"{folder}: {name} holds NaN or infinities; fetch it again, or train it again")
+    listed = tensors.get(VOCABULARY, torch.zeros(1)).long()
+    if int(listed[0]) < 0 or bool((listed.diff() <= 0).any()):
+        raise CheckpointError(
+            f"{folder}: {VOCABULARY} is no list of tokens in order; fetch it again, or train it again"
+        )
     return Trained(config, tensors, accepted_of(raw), raw.get("training"), packed)
 
 
@@ -205,8 +230,15 @@ def expected_shapes(config: TrainedConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _of_mixture(c: MixtureConfig) -> dict[str, tuple[int, ...]]:
-    seen = c.observed // c.observer_heads * c.observer_kv_heads
-    found = _layers_of(LAYERS, c)
+    seen, width = c.observed // c.observer_heads * c.observer_kv_heads, c.hidden_size
+    found = _layers_of(c.own_layers, c)
+    if c.choices:
+        found[VOCABULARY] = (c.choices,)
+    if isinstance(c, BlockConfig):
+        found["blanks"] = (c.block - 1, width)
+        found["correction.norm.weight"] = (width,)
+        found |= dict.fromkeys(("correction.of_state.weight", "correction.of_token.weight"), (c.rank, width))
+        found["correction.out.weight"] = (width, c.rank)
     found |= _layer_shapes("observer.layer", c.observed, c.observed, seen, c.observer_intermediate_size)
     return {
         **found,
@@ -246,9 +278,13 @@ def write_trained(folder: Path, config: TrainedConfig, tensors: Mapping[str, tor
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         new = Path(scratch) / "new"
         new.mkdir()
-        save_file({n: t.detach().to(torch.bfloat16).contiguous() for n, t in tensors.items()}, new / WEIGHTS)
+        save_file({name: _stored(tensor.detach()).contiguous() for name, tensor in tensors.items()}, new / WEIGHTS)
         (new / CONFIG).write_text(json.dumps({**config.to_json(), **about}, indent=1) + "\n", encoding="utf-8")
         put_in_place(new, folder)
+
+
+def _stored(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.bfloat16 if tensor.is_floating_point() else torch.int32)
 
 
 def put_in_place(new: Path, folder: Path) -> None:

@@ -18,7 +18,7 @@ a state of the row before it: the target's, or in a draft the drafter's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ from torch.nn import functional
 
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.rope import rotate
-from foretoken.trained.config import EAGLE3, LAYERS, MixtureConfig, StackConfig
+from foretoken.trained.config import EAGLE3, BlockConfig, MixtureConfig, StackConfig
 
 Tables = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of positions, float32 [T, head_dim / 2] each
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # of T positions: [B, kv_heads, T, head_dim] each
@@ -188,9 +188,11 @@ class Mixture(nn.Module):
         super().__init__()
         c = config
         self.layers = nn.ModuleList(
-            Layer(c.hidden_size, c.num_heads, c.kv_heads, c.head_dim, c.intermediate_size, eps) for _ in range(LAYERS)
+            Layer(c.hidden_size, c.num_heads, c.kv_heads, c.head_dim, c.intermediate_size, eps)
+            for _ in range(c.own_layers)
         )
         self.observer = Observer(config, eps) if observer is None else observer
+        self.register_buffer("vocabulary", torch.arange(c.choices) if c.choices else None)
         begin(self)
 
     def forward(
@@ -208,6 +210,83 @@ class Mixture(nn.Module):
         assert isinstance(second, Layer)
         states: torch.Tensor = second(own, tables, masks, [second.keys_and_values(seen, tables)])[0]
         return states
+
+
+class Block(Mixture):
+    """A Mixture of Attentions whose rows are the last token of a text and, behind it, places that are still blank. A
+    blank sees the text and the blanks before it, so one pass says what may stand in all of them.
+
+    Each blank is filled without knowing what was chosen for the one before. `correction` says what that changes.
+
+    Sources: blanks as queries over what the target has computed, DFlash (2602.06036), causal as in JetSpec
+    (2606.18394); a correction by the token before, DSpark (its "Markov head"), there a table of the vocabulary.
+    """
+
+    def __init__(self, config: BlockConfig, eps: float, observer: nn.Module | None = None) -> None:
+        super().__init__(config, eps, observer)
+        self.blanks = nn.Parameter(torch.empty(config.block - 1, config.hidden_size).normal_(std=0.02))
+        self.correction = Correction(config.hidden_size, config.rank, eps)
+        begin(self.correction)
+
+    def forward(
+        self,
+        embedded: torch.Tensor,
+        observed: torch.Tensor,
+        tables: Tables,
+        bounds: torch.Tensor,
+        roots: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As `Mixture.forward`. roots: int [B, T], the last position whose token a row knows; a row behind it is a
+        blank. None: that is the first position behind the bound."""
+        roots = bounds + 1 if roots is None else roots
+        _, of_tokens = masks_of(roots)
+        _, of_vectors = masks_of(bounds)
+        seen: torch.Tensor = self.observer(observed.flatten(0, 1)).view(embedded.shape)
+        states = self.entered(embedded, roots)
+        for at, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            known, mask = (seen, of_vectors) if at else (embedded, of_tokens)
+            states, _ = layer(states, tables, mask, [layer.keys_and_values(known, tables)])
+        return states
+
+    def go_on_from(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin with the weights of a mixture. Layers that it lacks add nothing at first, and see what its last one
+        sees."""
+        there = sum(name.endswith("q_proj.weight") and name.startswith("layers.") for name in tensors)
+        last, more = f"layers.{there - 1}.", {}
+        for at in range(there, len(self.layers)):
+            for name, tensor in tensors.items():
+                if name.startswith(last):
+                    silent = name.endswith(("o_proj.weight", "down_proj.weight"))
+                    more[name.replace(last, f"layers.{at}.")] = torch.zeros_like(tensor) if silent else tensor
+        lacking, unknown = self.load_state_dict({**tensors, **more}, strict=False)
+        own = ("blanks", "vocabulary", "correction.")
+        assert not unknown
+        assert all(name.startswith(own) for name in lacking)
+        nn.init.zeros_(self.correction.out.weight)
+
+    def entered(self, embedded: torch.Tensor, roots: torch.Tensor) -> torch.Tensor:
+        """The rows' input: embeddings of tokens, and blanks by their places: [B, T, hidden]."""
+        place = places_of(roots)
+        blanks = self.blanks[place.clamp(1, len(self.blanks)) - 1]
+        return torch.where((place == 0)[..., None], embedded, blanks.to(embedded.dtype))
+
+
+class Correction(nn.Module):
+    """What the token before a blank changes of the state of the blank, behind the final norm."""
+
+    def __init__(self, width: int, rank: int, eps: float) -> None:
+        super().__init__()
+        self.norm = Norm(width, eps)
+        self.of_state = nn.Linear(width, rank, bias=False)
+        self.of_token = nn.Linear(width, rank, bias=False)
+        self.out = nn.Linear(rank, width, bias=False)
+
+    def forward(self, normed: torch.Tensor, embedded: torch.Tensor) -> torch.Tensor:
+        """normed: states behind the final norm. embedded: of the token before each: [..., hidden] both. What is to be
+        added to the states."""
+        added: torch.Tensor = self.out(functional.silu(self.of_state(normed) + self.of_token(self.norm(embedded))))
+        return added
 
 
 class Stack(nn.Module):
@@ -260,9 +339,15 @@ def begin(network: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
+def places_of(roots: torch.Tensor) -> torch.Tensor:
+    """How far each row lies behind its root: int [B, T]; 0 for a token."""
+    return torch.arange(roots.shape[1], device=roots.device) - roots
+
+
 def masks_of(bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What may be seen: by layer 0, bool [1, 1, T, T]: each row all rows up to itself. By layer 1, bool [B, 1, T, 2T]:
-    first the target's positions up to the row's bound, then the drafter's own states from there up to the row."""
+    """What may be seen: by a mixture's layer 0, bool [1, 1, T, T]: each row all rows up to itself. By its layer 1, bool
+    [B, 1, T, 2T]: first the target's positions up to the row's bound, then the drafter's own states from there up to
+    the row."""
     at = torch.arange(bounds.shape[1], device=bounds.device)
     causal = at <= at[:, None]
     true = at <= bounds[..., None]

@@ -9,11 +9,13 @@ from __future__ import annotations
 from foretoken.decoder.config import DecoderConfig
 from foretoken.errors import SettingError
 from foretoken.trained.config import (
+    BLOCK,
     EAGLE2,
     EAGLE3,
     INDEPENDENT,
     LAYERS,
     MIXTURE,
+    BlockConfig,
     MixtureConfig,
     StackConfig,
     of_target,
@@ -22,6 +24,9 @@ from foretoken.trained.config import (
 # Layers of the target that are observed. Observing costs as many products as there are layers: all 16 of a model of a
 # billion parameters took an eighth of a round's time.
 MOST_OBSERVED = 8
+BLOCK_TOKENS = 7  # drafted in one pass, as in DSpark's comparison
+MOST_CHOICES = 1 << 14  # tokens that a drafter can draft: as many as make up nearly all of a text
+BLOCK_LAYERS = 4  # of a block: only from the third on do blanks see what the ones before them have come to
 
 
 def mixture_for(target: DecoderConfig, fingerprint: str, *, inferred: int = 0) -> MixtureConfig:
@@ -48,6 +53,18 @@ def mixture_for(target: DecoderConfig, fingerprint: str, *, inferred: int = 0) -
         observer_intermediate_size=_rounded(units * observed / width),
         layers=observed_layers(target.num_layers),
         ends=tuple(range(target.num_layers - inferred, target.num_layers)),
+        choices=MOST_CHOICES if target.vocab_size > MOST_CHOICES else 0,
+    )
+
+
+def block_of(its: MixtureConfig, *, block: int = BLOCK_TOKENS, depth: int = BLOCK_LAYERS) -> BlockConfig:
+    """The sizes of a drafter that drafts `block` tokens in one pass, with parts as large as those of a mixture. depth:
+    how many layers are its own. It has more of them, and each of them runs once for a whole draft."""
+    return BlockConfig(
+        **{**vars(its), "method": BLOCK},
+        block=block,
+        rank=_rounded(its.hidden_size / 4),
+        depth=depth,
     )
 
 

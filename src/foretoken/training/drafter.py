@@ -143,7 +143,7 @@ class Training:
         wanted = recipe.kind.wants(self.config)
         self._teacher = teacher_for(target, model.folder, wanted, self._device)
         torch.manual_seed(recipe.seed)
-        self.student = recipe.kind.student(self.config, self._teacher)
+        self.student = recipe.kind.student(self.config, self._teacher, stream)
         self.network = self.student.network
         self._optimizers = _optimizers(self.network, recipe)
         self._how: Weighing = PRESETS[recipe.preset]
@@ -220,7 +220,14 @@ class Training:
 
     def _step(self, step: int) -> None:
         recipe = self.recipe
-        batch: Batch = draw(self._stream, recipe.length, recipe.batch, seed=recipe.seed, step=step).on(self._device)
+        batch: Batch = draw(
+            self._stream,
+            recipe.length,
+            recipe.batch,
+            seed=recipe.seed,
+            step=step,
+            block=self.student.block,
+        ).on(self._device)
         torch.manual_seed(1_000_003 * recipe.seed + step)  # of the noise that a drafter may be trained with
         try:
             found = self.student.learn(self._teacher.teach(batch.tokens), batch, self._how)

@@ -44,17 +44,20 @@ class Compared(NamedTuple):
 class Judged(NamedTuple):
     """Rows that are compared. states: the drafter's, before the norm, [N, hidden]. normed: the target's, after it.
     distances: int [N], from 1 up: how far each row is in a draft. imitated: a state of the drafter's and the target's
-    that it is to be like, if these are others than the two, normed."""
+    that it is to be like, if these are others than the two, normed. added: to the drafter's states, behind the
+    norm."""
 
     states: torch.Tensor
     normed: torch.Tensor
     distances: torch.Tensor
     imitated: tuple[torch.Tensor, torch.Tensor] | None = None
+    added: torch.Tensor | None = None
 
 
 def compare(teacher: Teacher, rows: Judged, how: Weighing) -> Compared:
     """The loss of some rows."""
     own, normed = teacher.normed(rows.states), rows.normed
+    own = own if rows.added is None else own + rows.added.float()
     counts = torch.exp((1 - rows.distances) / how.fading) if how.fading else torch.ones(len(own), device=own.device)
     counts = counts / counts.sum()
     loss, agreeing = _Distilled.apply(  # type: ignore[no-untyped-call]

@@ -6,14 +6,24 @@ Each kind of drafter has a student. It says what a step's loss is, and what it w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from foretoken.trained.config import EAGLE2, EAGLE3, MixtureConfig, StackConfig
-from foretoken.trained.network import KeysValues, Layer, Mixture, Stack, mask_of_step, masks_of
+from foretoken.trained.config import EAGLE2, EAGLE3, BlockConfig, MixtureConfig, StackConfig
+from foretoken.trained.network import (
+    Block,
+    Correction,
+    KeysValues,
+    Layer,
+    Mixture,
+    Stack,
+    mask_of_step,
+    masks_of,
+    places_of,
+)
 from foretoken.training.losses import Compared, Judged, Weighing, compare
 from foretoken.training.precision import mixed
 from foretoken.training.teacher import Lesson, Teacher, Wanted
@@ -27,6 +37,7 @@ class Student(ABC):
     """A drafter that is trained."""
 
     network: nn.Module
+    block = 1  # tokens that it drafts in one pass
 
     def __init__(self, teacher: Teacher) -> None:
         self._teacher = teacher
@@ -54,7 +65,10 @@ class Student(ABC):
 
     def chosen(self, states: torch.Tensor) -> torch.Tensor:
         """The likeliest token behind each state, before the norm."""
-        logits = self._teacher.normed(states).to(self._teacher.head.dtype) @ self._teacher.head.T
+        return self._likeliest(self._teacher.normed(states))
+
+    def _likeliest(self, normed: torch.Tensor) -> torch.Tensor:
+        logits = normed.to(self._teacher.head.dtype) @ self._teacher.head.T
         return logits.argmax(-1)
 
 
@@ -69,10 +83,30 @@ class MixtureStudent(Student):
         last: Sequence[Layer] = (),
         observer: nn.Module | None = None,
         sees: Callable[[Lesson], torch.Tensor] = lambda lesson: lesson.observed,
+        network: Mixture | None = None,
     ) -> None:
-        self.network = Mixture(config, teacher.eps, observer)
+        self.network = Mixture(config, teacher.eps, observer) if network is None else network
         self._last, self._sees, self._ends = last, sees, config.ends
         super().__init__(teacher)
+
+    def draft_what_occurs_in(self, stream: torch.Tensor) -> None:
+        """Of a text's tokens, those that occur most are the ones that can be drafted, if these are not all."""
+        if self._tokens is None:
+            return
+        size = len(self._teacher.head)
+        most = torch.bincount(stream, minlength=size).argsort(descending=True, stable=True)[: len(self._tokens)]
+        self._tokens.copy_(most.sort().values)
+
+    @property
+    def _tokens(self) -> torch.Tensor | None:
+        tokens: torch.Tensor | None = self.network.vocabulary  # type: ignore[assignment]
+        return tokens
+
+    def _likeliest(self, normed: torch.Tensor) -> torch.Tensor:
+        if self._tokens is None:
+            return super()._likeliest(normed)
+        logits = normed.to(self._teacher.head.dtype) @ self._teacher.head[self._tokens].T
+        return self._tokens[logits.argmax(-1)]
 
     @staticmethod
     def wants(config: MixtureConfig) -> Wanted:
@@ -81,7 +115,7 @@ class MixtureStudent(Student):
 
     def rows(self, lesson: Lesson, batch: Batch) -> Judged:
         """Those behind the prompts, with the bounds that were drawn."""
-        out, states = self._states(lesson, batch.bounds)
+        out, states = self._states(lesson, batch.bounds, batch.roots)
         judged, imitated = batch.judged, None
         if self._ends:  # states between layers are of any size, so they are compared by the size of the target's
             theirs = lesson.taps[self._ends[0]][judged]
@@ -103,14 +137,63 @@ class MixtureStudent(Student):
             found[:, rows - inside[rows], inside[rows]] = chosen[:, rows]
         return found
 
-    def _states(self, lesson: Lesson, bounds: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _states(
+        self, lesson: Lesson, bounds: torch.Tensor, roots: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The network's states, and those behind the target's last layers."""
         tables = self._teacher.tables(lesson.embedded.shape[1])
-        out = states = self._run(lesson.embedded, self._sees(lesson), tables, bounds)
+        more = () if self.block == 1 else (roots,)
+        out = states = self._run(lesson.embedded, self._sees(lesson), tables, bounds, *more)
         masks = masks_of(bounds)[1]
         for number, layer in zip(self._ends, self._last, strict=True):
             states, _ = layer(states, tables, masks, [lesson.cached[number]])
         return out, states
+
+
+class BlockStudent(MixtureStudent):
+    """A Mixture of Attentions that drafts several tokens in one pass."""
+
+    def __init__(self, config: BlockConfig, teacher: Teacher, last: Sequence[Layer] = ()) -> None:
+        super().__init__(config, teacher, last, network=Block(config, teacher.eps))
+        self.block = config.block
+
+    def go_on_from(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin with the weights of a mixture, as its file has them."""
+        assert isinstance(self.network, Block)
+        self.network.go_on_from(
+            {name: each.float() if each.is_floating_point() else each.long() for name, each in tensors.items()}
+        )
+
+    @property
+    def _correction(self) -> Correction:
+        assert isinstance(self.network, Block)
+        return self.network.correction
+
+    def rows(self, lesson: Lesson, batch: Batch) -> Judged:
+        """As for any mixture. The token before each blank is the text's."""
+        rows = super().rows(lesson, batch)
+        place = places_of(batch.roots)[batch.judged]
+        added = self._correction(self._teacher.normed(rows.states), lesson.embedded[batch.judged])
+        return rows._replace(added=torch.where(place[:, None] > 0, added, 0.0), distances=1 + place)
+
+    def choices(self, lesson: Lesson, first: int, depth: int) -> torch.Tensor:
+        """A pass for each place of a draft, in which drafts lie side by side; then the tokens of all, one place after
+        the other."""
+        batch, length = lesson.embedded.shape[:2]
+        found = torch.full((batch, length, depth), -1, device=lesson.embedded.device)
+        at = torch.arange(length, device=lesson.embedded.device)
+        for begin in range(first, first + depth):
+            inside = (at - begin) % depth
+            bounds = torch.where(at < begin, at, at - inside) - 1
+            with mixed(self._teacher.device):
+                states = self._teacher.normed(self._states(lesson, bounds.expand(batch, -1))[1])
+            for place in range(min(depth, self.block)):
+                rows = at[(at >= begin) & (inside == place)]
+                own = states[:, rows]
+                if place:
+                    own = own + self._correction(own, self._teacher.embed(found[:, rows - place, place - 1]))
+                found[:, rows - place, place] = self._likeliest(own)
+        return found
 
 
 class StackStudent(Student):

@@ -74,6 +74,10 @@ class Teacher(ABC):
             self._tables[length] = cos.to(self.device), sin.to(self.device)
         return self._tables[length]
 
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """The embeddings of tokens, int [...]: float32 [..., hidden]."""
+        return self._weights.embedding[tokens.to(self._weights.embedding.device)].float().to(self.device)
+
     def normed(self, states: torch.Tensor) -> torch.Tensor:
         """The target's final norm of some states: float32."""
         states = states.float()

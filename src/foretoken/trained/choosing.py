@@ -1,0 +1,95 @@
+"""A decoder that can choose some tokens of the vocabulary alone: those that its output layer has rows for.
+
+With a vocabulary of 128,256 tokens, the output layer is most of what a step of a small drafter reads. Nearly all of a
+text is made of far fewer tokens. The drafter still reads any token: it shares the target's embedding.
+
+Source: drafting with a part of the vocabulary is FR-Spec's (2502.14856).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from foretoken import kernels
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.decoder import Decoder, Drafted
+from foretoken.decoder.outputs import Outputs, Scored, step_by_step
+from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.weights import Weights
+from foretoken.protocol.telemetry import Cost
+from foretoken.trained.files import VOCABULARY, Trained
+
+
+class ChoosingDecoder(Decoder):
+    """trained: the drafter as it was read. The others are `Decoder`'s. Logits that come with a pass are those of all
+    tokens, -inf where it cannot choose; those that `head` gives are of its own rows."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        trained: Trained,
+        *,
+        threads: int | None = None,
+        arithmetic: str = "auto",
+    ) -> None:
+        super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
+        listed = trained.tensors.get(VOCABULARY)
+        every = np.arange(config.valid_vocab_size)
+        self._tokens = every if listed is None else listed.long().numpy()[: config.valid_vocab_size]
+
+    def tokens_at(self, places: Sequence[int]) -> list[int]:
+        """The tokens whose logits lie at some places of a row of its own."""
+        found: list[int] = self._tokens[list(places)].tolist()
+        return found
+
+    def over_all(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of its own rows, float32 [..., rows], as logits of all tokens up to the last that it can choose."""
+        found = np.full((*logits.shape[:-1], int(self._tokens[-1]) + 1), -np.inf, dtype=np.float32)
+        found[..., self._tokens] = logits.numpy()
+        return torch.from_numpy(found)
+
+    @torch.no_grad()
+    def run(self, rows: Rows) -> Outputs:
+        """As `Decoder.run`."""
+        hidden, scored = self._ran(rows)
+        return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
+
+    @torch.no_grad()
+    def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> Drafted:
+        """As `Decoder.draft_chain`, a pass for each token."""
+        if count < 1:
+            return Drafted([], Cost())
+        rows, cost = chain(cache, [token] * count, writer=writer), Cost()
+
+        def step(row: Rows) -> tuple[torch.Tensor, Scored]:
+            nonlocal cost
+            ran = self._ran(row)
+            cost += row.cost
+            return ran
+
+        tokens = step_by_step(step, token, rows)
+        return Drafted(tokens, cost)
+
+    def _ran(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
+        hidden = self.forward(rows)
+        return hidden, self._scored(self.head(hidden, rows).cpu())
+
+    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
+        return lambda hidden: self._scored(self.head(hidden, rows).cpu())
+
+    def _scored(self, logits: torch.Tensor) -> Scored:
+        return Scored(self.over_all(logits), self._choice(logits))
+
+    def _choice(self, logits: torch.Tensor) -> Callable[[int], int | None]:
+        """The token with the largest logit of a row of its own."""
+
+        def choice(row: int) -> int | None:
+            place = kernels.argmax(logits[row])
+            return None if place is None else int(self._tokens[place])
+
+        return choice
