@@ -77,7 +77,7 @@ def test_a_draft_that_is_the_model_itself_writes_the_models_text_alone(draft: st
 def test_a_trained_drafter_goes_on_with_what_it_has_seen(
     drafters: dict[str, Path], clients: dict[str, str], kind: str
 ) -> None:
-    with started(drafters["moa"], drafters["moa-1"]) as host:
+    with started(drafters["moa"], drafters["block"], drafters["moa-1"]) as host:
         done = cut_off(host, clients[kind])
     checked = len(done.tokens) - done.unverified
     assert checked >= CAME
@@ -241,7 +241,7 @@ def test_of_a_private_suffix_nothing_is_sent(draft: str, sampling: dict[str, Any
 def test_a_trained_drafter_sees_the_safe_part_of_a_prompt(
     drafters: dict[str, Path], clients: dict[str, str], kind: str
 ) -> None:
-    with started(drafters["moa"], drafters["moa-1"]) as host:
+    with started(drafters["moa"], drafters["block"], drafters["moa-1"]) as host:
         model = client(host, draft=clients[kind])
         sent = listened(model)
         done = model.generate(SAFE, private_suffix=PRIVATE, max_new_tokens=20, ignore_eos=True)

@@ -82,7 +82,8 @@ class BlockDrafter(Observing, TreeDrafter):
         outputs = self.model.check(rows, wanted, between=between)
         followed = []
         for tree, count, guess, root, segment in zip(trees, counts, guesses, roots, rows.segments, strict=True):
-            normed = self.model.norm(outputs.hidden[root + 1 : root + 1 + count])
+            hidden = outputs.hidden[root + 1 : root + 1 + count]
+            normed = self.model.norm(hidden) if count else hidden
             followed.append(self._expand_all(tree, _Filled(outputs, root, count, guess, normed), rows, segment))
         seconds, cost = time.perf_counter() - began, {self.name: rows.cost}
         for tree, guess, right, segment in zip(trees, guesses, followed, rows.segments, strict=True):
