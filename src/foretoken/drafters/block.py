@@ -87,10 +87,8 @@ class BlockDrafter(Observing, TreeDrafter):
             followed.append(self._expand_all(tree, _Filled(outputs, root, count, guess, normed), rows, segment))
         seconds, cost = time.perf_counter() - began, {self.name: rows.cost}
         for tree, guess, right, segment in zip(trees, guesses, followed, rows.segments, strict=True):
-            tree.passes[len(tree.work)] = len(tree.growth.tokens)
-            tree.work.append(
-                Work(self.name, len(segment.slots), began, seconds, 0, len(guess), right, passes=1, cost=cost)
-            )
+            count = len(segment.slots)
+            tree.ran(Work(self.name, count, began, seconds, 0, len(guess), right, passes=1, cost=cost))
 
     def _part(self, tree: GrowingTree, blanks: int, guess: Draft) -> tuple[Cache, list[int], list[int]]:
         """The cache, tokens and parents' slots of the pass: the end of the text, blanks behind it, and a guess."""
@@ -105,17 +103,10 @@ class BlockDrafter(Observing, TreeDrafter):
     def _expand_all(self, tree: GrowingTree, filled: _Filled, rows: Rows, segment: Segment) -> int:
         """Grow a tree to its end. Returns how many tokens of the guess were right."""
         growth, outputs = tree.growth, filled.outputs
-        slot = segment.slots[filled.root - segment.span.start]
-        tree.slots[ROOT] = slot
+        slots, behind = segment.slots[filled.root - segment.span.start :], 1 + filled.blanks
+        tree.slots[ROOT] = slots[0]
         self._expand(tree, ROOT, outputs.logits(filled.root))
-        at, right, behind = ROOT, 0, 1 + filled.blanks
-        for token, origin in zip(filled.guess.tokens, filled.guess.origins, strict=True):
-            child = growth.guessed(at, token)
-            if child is None:
-                break
-            tree.slots[child], tree.origins[child] = slot + behind + right, origin
-            self._expand(tree, child, outputs.logits(filled.root + behind + right))
-            at, right = child, right + 1
+        right = self._go_along(tree, ROOT, filled.guess, slots[behind:], outputs, filled.root + behind)
         while nodes := growth.frontier():
             nodes = [node for node in nodes if growth.depths[node] <= filled.blanks and node not in tree.unsure]
             if not nodes:

@@ -31,6 +31,11 @@ class GrowingTree(Open):
     unsure: set[int] = field(default_factory=set)
     passes: dict[int, int] = field(default_factory=dict)  # by index in `work`: how many nodes there were behind it
 
+    def ran(self, work: Work) -> None:
+        """Note a pass that was made for the tree, with the nodes that there are now."""
+        self.passes[len(self.work)] = len(self.growth.tokens)
+        self.work.append(work)
+
     def told(self, sent: Sequence[int]) -> tuple[Work, ...]:
         """The work, with how many of the nodes that are sent each pass gave."""
         work, first = list(self.work), 0

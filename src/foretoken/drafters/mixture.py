@@ -2,11 +2,11 @@
 
 The drafter has two layers. The first attends to the tokens of the text. The second attends to one vector for each token
 that the target has read, and to the drafter's own states of the tokens behind. (A block has more layers like the
-second.) The observer makes these vectors of the
-keys and values of some layers (`foretoken.trained`). The drafter writes the vectors' keys and values into its own
-cache. If it ends with the target's last layers (target layer inference), their keys and values are copied there, too.
-So it runs no token that the target has read: neither a prompt's, nor those of its drafts that were accepted. Everything
-else is that of any decoder that drafts: chains, trees, ranking with the target's noise, and lookup below it.
+second.) The observer makes these vectors of the keys and values of some layers (`foretoken.trained`). The drafter
+writes the vectors' keys and values into its own cache. If it ends with the target's last layers (target layer
+inference), their keys and values are copied there, too. So it runs no token that the target has read: neither a
+prompt's, nor those of its drafts that were accepted. Everything else is that of any decoder that drafts: chains, trees,
+ranking with the target's noise, and lookup below it.
 
 The observer runs beside the target. In one process it is asked when a draft is made, and looks at a view of the
 target's cache: where the pace drafts nothing, nothing is observed. Elsewhere it is an extractor, whose vectors arrive

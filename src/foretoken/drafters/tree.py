@@ -22,6 +22,7 @@ import torch
 from foretoken.acceptance.walk import NOTHING, agreeing, walk
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
+from foretoken.decoder.outputs import Outputs
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.views import Views
 from foretoken.drafters.growing import GrowingTree
@@ -217,20 +218,26 @@ class TreeDrafter(DecoderDrafter):
             for node, slot, row in zip(nodes, slots, range(start, segment.span.stop), strict=False):
                 tree.slots[node] = slot
                 self._expand(tree, node, outputs.logits(row))
-            at, right = nodes[0], 0
-            for token, origin, slot in zip(guess.tokens, guess.origins, slots[len(nodes) :], strict=True):
-                child = tree.growth.guessed(at, token)
-                if child is None:
-                    break
-                tree.slots[child], tree.origins[child] = slot, origin
-                self._expand(tree, child, outputs.logits(start + len(nodes) + right))
-                at, right = child, right + 1
-            followed.append(right)
+            followed.append(self._go_along(tree, nodes[0], guess, slots[len(nodes) :], outputs, start + len(nodes)))
         seconds, cost = time.perf_counter() - began, {self.name: rows.cost}
         for (tree, _), guess, right, segment in zip(growing, guesses, followed, rows.segments, strict=True):
             count = len(segment.slots)
-            tree.passes[len(tree.work)] = len(tree.growth.tokens)
-            tree.work.append(Work(self.name, count, began, seconds, 0, len(guess), right, passes=1, cost=cost))
+            tree.ran(Work(self.name, count, began, seconds, 0, len(guess), right, passes=1, cost=cost))
+
+    def _go_along(
+        self, tree: GrowingTree, node: int, guess: Draft, slots: Sequence[int], outputs: Outputs, first: int
+    ) -> int:
+        """Expand the nodes along a guess behind a node, as far as the tree has them. slots, first: the slots of the
+        guess's rows, and the first of these rows. Returns how many of its tokens were right."""
+        right = 0
+        for token, origin, slot in zip(guess.tokens, guess.origins, slots, strict=True):
+            child = tree.growth.guessed(node, token)
+            if child is None:
+                break
+            tree.slots[child], tree.origins[child] = slot, origin
+            self._expand(tree, child, outputs.logits(first + right))
+            node, right = child, right + 1
+        return right
 
     def _guess(self, tree: GrowingTree, node: int) -> Draft:
         """How the level below guesses that the path to a node goes on: a chain."""

@@ -23,7 +23,6 @@ from foretoken.protocol.telemetry import Cost
 from foretoken.trained.choosing import ChoosingDecoder
 from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import Trained
-from foretoken.trained.parts import Parts
 
 _CORRECTION = "correction."
 
@@ -47,17 +46,14 @@ class BlockDecoder(ChoosingDecoder):
         self.block = trained.config.block
         self._blanks = trained.tensors["blanks"].float().to(self.device)
         self._size = len(weights.embedding)  # of the vocabulary; from there up numbers stand for blanks
-        engine, _, isa = self.arithmetic.partition(" ")
         its = {
-            name.removeprefix(_CORRECTION): tensor.to(self.device)
+            name.removeprefix(_CORRECTION): tensor
             for name, tensor in trained.tensors.items()
             if name.startswith(_CORRECTION)
         }
         # what a correction changes of the logits: the output layer is linear, so it is applied once, to all its rows
-        its["table.weight"] = self.output(its.pop("out.weight").float().T.contiguous()).T.contiguous()
-        is_native = engine == "native"
-        dtype = torch.bfloat16 if is_native else weights.embedding.dtype
-        self._parts = Parts(its, isa if is_native else None, self.threads, format, dtype)
+        out = its.pop("out.weight").float().T.contiguous().to(self.device)
+        self._parts = self._beside({**its, "table.weight": self.output(out).T.contiguous()}, format)
 
     def blanks(self, count: int) -> list[int]:
         """The first places behind a text, as a pass takes them beside tokens."""
@@ -81,6 +77,7 @@ class BlockDecoder(ChoosingDecoder):
 
     def _scored(self, logits: torch.Tensor) -> Scored:
         """Of its own rows: a draft looks at those."""
+        logits = logits.cpu()
         return Scored(logits, self._choice(logits))
 
     @torch.no_grad()

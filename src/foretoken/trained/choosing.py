@@ -14,17 +14,15 @@ import numpy as np
 import torch
 
 from foretoken import kernels
-from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.decoder import Decoder, Drafted
-from foretoken.decoder.outputs import Outputs, Scored, step_by_step
-from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.outputs import Scored
+from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import Weights
-from foretoken.protocol.telemetry import Cost
 from foretoken.trained.files import VOCABULARY, Trained
+from foretoken.trained.stepwise import StepwiseDecoder
 
 
-class ChoosingDecoder(Decoder):
+class ChoosingDecoder(StepwiseDecoder):
     """trained: the drafter as it was read. The others are `Decoder`'s. Logits that come with a pass are those of all
     tokens, -inf where it cannot choose; those that `head` gives are of its own rows."""
 
@@ -53,36 +51,11 @@ class ChoosingDecoder(Decoder):
         found[..., self._tokens] = logits.numpy()
         return torch.from_numpy(found)
 
-    @torch.no_grad()
-    def run(self, rows: Rows) -> Outputs:
-        """As `Decoder.run`."""
-        hidden, scored = self._ran(rows)
-        return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
-
-    @torch.no_grad()
-    def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> Drafted:
-        """As `Decoder.draft_chain`, a pass for each token."""
-        if count < 1:
-            return Drafted([], Cost())
-        rows, cost = chain(cache, [token] * count, writer=writer), Cost()
-
-        def step(row: Rows) -> tuple[torch.Tensor, Scored]:
-            nonlocal cost
-            ran = self._ran(row)
-            cost += row.cost
-            return ran
-
-        tokens = step_by_step(step, token, rows)
-        return Drafted(tokens, cost)
-
-    def _ran(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
-        hidden = self.forward(rows)
-        return hidden, self._scored(self.head(hidden, rows).cpu())
-
     def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
-        return lambda hidden: self._scored(self.head(hidden, rows).cpu())
+        return lambda hidden: self._scored(self.head(hidden, rows))
 
     def _scored(self, logits: torch.Tensor) -> Scored:
+        logits = logits.cpu()
         return Scored(self.over_all(logits), self._choice(logits))
 
     def _choice(self, logits: torch.Tensor) -> Callable[[int], int | None]:

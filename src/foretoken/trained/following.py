@@ -17,18 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.decoder import Decoder, Drafted
-from foretoken.decoder.outputs import Outputs, Scored, step_by_step
-from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.telemetry import Cost
 from foretoken.trained.config import EAGLE3, StackConfig
 from foretoken.trained.files import Trained
-from foretoken.trained.parts import Parts
+from foretoken.trained.stepwise import StepwiseDecoder
 
 _Floats = npt.NDArray[np.float32]
 
@@ -50,7 +47,7 @@ class Before:
         return self.slots.get(parent) if parent >= 0 else self.positions.get(position)
 
 
-class FollowingDecoder(Decoder):
+class FollowingDecoder(StepwiseDecoder):
     """trained: the drafter as it was read. format: to cast its projections to, as `Parts` has it. The others are
     `Decoder`'s."""
 
@@ -67,15 +64,7 @@ class FollowingDecoder(Decoder):
         super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
         assert isinstance(trained.config, StackConfig)
         self.stack = trained.config
-        engine, _, isa = self.arithmetic.partition(" ")
-        is_native = engine == "native"
-        self._parts = Parts(
-            {name: each.to(self.device) for name, each in trained.more.items()},
-            isa if is_native else None,
-            self.threads,
-            format,
-            torch.bfloat16 if is_native else weights.embedding.dtype,
-        )
+        self._parts = self._beside(trained.more, format)
         self._before: WeakKeyDictionary[Cache, Before] = WeakKeyDictionary()
 
     def follow(self, cache: Cache, before: Before) -> None:
@@ -104,33 +93,6 @@ class FollowingDecoder(Decoder):
         hidden = self.layers(self._entered(rows), rows)
         self._remember(rows, hidden)
         return hidden
-
-    @torch.no_grad()
-    def run(self, rows: Rows) -> Outputs:
-        """As `Decoder.run`."""
-        hidden, scored = self._ran(rows)
-        return Outputs(hidden, self._score(rows), self._together(rows), scored=scored)
-
-    @torch.no_grad()
-    def draft_chain(self, cache: Cache, token: int, count: int, *, writer: int | None = None) -> Drafted:
-        """As `Decoder.draft_chain`, a pass for each token."""
-        if count < 1:
-            return Drafted([], Cost())
-        rows, cost = chain(cache, [token] * count, writer=writer), Cost()
-
-        def step(row: Rows) -> tuple[torch.Tensor, Scored]:
-            nonlocal cost
-            ran = self._ran(row)
-            cost += row.cost
-            return ran
-
-        tokens = step_by_step(step, token, rows)
-        return Drafted(tokens, cost)
-
-    def _ran(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
-        hidden = self.forward(rows)
-        logits = self.head(hidden, rows)
-        return hidden, Scored(logits, lambda row: kernels.argmax(logits[row]))
 
     def _entered(self, rows: Rows) -> torch.Tensor:
         """The rows' input: float32 [N, hidden]."""

@@ -99,8 +99,7 @@ class MixtureStudent(Student):
 
     @property
     def _tokens(self) -> torch.Tensor | None:
-        tokens: torch.Tensor | None = self.network.vocabulary  # type: ignore[assignment]
-        return tokens
+        return dict(self.network.named_buffers()).get("vocabulary")
 
     def _likeliest(self, normed: torch.Tensor) -> torch.Tensor:
         if self._tokens is None:
