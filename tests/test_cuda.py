@@ -131,17 +131,23 @@ def test_a_gpu_without_memory_is_told_of_in_a_line() -> None:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
 
-@pytest.mark.parametrize("kind", [Kind(), Kind(inferred=1), Kind("eagle2"), Kind("eagle3")], ids=str)
-def test_a_drafter_is_trained_on_a_gpu_and_used_on_the_cpu(tmp_path: Path, kind: Kind) -> None:
+KINDS = [Kind(), Kind(inferred=1), Kind("block"), Kind("block", inferred=1), Kind("eagle2"), Kind("eagle3")]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_drafter_is_trained_on_a_gpu_and_used_there_and_on_the_cpu(tmp_path: Path, kind: Kind) -> None:
     model = foretoken.load("stdlib-1m", draft="none")
     stream = torch.tensor(model.tokens_of(PROMPT * 30))
-    recipe = Recipe(20 * 2 * 48, kind, batch=2, length=48, warmup=2, checkpoints=2, prompts=2, new_tokens=12)
+    recipe = Recipe(120 * 2 * 48, kind, batch=2, length=48, warmup=2, checkpoints=2, prompts=2, new_tokens=12)
     training = Training(model, stream, stream[-200:], tmp_path / "it", recipe, "cuda")
     losses: list[float] = []
     training.run(lambda progress: losses.append(progress.loss))
     assert losses[-1] < losses[0]
-    plain = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
-    drafted = foretoken.load("stdlib-1m", draft=str(tmp_path / "it")).generate(
-        PROMPT, max_new_tokens=24, ignore_eos=True
-    )
-    assert drafted.tokens == plain.tokens
+    for device in ("cpu", "cuda"):
+        said = []
+        for draft in ("none", f"{tmp_path / 'it'}", f"{tmp_path / 'it'}:k=2"):
+            model = foretoken.load("stdlib-1m", device=device, draft=draft, pace="fixed")
+            done = model.generate(PROMPT, max_new_tokens=40, ignore_eos=True, hash_logits=True)
+            assert (done.stats.accepted_tokens > 0) == (draft != "none")
+            said.append((done.tokens, done.logits_sha256 if done.promise == "exact" else ""))
+        assert said[1] == said[2] == said[0], device
