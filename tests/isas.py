@@ -15,7 +15,7 @@ HERE = native.testable()
 
 def forget() -> None:
     """Decide anew which implementations run, as a fresh process would."""
-    for decided in (native.module, native.isa, kernels._argmax, kernels._rank):
+    for decided in (native.module, native.isa, kernels._argmax, kernels._rank, kernels._log_total):
         decided.cache_clear()
 
 

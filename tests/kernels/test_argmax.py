@@ -15,6 +15,7 @@ import torch
 from foretoken import kernels
 from foretoken.errors import ContractError, NativeError
 from foretoken.kernels import native
+from tests.isas import forget
 from tests.oracles import first_largest
 from tests.tiny import needs_native
 
@@ -42,10 +43,6 @@ every_implementation = pytest.mark.parametrize("argmax", list(_implementations()
 @pytest.fixture
 def fresh() -> Iterator[Callable[[], None]]:
     """Forgets what was decided about implementations: by calling it, and at the end."""
-
-    def forget() -> None:
-        for decided in (native.module, native.isa, kernels._argmax, kernels._rank):
-            decided.cache_clear()
 
     forget()
     yield forget

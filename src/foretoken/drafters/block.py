@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import torch
 
+from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.outputs import Outputs, gathered
 from foretoken.decoder.rows import Rows, Segment
@@ -31,7 +32,7 @@ from foretoken.drafters.reading import Open
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Distribution, Draft
-from foretoken.sampling.sampler import Sampler, log_total
+from foretoken.sampling.sampler import Sampler
 from foretoken.trained.blocks import BlockDecoder
 from foretoken.trees.grow import ROOT
 
@@ -125,10 +126,10 @@ class BlockDrafter(Observing, TreeDrafter):
         first = len(tree.growth.tokens)
         super()._expand(tree, node, logits)
         if self.confidence and len(tree.growth.tokens) > first:
-            least = math.log(self.confidence) + log_total(logits.numpy())
+            least = math.log(self.confidence) + kernels.log_total(logits.numpy())
             of_all = self._decoder.over_all(logits)
             new = range(first, len(tree.growth.tokens))
-            tree.unsure.update(child for child in new if float(of_all[tree.growth.tokens[child]]) < least)
+            tree.unsure.update(child for child in new if not float(of_all[tree.growth.tokens[child]]) >= least)
 
     def _ranked(
         self, sampler: Sampler, logits: torch.Tensor, count: int, sharpness: float

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
+from foretoken import kernels
 from foretoken.acceptance.walk import NOTHING, agreeing
 from foretoken.decoder.cache import new_writer
 from foretoken.decoder.caches import Caches
@@ -28,7 +29,6 @@ from foretoken.drafters.reading import DecoderDrafter, Open, choose
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import TARGET, Distribution, Draft, Request, Turn, Verdict
-from foretoken.sampling.sampler import log_total
 from foretoken.trees.tree import for_turns
 
 _FEW = 2  # so many pending tokens go into the first check: there are two after a draft that was accepted whole
@@ -297,7 +297,8 @@ class ModelDrafter(DecoderDrafter):
             return None
         if self.confidence:
             logits = outputs.logits(row).cpu().numpy()
-            chain.unsure = float(logits[token]) - log_total(logits) < math.log(self.confidence)
+            sure = float(logits[token]) - kernels.log_total(logits) >= math.log(self.confidence)
+            chain.unsure = not sure  # at a NaN, too
         drawn = self.drawn_from(sampler, outputs.logits(row))
         if drawn is not None:
             chain.distributions[len(chain.tokens) - 1] = drawn

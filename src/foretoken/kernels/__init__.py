@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from foretoken.errors import ContractError
-from foretoken.kernels import choosing, native
+from foretoken.kernels import choosing, native, totals
 from foretoken.kernels.choosing import Floats, Noise, Warp
 
 if TYPE_CHECKING:
@@ -69,6 +69,20 @@ def _rank() -> Callable[[Floats, Warp, Noise | None, int], Ranked | None]:
         return native.rank(whole, warp, noise, count, isa)
 
     return rank
+
+
+def log_total(logits: Floats, temperature: float = 1.0) -> float:
+    """The logarithm of the sum of exp(logit / temperature): see `foretoken.kernels.totals.log_total`. logits: float32
+    [V]."""
+    return _log_total()(logits, temperature)
+
+
+@cache
+def _log_total() -> Callable[[Floats, float], float]:
+    if native.module() is None:
+        return totals.log_total
+    isa = native.isa()
+    return lambda logits, temperature: native.log_total(np.ascontiguousarray(logits), temperature, isa)
 
 
 def explain() -> str:

@@ -149,6 +149,13 @@ def rank(logits: Floats, warp: Warp, noise: Noise | None, count: int, isa: str) 
     return ranked
 
 
+def log_total(logits: Floats, temperature: float, isa: str) -> float:
+    """See `foretoken.kernels.totals.log_total`. logits: float32 [V], contiguous."""
+    refusals.expect_totalling(logits, temperature)
+    address = logits.__array_interface__["data"][0]
+    return float(_present().log_total(_NUMBERS[isa], address, len(logits), temperature))
+
+
 def linear(
     x: torch.Tensor,
     weight: torch.Tensor | QuantisedWeight,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from foretoken.formats.weight import QuantisedWeight
 
+_COLDEST = 1e-30  # of temperatures: one through it is a float
 FLOATS = ("torch.bfloat16", "torch.float16", "torch.float32")  # the types that kernels read, by name
 
 
@@ -40,6 +41,19 @@ def expect_logits(logits: torch.Tensor) -> None:
 def expect_ranking(logits: Floats, noise: Noise | None, count: int) -> None:
     """Expect what `choosing.rank` expects, in contiguous memory."""
     choosing.expect(logits, noise, count)
+    _expect_contiguous(logits)
+
+
+def expect_totalling(logits: Floats, temperature: float) -> None:
+    """Expect what `totals.log_total` expects, float32 in contiguous memory."""
+    if not temperature >= _COLDEST:
+        raise ContractError(f"log_total got temperature {temperature}; expected {_COLDEST} or more")
+    if logits.dtype != "float32" or logits.ndim != 1 or len(logits) == 0:
+        raise ContractError(f"log_total got {logits.dtype} {list(logits.shape)}; expected float32 [V], V > 0")
+    _expect_contiguous(logits)
+
+
+def _expect_contiguous(logits: Floats) -> None:
     if not (logits.flags.c_contiguous and logits.flags.aligned):
         raise ContractError(
             f"logits has strides {logits.strides}, or begins within a number; expected contiguous memory: call "

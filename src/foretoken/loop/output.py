@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from foretoken.errors import ContractError, InputError
+from foretoken.kernels.totals import log_total
 from foretoken.protocol.types import FinishReason, Request, Verdict
 from foretoken.results.completion import Completion, TokenLogprobs
-from foretoken.sampling.sampler import log_total
 from foretoken.settings.generate import GenerateSettings
 from foretoken.text.stream import TextStream
 from foretoken.text.tokenizer import Tokenizer

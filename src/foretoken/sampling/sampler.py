@@ -127,7 +127,7 @@ class Sampler:
     def log_total(self, logits: torch.Tensor, temperature: float) -> float:
         """The logarithm of the sum of exp(logit / temperature) over the vocabulary, without noise: by it scores of
         greedy decoding become probabilities. For whoever guesses, behind a `rank` that found some."""
-        return log_total(self.edited(logits) / np.float32(temperature))
+        return kernels.log_total(self.edited(logits), temperature)
 
     def _rank(self, logits: torch.Tensor, count: int) -> tuple[list[int], list[float]] | None:
         edited = self.edited(logits)
@@ -187,9 +187,3 @@ def _nothing_left() -> GrammarError:
 
 
 MakeSampler = Callable[[Request], Sampler]  # for the verifier, and for drafters that guess tokens
-
-
-def log_total(row: Floats | Doubles) -> float:
-    """The logarithm of the sum of exp over a row [V], of which at least one is finite."""
-    most = row.max()
-    return float(most + np.log(np.exp(row - most).sum()))

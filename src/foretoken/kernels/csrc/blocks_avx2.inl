@@ -1,4 +1,4 @@
-// bf16 with 256-bit registers: eight outputs at a time, one a lane.
+// bf16 with 256-bit registers: 16 outputs at a time, one a lane of two registers.
 
 namespace {
 
@@ -21,30 +21,43 @@ inline void transpose(__m256i r[8]) {
   }
 }
 
+constexpr int64_t kAhead = 4 << 10;  // bytes of repacked weights that are fetched ahead, into the first cache
+constexpr int kHalf = 16;  // registers of columns of the first eight outputs, behind which lie those of the others
+
+// Each number of x is fetched for two registers of outputs: with one, fetching takes as long as multiplying. Three rows of
+// four sums each leave registers for two weights, a number and a mask.
 template <int N>
 inline void rows_block(const __m256i* columns, const float* x, float* tile) {
-  __m256 even[N], odd[N];
-  for (int n = 0; n < N; ++n) even[n] = odd[n] = _mm256_setzero_ps();
+  __m256 even[2][N], odd[2][N];
+  for (int n = 0; n < N; ++n) even[0][n] = even[1][n] = odd[0][n] = odd[1][n] = _mm256_setzero_ps();
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
-  for (int t = 0; t < 16; ++t) {
-    const __m256i pair = _mm256_load_si256(columns + t);
-    const __m256 e = _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16));
-    const __m256 o = _mm256_castsi256_ps(_mm256_and_si256(pair, upper));
+  const auto multiply = [x](__m256 one, __m256 other, int t, __m256 (&sums)[2][N]) {
     for (int n = 0; n < N; ++n) {
-      even[n] = _mm256_fmadd_ps(e, _mm256_broadcast_ss(x + n * 32 + t), even[n]);
-      odd[n] = _mm256_fmadd_ps(o, _mm256_broadcast_ss(x + n * 32 + 16 + t), odd[n]);
+      const __m256 number = _mm256_broadcast_ss(x + n * 32 + t);
+      sums[0][n] = _mm256_fmadd_ps(one, number, sums[0][n]);
+      sums[1][n] = _mm256_fmadd_ps(other, number, sums[1][n]);
     }
+  };
+  for (int t = 0; t < 16; ++t) {
+    const __m256i one = _mm256_load_si256(columns + t), other = _mm256_load_si256(columns + kHalf + t);
+    multiply(_mm256_castsi256_ps(_mm256_slli_epi32(one, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(other, 16)), t, even);
+    multiply(_mm256_castsi256_ps(_mm256_and_si256(one, upper)), _mm256_castsi256_ps(_mm256_and_si256(other, upper)),
+             16 + t, odd);
   }
   for (int n = 0; n < N; ++n) {
-    float* out = tile + n * kTile;
-    _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_add_ps(even[n], odd[n])));
+    for (int half = 0; half < 2; ++half) {
+      float* out = tile + n * kTile + half * 8;
+      _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_add_ps(even[half][n], odd[half][n])));
+    }
   }
 }
 
+// Threes, and twos for the rest: a row alone would wait for its own sums.
 inline void all_rows(const __m256i* columns, int64_t n, const float* x, float* tile) {
   int64_t row = 0;
-  for (; row + 4 <= n; row += 4) rows_block<4>(columns, x + row * 32, tile + row * kTile);
-  for (; row < n; ++row) rows_block<1>(columns, x + row * 32, tile + row * kTile);
+  for (; n - row > 4 || n - row == 3; row += 3) rows_block<3>(columns, x + row * 32, tile + row * kTile);
+  for (; n - row >= 2; row += 2) rows_block<2>(columns, x + row * 32, tile + row * kTile);
+  if (row < n) rows_block<1>(columns, x + row * 32, tile + row * kTile);
 }
 
 // 16 pairs of 8 rows as columns.
@@ -71,21 +84,19 @@ void linear_bf16(const void* const* weights, int64_t k, const void* packed, int6
   const float* rows = static_cast<const float*>(packed);
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block * 32 < k; ++block) {
-    for (int m = 0; m < kTile; m += 8) {
-      alignas(32) __m256i columns[16];
-      load_columns(weights + m, block, k - block * 32, columns);
-      all_rows(columns, n, rows + block * n * 32, tile + m);
-    }
+    alignas(32) __m256i columns[2 * kHalf];
+    load_columns(weights, block, k - block * 32, columns);
+    load_columns(weights + 8, block, k - block * 32, columns + kHalf);
+    all_rows(columns, n, rows + block * n * 32, tile);
   }
 }
 
 void repack_bf16(const void* const* weights, int64_t k, void* out) {
   for (int64_t block = 0; block * 32 < k; ++block) {
-    for (int m = 0; m < kTile; m += 8) {
-      alignas(32) __m256i columns[16];
-      load_columns(weights + m, block, k - block * 32, columns);
-      std::memcpy(static_cast<char*>(out) + block * 1024 + m * 64, columns, sizeof columns);
-    }
+    alignas(32) __m256i columns[2 * kHalf];
+    load_columns(weights, block, k - block * 32, columns);
+    load_columns(weights + 8, block, k - block * 32, columns + kHalf);
+    std::memcpy(static_cast<char*>(out) + block * 1024, columns, sizeof columns);
   }
 }
 
@@ -93,11 +104,9 @@ void linear_repacked(const void* weights, int64_t k, const void* packed, int64_t
   const float* rows = static_cast<const float*>(packed);
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block * 32 < k; ++block) {
-    for (int m = 0; m < kTile; m += 8) {
-      const char* from = static_cast<const char*>(weights) + block * 1024 + m * 64;
-      for (int64_t line = 0; line < 512; line += 64) _mm_prefetch(from + kRepackedAhead + line, _MM_HINT_T1);
-      all_rows(reinterpret_cast<const __m256i*>(from), n, rows + block * n * 32, tile + m);
-    }
+    const char* from = static_cast<const char*>(weights) + block * 1024;
+    for (int64_t line = 0; line < 1024; line += 64) _mm_prefetch(from + kAhead + line, _MM_HINT_T0);
+    all_rows(reinterpret_cast<const __m256i*>(from), n, rows + block * n * 32, tile);
   }
 }
 

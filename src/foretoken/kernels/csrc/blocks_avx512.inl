@@ -43,9 +43,9 @@ inline int64_t next_rows(const void* const* weights) {
 // lines of a row follow each other, which memory likes; behind the end of a row comes the row 16 further on, `next`
 // bytes away. Short rows are keys, which attention fetches itself.
 inline void fetch_ahead(const void* const* weights, int i, int64_t block, int64_t blocks, int64_t next) {
-  constexpr int64_t kAhead = 24;
-  if (blocks < kAhead) return;
-  const int64_t row = (block & 3) * 4 + i / 4, line = (block & ~int64_t{3}) + kAhead + (i & 3);
+  constexpr int64_t kLines = 24;
+  if (blocks < kLines) return;
+  const int64_t row = (block & 3) * 4 + i / 4, line = (block & ~int64_t{3}) + kLines + (i & 3);
   const int64_t past = line < blocks ? 0 : next - blocks * 64;
   _mm_prefetch(static_cast<const char*>(weights[row]) + line * 64 + past, _MM_HINT_T1);
 }
@@ -56,6 +56,8 @@ inline __m512i load_line(const void* row, int64_t block, int64_t rest) {
   if (rest >= 32) return _mm512_loadu_si512(at);
   return _mm512_maskz_loadu_epi16((1u << static_cast<unsigned>(rest)) - 1u, at);
 }
+
+constexpr int64_t kAhead = 8 << 10;  // bytes of repacked weights that are fetched ahead
 
 template <class M, int N>
 inline void rows_block(const __m512i* columns, const typename M::Number* x, float* tile) {
@@ -71,11 +73,20 @@ inline void rows_block(const __m512i* columns, const typename M::Number* x, floa
   }
 }
 
+// The rest together: a row alone would wait for its own sums.
 template <class M>
 inline void all_rows(const __m512i* columns, int64_t n, const typename M::Number* x, float* tile) {
   int64_t row = 0;
   for (; row + 4 <= n; row += 4) rows_block<M, 4>(columns, x + row * M::kNumbers, tile + row * kTile);
-  for (; row < n; ++row) rows_block<M, 1>(columns, x + row * M::kNumbers, tile + row * kTile);
+  x += row * M::kNumbers;
+  tile += row * kTile;
+  if (n - row == 3) {
+    rows_block<M, 3>(columns, x, tile);
+  } else if (n - row == 2) {
+    rows_block<M, 2>(columns, x, tile);
+  } else if (n - row == 1) {
+    rows_block<M, 1>(columns, x, tile);
+  }
 }
 
 template <class M>
@@ -113,7 +124,7 @@ void linear_repacked(const void* weights, int64_t k, const void* packed, int64_t
     __m512i columns[16];
     for (int i = 0; i < 16; ++i) {
       columns[i] = _mm512_loadu_si512(from + i * 64);
-      _mm_prefetch(from + kRepackedAhead + i * 64, _MM_HINT_T1);
+      _mm_prefetch(from + kAhead + i * 64, _MM_HINT_T1);
     }
     all_rows<M>(columns, n, rows + block * n * M::kNumbers, tile);
   }

@@ -103,8 +103,6 @@ void linear_float(const void* const* weights, int64_t k, const float* packed, in
 
 // -- linear, bfloat16 weights ----------------------------------------------------------------------------------------
 
-constexpr int64_t kRepackedAhead = 8 << 10;  // bytes of repacked weights that are fetched ahead
-
 std::size_t bytes_bf16(int64_t n, int64_t k);
 void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
 void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile);
@@ -321,6 +319,20 @@ int64_t argmax(const float* values, int64_t n) {
   return -1;
 }
 
+// For scores of drafts: sums of floats move the logarithm by less than 1e-3, also where all logits are alike.
+double log_total(const float* x, int64_t n, float temperature) {
+  const V16 never = set1(-__builtin_inff());
+  const int64_t rest = n % 16, whole = n - rest;
+  const V16 last = rest ? keep(load(x + whole, rest), never, 0, static_cast<int>(rest)) : never;
+  V16 most = last;
+  for (int64_t i = 0; i < whole; i += 16) most = max(most, load(x + i));
+  const float top = largest(most), scale = 1.0f / temperature;
+  auto share = [&](V16 v) { return exponential(mul(sub(v, set1(top)), set1(scale))); };
+  V16 total = share(last);
+  for (int64_t i = 0; i < whole; i += 16) total = add(total, share(load(x + i)));
+  return static_cast<double>(top) / static_cast<double>(temperature) + __builtin_log(static_cast<double>(sum(total)));
+}
+
 }  // namespace
 
 #include "choosing.inl"
@@ -334,7 +346,7 @@ template <class Repack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
   return {name,  packed_bytes, pack,     linear, repack,    linear_repacked, coded_bytes, pack_coded, linear_coded,
           embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
-          argmax, rank};
+          argmax, rank, log_total};
 }
 
 }  // namespace

@@ -113,6 +113,10 @@ struct Kernels {
   // a logit is NaN or +inf. memory: `rank_bytes`, from a multiple of 64 on. Subnormals count: `KeepSubnormals`.
   std::int64_t (*rank)(const float* logits, std::int64_t n, const Choice&, std::int64_t count, void* memory,
                        std::int64_t* tokens, double* scores);
+
+  // The logarithm of the sum of exp(logit / temperature), of n > 0 logits; NaN if one is NaN or +inf, or all are -inf.
+  // Its last bits are those of the machine's `log`.
+  double (*log_total)(const float* logits, std::int64_t n, float temperature);
 };
 
 // By instruction set, from slow to fast; null where the build has none of it.

@@ -198,6 +198,11 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     return kernels_at(isa)->argmax(at<const float>(values), n);
   });
+  m.def("log_total", [](int isa, Address logits, std::int64_t n, double temperature) {
+    nb::gil_scoped_release release;
+    const FlushSubnormals flush;
+    return kernels_at(isa)->log_total(at<const float>(logits), n, static_cast<float>(temperature));
+  });
   m.def("rank", [](int isa, Address logits, std::int64_t n, double temperature, std::int64_t top_k, double top_p,
                    double min_p, std::int64_t count, bool noise, std::uint64_t seed, std::uint32_t completion,
                    std::uint32_t step, std::uint32_t stream) -> nb::object {
