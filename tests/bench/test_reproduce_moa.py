@@ -12,7 +12,7 @@ import torch
 from foretoken.bench.heads import ROWS
 from foretoken.bench.reproduce.asked import Asked
 from foretoken.bench.reproduce.moa import PAPER
-from foretoken.bench.reproduce.moa_heads import EAGLE3, HEADS, in_as_many_layers, padding
+from foretoken.bench.reproduce.moa_heads import BESIDE, HEADS, in_as_many_layers, padding
 from foretoken.bench.reproduce.moa_reported import CUTS, EAGLE, OFFICIAL, OURS, OURS_1, SMALL, TABLE_2, TABLE_5, TABLE_9
 from foretoken.bench.reproduce.papers import REFERENCE
 from foretoken.bench.reproduce.running import Reproduction, reproduce
@@ -53,7 +53,7 @@ def test_messages_are_counted_in_the_messages_that_are_sent(tmp_path: Path) -> N
     assert len(rows(done, "table9")) == 3
 
 
-@pytest.mark.parametrize("row", [*dict.fromkeys([*HEADS.values(), "eagle3", "eagle2-wide", "eagle2-deep"])])
+@pytest.mark.parametrize("row", [*dict.fromkeys([*HEADS.values(), *BESIDE.values(), "eagle2-wide", "eagle2-deep"])])
 def test_every_drafter_can_be_padded_for_the_rehearsal(row: str, tmp_path: Path) -> None:
     subject = in_as_many_layers(PAPER.subjects["rehearsal"][0])
     small = EMBEDDED[subject.checkpoint]
@@ -85,13 +85,13 @@ def test_every_part_is_made_and_no_token_differs(done: Reproduction) -> None:
 
 @pytest.mark.prove
 def test_every_row_of_the_paper_has_one_of_ours(done: Reproduction) -> None:
-    assert [row["draft"] for row in rows(done, "table2")] == [*TABLE_2, EAGLE3]
+    assert [row["draft"] for row in rows(done, "table2")] == [*TABLE_2, *BESIDE]
     measured = [row for row in rows(done, "table2") if row["draft"] != OFFICIAL]
     assert all(row["tokens a check"]["ours"] >= 1 for row in measured)
     assert [row["draft"] for row in rows(done, "table5")] == list(TABLE_5)
     assert sum(row["tokens/s"]["ours"] is None for row in rows(done, "table5")) == 3, "those without LSA"
     far = rows(done, "table3", network="4g")
-    assert [row["draft"] for row in far] == ["no draft", "lookup", *HEADS, EAGLE3, OFFICIAL]
+    assert [row["draft"] for row in far] == ["no draft", "lookup", *HEADS, *BESIDE, OFFICIAL]
     sent = {row["draft"]: row["bytes to the client, a token"]["ours"] for row in far[:-1]}
     assert sent[SMALL] < sent[OURS] < sent[OURS_1]
     assert [row["cut behind"] for row in rows(done, "table4", draft=OURS)] == list(CUTS)

@@ -4,7 +4,7 @@ Drafters of several kinds are trained for one model, each on the same windows of
 each, the record has the tokens that a check of held-out text gains with its chains, by how much text it has read. A row
 that was broken off goes on, and one that is there is not trained again.
 
-The rows are those of Zimmer et al. 2025, table 5, with EAGLE-3 and independent drafters beside them.
+The rows are those of Zimmer et al. 2025, table 5, with EAGLE-3, a block and independent drafters beside them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ ROWS: Mapping[str, Kind] = {
     "eagle2-wide": Kind("eagle2", wide=2.25),
     "eagle2-deep": Kind("eagle2", depth=3),
     "eagle3": Kind("eagle3"),
+    "block": Kind("block"),
     "independent": Kind("independent"),
     "independent-3": Kind("independent", depth=3),
 }
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="the folder of the drafters")
     parser.add_argument("--data", nargs="+", default=[data.STDLIB], help="as `train moa` takes it (%(default)s)")
     parser.add_argument("--tokens", type=int, help="to train on (as many as the text has)")
+    parser.add_argument("--batch", type=int, default=Recipe.batch, help="windows of a step (%(default)s)")
     parser.add_argument("--rows", nargs="+", default=list(ROWS), help="which to train (all): " + ", ".join(ROWS))
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["best"], help="losses (%(default)s)")
     parser.add_argument("--seed", type=int, nargs="+", default=[0], help="trains each row once with each seed (0)")
@@ -71,6 +73,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             raise SettingError(f"there is no row {row!r}{nearest(row, ROWS)}")
     if args.plot is not None:
         expect_drawable(args.plot)
+    if args.batch < 1:
+        raise SettingError(f"--batch is {args.batch}; give 1 or more")
     expect_device(LoadSettings(device=args.device).device)
     model = load(args.model, draft="none")
     if model.tokenizer is None:
@@ -80,7 +84,8 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     rows = []
     for at, (row, preset, seed) in enumerate(asked, 1):
         print(f"{at} of {len(asked)}: {row}, {preset}, seed {seed}", file=sys.stderr, flush=True)
-        recipe = Recipe(args.tokens or len(streams.learned), ROWS[row], preset=preset, seed=seed)
+        tokens = args.tokens or len(streams.learned)
+        recipe = Recipe(tokens, ROWS[row], preset=preset, seed=seed, batch=args.batch)
         found = trained(model, streams, args.work / f"{row}-{preset}-{seed}", recipe, args.device)
         rows.append({"row": row, **found})
     record = {

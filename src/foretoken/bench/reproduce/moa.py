@@ -17,7 +17,7 @@ import torch
 from foretoken.bench import cut_off, remote
 from foretoken.bench.reproduce import moa_reported as reported
 from foretoken.bench.reproduce.asked import checkpoint
-from foretoken.bench.reproduce.moa_heads import ABLATED, EAGLE3, HEADS, head, in_as_many_layers, learned
+from foretoken.bench.reproduce.moa_heads import ABLATED, BESIDE, HEADS, head, in_as_many_layers, learned
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
 from foretoken.bench.reproduce.subspec_measured import a_check, length
 from foretoken.bench.reproduce.workbench import Measured, Workbench
@@ -32,7 +32,7 @@ from foretoken.training.losses import PAPER as AS_PUBLISHED
 _TREE = "k=8:depth=6"  # the paper's beam
 _CHAIN = "tokens=4"  # of table 5
 _SLOWER = 3.0  # section 4.2: the client's share of the server's speed
-_ALL = {**HEADS, EAGLE3: "eagle3"}  # the rows of drafters that are measured, by their names
+_ALL = {**HEADS, **BESIDE}  # the rows of drafters that are measured, by their names
 _NODES, _ACCEPTED = 62, 4  # of a message, in table 7
 
 
@@ -59,7 +59,7 @@ def _figures(ours: Measured, name: str, speedup: float | None, tokens: float | N
 def _single_device(bench: Workbench) -> Iterator[Row]:
     """Table 2: trees of all drafters, on one device."""
     subject, ours = _measured(bench, _TREE, _ALL)
-    for name in (*reported.TABLE_2, EAGLE3):
+    for name in (*reported.TABLE_2, *BESIDE):
         paper = reported.TABLE_2.get(name)
         told = {"ours on": subject.called, "draft": name}
         yield {**told, **_figures(ours, name, *((paper.speedup, paper.length) if paper else (None, None)))}
@@ -297,7 +297,7 @@ _MORE = {"SpecBench": Data(HELD_OUT, 6, 96)}
 PAPER = Paper(
     reported.TITLE,
     cited=f"{reported.TITLE} (Zimmer et al. 2025)",
-    summary="tables 2 to 10 and appendix A.5; EAGLE-3 and lookup beside them",
+    summary="tables 2 to 10 and appendix A.5; EAGLE-3, a block and lookup beside them",
     parts=_PARTS,
     subjects={
         "embedded": (Subject(reported.TARGET, "stdlib-7m", _FEW),),
