@@ -22,6 +22,7 @@ import torch
 from foretoken.api.build import load
 from foretoken.api.checkpoint import expect_device
 from foretoken.api.model import Model
+from foretoken.bench.fields import expect_counts
 from foretoken.bench.script import carry_out
 from foretoken.common.files import write_json
 from foretoken.common.pictures import expect_drawable, new_figure, save, style
@@ -73,8 +74,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
             raise SettingError(f"there is no row {row!r}{nearest(row, ROWS)}")
     if args.plot is not None:
         expect_drawable(args.plot)
-    if args.batch < 1:
-        raise SettingError(f"--batch is {args.batch}; give 1 or more")
+    expect_counts(args, batch=1)
     expect_device(LoadSettings(device=args.device).device)
     model = load(args.model, draft="none")
     if model.tokenizer is None:

@@ -61,7 +61,7 @@ inline void all_rows(const __m256i* columns, int64_t n, const float* x, float* t
 }
 
 // 16 pairs of 8 rows as columns.
-inline void load_columns(const void* const* weights, int64_t block, int64_t rest, __m256i* columns) {
+inline void load_half(const void* const* weights, int64_t block, int64_t rest, __m256i* columns) {
   for (int half = 0; half < 2; ++half) {
     __m256i r[8];
     for (int i = 0; i < 8; ++i) {
@@ -80,13 +80,18 @@ inline void load_columns(const void* const* weights, int64_t block, int64_t rest
   }
 }
 
+// 16 pairs of 16 rows, those of the first eight in front.
+inline void load_columns(const void* const* weights, int64_t block, int64_t rest, __m256i* columns) {
+  load_half(weights, block, rest, columns);
+  load_half(weights + 8, block, rest, columns + kHalf);
+}
+
 void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
   const float* rows = static_cast<const float*>(packed);
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block * 32 < k; ++block) {
     alignas(32) __m256i columns[2 * kHalf];
     load_columns(weights, block, k - block * 32, columns);
-    load_columns(weights + 8, block, k - block * 32, columns + kHalf);
     all_rows(columns, n, rows + block * n * 32, tile);
   }
 }
@@ -95,7 +100,6 @@ void repack_bf16(const void* const* weights, int64_t k, void* out) {
   for (int64_t block = 0; block * 32 < k; ++block) {
     alignas(32) __m256i columns[2 * kHalf];
     load_columns(weights, block, k - block * 32, columns);
-    load_columns(weights + 8, block, k - block * 32, columns + kHalf);
     std::memcpy(static_cast<char*>(out) + block * 1024, columns, sizeof columns);
   }
 }
