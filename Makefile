@@ -24,11 +24,12 @@ MODELS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 CLIENTS := .venv-clients
+VLLM := .venv-vllm
 INSTALLED := $(VENV)/.installed-$(FORETOKEN_NATIVE)
 
 TODAY := $(shell date +%Y-%m-%d)
 
-.PHONY: demo test check prove clients bench docs clean
+.PHONY: demo test check prove clients vllm bench docs clean
 .DEFAULT_GOAL := demo
 
 demo: $(INSTALLED) ## the main job on the embedded model: with drafting, then plainly, and whether they are identical
@@ -57,6 +58,12 @@ clients: ## LangChain, litellm, lm-evaluation-harness and schemathesis against a
 	$(CLIENTS)/bin/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r tests/clients/packages.txt
 	$(CLIENTS)/bin/python -m pytest -q -s -W ignore tests/clients
 
+vllm: ## drafts inside vLLM's build for CPUs, in an environment of their own: gigabytes, and ten minutes
+	$(MAKE) VENV=$(VLLM) $(VLLM)/.installed-$(FORETOKEN_NATIVE)
+	$(VLLM)/bin/python -m pip install -q --disable-pip-version-check $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r tests/vllm/packages.txt
+	-$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
+	$(VLLM)/bin/python -m pytest -q -W ignore tests/vllm
+
 bench: $(INSTALLED) ## kernels, passes and copies beside what memory allows: a quarter of an hour, on an idle machine
 	$(BIN)/foretoken bench kernels --json results/$(TODAY)-kernels.json --plot results/$(TODAY)-kernels.png
 	$(BIN)/python -m foretoken.bench.passes --out results/$(TODAY)-passes.json
@@ -66,7 +73,7 @@ docs: $(INSTALLED) ## write the generated documents
 	$(BIN)/python docs/generate.py
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) build dist
+	rm -rf $(VENV) $(CLIENTS) $(VLLM) build dist
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

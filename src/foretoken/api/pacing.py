@@ -46,14 +46,16 @@ def pace_of(
     drafter: Drafter,
     decoders: Mapping[str, Decoder],
     settings: LoadSettings,
-    checks: Price | None = None,
+    checks: Price | PassCost | None = None,
+    *,
+    farthest: int = _FARTHEST,
 ) -> Pace:
     """The pace of a draft. A level whose length the user has named keeps it, and so do fractal drafts and most trees.
 
-    decoders: of the target and of the levels. checks: what checks cost if the target is on a host; it is then not among
-    the decoders.
+    decoders: of the target and of the levels. checks: what checks cost if the target is not in this process (it is then
+    not among the decoders), known or still to be learned. farthest: the most tokens of a chain whose length is chosen.
     """
-    pace = _by_prices(levels, drafter, decoders, settings, checks)
+    pace = _by_prices(levels, drafter, decoders, settings, checks, min(farthest, _FARTHEST))
     stream = None if checks is not None else stream_of(decoders[TARGET].weights)
     its = levels[0]
     fits = settings.pace == "auto" and settings.num_speculative_tokens is None and "nodes" not in its.options
@@ -67,7 +69,8 @@ def _by_prices(
     drafter: Drafter,
     decoders: Mapping[str, Decoder],
     settings: LoadSettings,
-    checks: Price | None,
+    checks: Price | PassCost | None,
+    farthest: int,
 ) -> Pace:
     choices = choices_of(levels, settings)
     if choices is not None:
@@ -84,21 +87,22 @@ def _by_prices(
             _warn_of_slow_levels(names, {name: _one_row(decoder) for name, decoder in decoders.items()})
         return FixedPace(budgets)
     prices = {name: first_price(decoder) if on_cpu else None for name, decoder in decoders.items()}
-    if checks is not None:
+    if isinstance(checks, Price):
         prices[TARGET] = checks
     _warn_of_slow_levels(names, prices)
     paced, moment = [], Moment()
     for at, (level, budget, its) in enumerate(zip(levels, budgets, free, strict=True)):
         price = prices.get(level.called)
         cost = PassCost(price or ASSUMED_OF_COPIES, moment) if level.has_decoder else None
-        most = Budget(_FARTHEST, _FARTHEST, budget.width) if its else budget
+        most = Budget(farthest, farthest, budget.width) if its else budget
         shares, weight = level.recipe.expected(level)
         at_once = level.recipe.at_once(level)
         if its and at_once > 1:  # what follows a guess of the level below may be longer
             longest = at_once * (1 if at + 1 == len(levels) else 2)
             most = replace(most, rows=longest if most.width == 1 else most.rows, depth=longest)
         paced.append(Paced(level.called, most, its, shares, cost, weight, at_once, level.recipe.ends_itself(level)))
-    return AutoPace(paced, PassCost(prices.get(TARGET) or ASSUMED, moment), _kind_of_place(drafter))
+    of_checks = checks if isinstance(checks, PassCost) else PassCost(prices.get(TARGET) or ASSUMED, moment)
+    return AutoPace(paced, of_checks, _kind_of_place(drafter))
 
 
 def choices_of(levels: Sequence[Level], settings: LoadSettings) -> list[tuple[Budget, ...]] | None:

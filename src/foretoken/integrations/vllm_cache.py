@@ -1,0 +1,130 @@
+"""vLLM's keys and values, read out of its paged cache, for drafts that see what the model has computed.
+
+A request's positions lie in blocks, in any order; its row of the batch's block table names them. How a block lays its
+numbers out differs between processors (vLLM packs keys for their instructions), and nothing says so. It is found out:
+a block of numbers that are all different is written with vLLM's own code, and looked for.
+
+vLLM does not hand a proposer the batch. `hand_over_batches` makes it do so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from typing import Any
+
+import numpy as np
+import torch
+
+from foretoken.errors import UnsupportedModelError
+
+_DIGIT = 128  # all whole numbers below it are exact in every floating-point type that a cache may have
+
+
+def why_not(config: Any) -> str:
+    """Why the keys and values of a model cannot be read, in words; empty if they can. config: vLLM's."""
+    parallel, cache = config.parallel_config, config.cache_config
+    if config.device_config.device_type != "cpu":
+        return "that is done on the CPU only so far"
+    if parallel.world_size > 1:
+        return "each of several workers has a part of them"
+    if cache.cache_dtype != "auto":
+        return f"they are kept as {cache.cache_dtype}"
+    if config.model_config.get_sliding_window() is not None:
+        return "the model forgets them behind a sliding window"
+    return ""
+
+
+class PagedCache:
+    """The keys and values of vLLM's batch. batch: vLLM's input batch, before each pass of drafts."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self.batch: Any = None
+
+    def read(self, row: int, layer: int, positions: range) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of some positions: [N, kv_heads, head_dim]. row: of the batch."""
+        blocks, layout = self._blocks[layer], self._layout
+        table = self.batch.block_table.block_tables[0].block_table.np[row]
+        at = np.arange(positions.start, positions.stop)
+        within = torch.from_numpy(at % layout.size)
+        of = torch.from_numpy(table[at // layout.size].astype(np.int64))[:, None, None]
+        return blocks[of, layout.keys[within]], blocks[of, layout.values[within]]
+
+    @cached_property
+    def _layers(self) -> list[Any]:
+        """The attention of each layer, in order. Raises UnsupportedModelError for a model with other layers."""
+        known = self._config.compilation_config.static_forward_context
+        count = self._config.model_config.get_num_layers(self._config.parallel_config)
+        found = [known.get(f"model.layers.{at}.self_attn.attn") for at in range(count)]
+        if any(layer is None for layer in found) or len(self.batch.block_table.block_tables) != 1:
+            raise UnsupportedModelError(
+                "vLLM runs this model with layers whose keys and values cannot be read; add :own-cache to the draft"
+            )
+        return found
+
+    @cached_property
+    def _blocks(self) -> list[torch.Tensor]:
+        """The cache of each layer, [blocks, numbers of a block]."""
+        return [layer.kv_cache.flatten(1) for layer in self._layers]
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        layer = self._layers[0]
+        size = self.batch.block_table.block_tables[0].block_size
+        layout = _found(layer, size)
+        if layout is None:
+            raise UnsupportedModelError(
+                "vLLM keeps keys and values here in a way that cannot be read; add :own-cache to the draft, and report "
+                "it with the processor and vLLM's version"
+            )
+        return layout
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where in a block what lies. size: positions of a block. keys, values: the place in the block's numbers of each
+    number, [size, kv_heads, head_dim]."""
+
+    size: int
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+def _found(layer: Any, size: int) -> _Layout | None:
+    """The layout of a layer's blocks; None if some number is not found where it was written."""
+    impl, block = layer.impl, torch.zeros_like(layer.kv_cache[:1])
+    shape = (size, impl.num_kv_heads, impl.head_size)
+    count = int(np.prod(shape))
+    slots = torch.arange(size)
+    numbers = torch.arange(1, 2 * count + 1)  # of the keys, then of the values; 0 is what was there before
+    read, weight = torch.zeros(block.numel(), dtype=torch.int64), 1
+    while weight <= 2 * count:
+        digits = (numbers // weight % _DIGIT).to(block.dtype)
+        block.zero_()
+        impl.do_kv_cache_update(layer, digits[:count].view(shape), digits[count:].view(shape), block, slots)
+        read += block.flatten().to(torch.int64) * weight
+        weight *= _DIGIT
+    places = torch.full((2 * count + 1,), -1)
+    places[read] = torch.arange(len(read))
+    if (places[1:] < 0).any() or not torch.equal(read[places[1:]], numbers):
+        return None
+    return _Layout(size, places[1 : count + 1].view(shape), places[count + 1 :].view(shape))
+
+
+def hand_over_batches() -> None:
+    """Let vLLM hand its batch to our proposer before it asks for drafts. Other proposers see no difference."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    own = GPUModelRunner.propose_draft_token_ids
+    if hasattr(own, "__wrapped__"):
+        return
+
+    @wraps(own)
+    def with_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        cache = getattr(self.drafter, "cache", None)
+        if isinstance(cache, PagedCache):
+            cache.batch = self.input_batch
+        return own(self, *args, **kwargs)
+
+    GPUModelRunner.propose_draft_token_ids = with_batch

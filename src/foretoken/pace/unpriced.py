@@ -1,0 +1,109 @@
+"""What checks cost where nobody could measure it beforehand, because another engine makes them.
+
+The automatic pace is given the form of the curve of costs. It learns how fast the machine is, and how the curve bends
+where drafts are sent. It does not see that passes without a draft are cheap if it always drafts. So the curve is made
+of the passes alone here, and now and then a round goes without a draft.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import median_low
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretoken.pace.cost import ASSUMED, Moment, PassCost
+from foretoken.protocol.roles import Pace
+from foretoken.protocol.telemetry import RoundRecord
+from foretoken.protocol.types import Budget
+
+_EXACT = 8  # rows up to which each number has a time of its own; beyond, near ones share one
+_LAST = 9  # passes of each number of rows that are remembered
+_STALE = 512  # passes after which the times of a number of rows are forgotten, if none of them had it
+_FIRST, _AGAIN = 2, 128  # rounds without a draft at first, and the rounds after which there is another
+
+
+class SeenCost(PassCost):
+    """Seconds of a pass by its rows, from the times of passes: the median of the last ones, on straight lines between
+    numbers of rows. Until two numbers were seen, the usual form is assumed."""
+
+    def __init__(self) -> None:
+        super().__init__(ASSUMED, Moment())
+        self._times: dict[int, deque[float]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether a pass was heard of."""
+        return bool(self._times)
+
+    def heard(self, rows: int, seconds: float) -> None:
+        """Note a pass."""
+        near = _near(rows)
+        self._passes += 1
+        self._heard[near] = self._passes
+        self._times.setdefault(near, deque(maxlen=_LAST)).append(seconds)
+        for each in [each for each, last in self._heard.items() if self._passes - last > _STALE]:
+            del self._heard[each], self._times[each]
+        self._bent = np.zeros(0)
+
+    def upto(self, most: int) -> NDArray[np.float64]:
+        """Seconds of passes over 0, 1, ... and at least `most` rows; in units of the usual form if no pass was heard
+        of."""
+        if len(self._bent) <= most:
+            self._bent = self._line(2 * most + 1)
+        return self._bent
+
+    def _line(self, count: int) -> NDArray[np.float64]:
+        usual = np.array([ASSUMED.of(rows) for rows in range(count)])
+        if not self._times:
+            return usual
+        rows = sorted(self._times)
+        # more rows never take less time: if they seem to, another program has slowed the passes of fewer
+        seconds = np.minimum.accumulate([median_low(self._times[each]) for each in rows][::-1])[::-1]
+        if len(rows) == 1:
+            return np.asarray(usual * (seconds[0] / ASSUMED.of(rows[0])))
+        line = np.asarray(np.interp(np.arange(count), rows, seconds))
+        line[: rows[0]] = usual[: rows[0]] * (seconds[0] / ASSUMED.of(rows[0]))
+        beyond = np.arange(count) - rows[-1]
+        each = (seconds[-1] - seconds[0]) / (rows[-1] - rows[0])
+        line[beyond > 0] = seconds[-1] + each * beyond[beyond > 0]
+        return line
+
+
+class PlainAtTimes:
+    """Another pace, but for a round without a draft now and then. Each number of texts in a pass needs some, but near
+    ones share theirs: 1, 2, up to 4, up to 8, and so on."""
+
+    def __init__(self, near: Pace) -> None:
+        self._near = near
+        self._rounds = 0
+        self._plain: dict[int, deque[int]] = {}  # by `_kind` of texts: when the last rounds without a draft were
+
+    def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
+        """The budgets of each sequence that may draft now."""
+        chosen = self._near.choose(sequences)
+        before = self._plain.get(_kind(len(sequences)), deque())
+        if len(before) == _FIRST and self._rounds - before[-1] < _AGAIN:
+            return chosen
+        return {sequence: (Budget(0, 0),) * len(budgets) for sequence, budgets in chosen.items()}
+
+    def heard(self, record: RoundRecord) -> None:
+        """Note what a round was like."""
+        self._rounds += 1
+        if record.drafted and not record.read and not any(record.drafted.values()):
+            self._plain.setdefault(_kind(len(record.drafted)), deque(maxlen=_FIRST)).append(self._rounds)
+        self._near.heard(record)
+
+
+def _kind(texts: int) -> int:
+    return (texts - 1).bit_length()
+
+
+def _near(rows: int) -> int:
+    """The number of rows under which the time of a pass is noted."""
+    if rows <= _EXACT:
+        return rows
+    step = 1 << (rows.bit_length() - 3)
+    return rows // step * step + step // 2

@@ -1,0 +1,225 @@
+"""Drafts for another engine's texts: whatever its rows do, a draft is what it would be for the text alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foretoken
+from foretoken.api.model import Model
+from foretoken.common.source import EMBEDDED
+from foretoken.errors import DraftSpecError, SettingError, UnsupportedModelError
+from foretoken.integrations import drafting, proposals
+from foretoken.integrations.drafting import Elsewhere, proposals_for, settings_of
+from foretoken.integrations.proposals import Proposals
+from foretoken.integrations.vllm_cache import PagedCache
+from tests.integrations.other_engine import Asked, OtherEngine, Paged, asked_of
+from tests.tiny import needs_native
+
+TARGET = "stdlib-7m"
+PROMPTS = (
+    "import os\nimport sys\n\n",
+    "def add(one, other):\n    return one +",
+    "import os\nimport sys\n\n",  # the same again
+    "class Reader:\n    def __init__(self, file):\n        self.file = file\n",
+    "for name in names:\n    print(",
+)
+MOST = 6
+
+
+class _OurCache(PagedCache):
+    """Reads vLLM's pages of an engine that is not vLLM."""
+
+    def __init__(self, paged: Paged) -> None:
+        super().__init__(paged.config)
+        self._paged = paged
+
+    def read(self, row: int, layer: int, positions: range) -> Any:
+        self.batch = self._paged.batch
+        return super().read(row, layer, positions)
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return foretoken.load(TARGET, draft="none")
+
+
+@pytest.fixture(scope="module")
+def asked(model: Model) -> list[Asked]:
+    return asked_of(model, PROMPTS, 40)
+
+
+@pytest.fixture(scope="module")
+def paged(model: Model, asked: list[Asked]) -> Paged:
+    return Paged(model, asked)
+
+
+def fresh(asked: list[Asked]) -> list[Asked]:
+    return [Asked(each.text, each.prompt) for each in asked]
+
+
+def made(draft: str, paged: Paged | None = None, most: int = MOST, **more: Any) -> Proposals:
+    said = {"draft": draft, "pace": "fixed", "threads": 1, **more}
+    cache = None if paged is None else _OurCache(paged)
+    model = Elsewhere("the other engine", EMBEDDED[TARGET], 512, 4096, most, cache)
+    return proposals_for(model, settings_of(said, most))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("draft", "shares"),
+    [
+        ("lookup", False),
+        ("stdlib-1m", False),
+        ("mxfp4:own-cache", False),
+        ("mxfp4", True),
+        ("mxfp4,lookup", True),
+        ("moa", True),
+        ("moa,lookup", True),
+    ],
+)
+def test_a_draft_is_that_of_the_text_alone(
+    draft: str, shares: bool, seed: int, asked: list[Asked], paged: Paged
+) -> None:
+    requests = fresh(asked)
+    its = made(draft, paged if shares else None)
+    engine = OtherEngine(requests, its, paged if shares else None, seed)
+    engine.run()
+    assert engine.accepted > 20
+    assert engine.refused > 5
+    assert its.accepted == engine.accepted
+    assert its.drafted == sum(len(draft) for _, draft in engine.drafts)
+    again = made(draft, paged if shares else None)
+    for text, drafted in engine.drafts[:: 1 if draft == "lookup" else 3]:
+        paged.rows = [next(at for at, each in enumerate(asked) if each.text[: len(text)] == text)]
+        assert again.propose([np.array(text, np.int32)]) == [drafted]
+        again.close()
+
+
+@needs_native
+@pytest.mark.parametrize("draft", ["mxfp4", "moa"])
+def test_with_the_engines_keys_and_values_as_many_tokens_are_accepted_as_in_our_own_loop(
+    draft: str, asked: list[Asked], paged: Paged
+) -> None:
+    engine = OtherEngine(fresh(asked), made(draft, paged), paged)
+    engine.run()
+    ours = foretoken.load(TARGET, draft=f"{draft}:tokens={MOST}", pace="fixed")
+    done = [ours.generate(each.text[: each.prompt], max_new_tokens=40, ignore_eos=True) for each in asked]
+    assert [each.tokens for each in done] == [tuple(each.text[each.prompt :]) for each in asked]
+    # the drafts in the last rounds of texts are told to nobody there
+    accepted = sum(each.stats.levels[0].accepted_tokens for each in done)
+    assert accepted - MOST * len(done) <= engine.accepted <= accepted
+
+
+def test_texts_that_the_engine_has_dropped_are_forgotten_and_one_that_comes_back_goes_on(asked: list[Asked]) -> None:
+    its = made("mxfp4:own-cache")
+    text = np.array(asked[0].text, np.int32)
+    (first,) = its.propose([text[:20]])
+    for at in range(40):
+        its.propose([np.array([5, 6, 7, at], np.int32)])
+        assert len(its._texts) <= 6
+    assert its.propose([text[:20]]) == [first]
+    assert its.propose([text[:21], None]) == [made("mxfp4:own-cache").propose([text[:21]])[0], []]
+    its.close()
+    assert not its._texts
+
+
+def test_no_draft_goes_beyond_what_the_model_can_read(asked: list[Asked]) -> None:
+    model = Elsewhere("the other engine", EMBEDDED[TARGET], 24, 4096, MOST)
+    its = proposals_for(model, settings_of({"draft": "mxfp4:own-cache", "pace": "fixed"}, MOST))
+    text = np.array(asked[0].text, np.int32)
+    assert [len(its.propose([text[:length]])[0]) for length in (16, 20, 22, 23, 24)] == [6, 3, 1, 0, 0]
+
+
+class _Clock:
+    """Time that passes only in the engine's passes, and while something is drafted."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 1e-4
+        return self.now
+
+
+@pytest.mark.parametrize(("of_a_row", "drafts"), [(1e-3, True), (1.0, False)])
+def test_drafts_are_made_where_rows_are_cheap_and_not_where_a_row_costs_as_much_as_a_pass(
+    of_a_row: float, drafts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _Clock()
+    monkeypatch.setattr(proposals, "time", clock)
+    its = made("lookup", pace="auto")
+    text, drafted = [3, 4, 5, 6, 7, 8] * 4 + [9], []
+    chance = np.random.default_rng(0)
+    for _ in range(60):
+        (draft,) = its.propose([np.array(text, np.int32)])
+        drafted.append(len(draft))
+        clock.now += 1.0 + of_a_row * len(draft)
+        kept = 0 if chance.random() < 0.3 else len(draft)  # now and then all is refused
+        text += [*draft[:kept], (3, 4, 5, 6, 7, 8)[len(text) % 6]]
+    assert drafted[:2] == [0, 0]  # so that it is known what a pass costs without a draft
+    assert (np.mean(drafted[20:]) > 3) if drafts else (sum(drafted) < 10)
+
+
+def test_threads_may_run_on_all_cores_to_which_the_engine_has_bound_its_own() -> None:
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    one, other, *_ = sorted(os.sched_getaffinity(0))
+    bound, done, found = threading.Event(), threading.Event(), []
+
+    def bind() -> None:
+        os.sched_setaffinity(0, {other})
+        bound.set()
+        done.wait(10)
+
+    def ask() -> None:
+        os.sched_setaffinity(0, {one})
+        bound.wait(10)
+        with drafting._on_all_cores():
+            found.append(os.sched_getaffinity(0))
+        found.append(os.sched_getaffinity(0))
+
+    threads = [threading.Thread(target=bind), threading.Thread(target=ask)]
+    for thread in threads:
+        thread.start()
+    threads[1].join()
+    done.set()
+    threads[0].join()
+    assert {one, other} <= found[0]
+    assert found[1] == {one}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (7, "expected a mapping"),
+        ({"drafts": "lookup"}, "did you mean 'draft'"),
+        ({"temperature": 1}, "no setting"),
+        ({"draft": "auto"}, "name a draft"),
+        ({"draft": "lookop"}, "did you mean 'lookup'"),
+        ({"draft": "mxfp4:k=2"}, "no chain"),
+        ({"draft": "fractal"}, "no chain"),
+        ({"draft": "subspec"}, "no chain"),
+        ({"threads": 0}, "threads is 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(said: Any, why: str) -> None:
+    with pytest.raises((SettingError, DraftSpecError), match=why):
+        settings_of(said, MOST)
+
+
+def test_a_draft_that_sees_what_the_model_computes_is_refused_where_that_cannot_be_had() -> None:
+    with pytest.raises(DraftSpecError, match="the engine hands none out; use lookup"):
+        made("moa")
+
+
+def test_a_cache_that_cannot_be_read_is_refused(model: Model, asked: list[Asked]) -> None:
+    broken = Paged(model, asked[:1])
+    broken.rows = [0]
+    broken.layers[0].impl.do_kv_cache_update = lambda *given: None
+    with pytest.raises(UnsupportedModelError, match="own-cache"):
+        made("mxfp4", broken).propose([np.array(asked[0].text, np.int32)])

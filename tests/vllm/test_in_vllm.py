@@ -1,0 +1,99 @@
+"""vLLM itself, with our proposer: in float32, each text is that of vLLM by itself, whatever drafts.
+
+In float32, rounding decides between two tokens hardly ever. Each engine runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foretoken.bench.in_vllm import Answer, Asked, engine_of, generate, load_engine, n_grams, ours
+from foretoken.bench.suites import HELD_OUT, first_turn, open_suite
+from foretoken.common.source import EMBEDDED
+from foretoken.text.tokenizer import Tokenizer
+
+MODEL, MOST, TOKENS = EMBEDDED["stdlib-7m"], 5, 32
+DRAFTS = ("lookup", "stdlib-1m", "mxfp4", "mxfp4,lookup", "mxfp4:own-cache,lookup", "moa", "moa,lookup")
+Prompts = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def prompts() -> Prompts:
+    """Of different lengths. Two of them are the same."""
+    tokenizer = Tokenizer.load(MODEL)
+    suite = open_suite(HELD_OUT, tokenizer, count=6)
+    found = [list(first_turn(prompt, tokenizer)) for prompt in suite.prompts]
+    return [prompt[: 40 + 25 * at] for at, prompt in enumerate(found)] + [found[0][:40]]
+
+
+@pytest.fixture(scope="module")
+def run(prompts: Prompts) -> Callable[..., Answer]:
+    """Generate in an engine of its own."""
+
+    def run(settings: dict[str, Any], tokens: int = TOKENS, **sampling: Any) -> Answer:
+        asked = Asked(str(MODEL), "float32", 320, 4)
+        with engine_of() as process:
+            process.submit(load_engine, asked, settings).result()
+            return process.submit(generate, prompts, tokens, sampling).result()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(run: Callable[..., Answer]) -> list[list[int]]:
+    """What vLLM generates by itself."""
+    return run({}).texts
+
+
+def test_n_grams_of_vllm_change_nothing_either(run: Callable[..., Answer], plain: list[list[int]]) -> None:
+    assert run(n_grams(MOST)).texts == plain
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_no_draft_changes_a_text(draft: str, run: Callable[..., Answer], plain: list[list[int]]) -> None:
+    texts, _, (_, drafted, accepted) = run(ours(draft, MOST, pace="fixed"))
+    assert texts == plain
+    assert 10 < accepted < drafted - 10
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"enable_prefix_caching": True},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 64},
+        {"num_gpu_blocks_override": 4},  # so few pages that requests are taken out and begun again
+    ],
+    ids=["shared prefixes", "prompts in chunks", "few pages"],
+)
+def test_what_vllm_does_with_requests_changes_nothing(
+    more: dict[str, Any], run: Callable[..., Answer], plain: list[list[int]]
+) -> None:
+    texts, _, (_, drafted, accepted) = run({**ours("mxfp4,lookup", MOST, pace="fixed"), **more})
+    assert texts == plain
+    assert 10 < accepted < drafted - 10
+
+
+def test_with_the_pace_auto_and_sampled_text_something_is_drafted_and_accepted(run: Callable[..., Answer]) -> None:
+    texts, _, (_, drafted, accepted) = run(ours("mxfp4,lookup", MOST), temperature=0.7, seed=1)
+    assert {len(text) for text in texts} == {TOKENS}
+    assert 0 < accepted < drafted
+
+
+def test_two_workers_that_share_the_model_draft_alike(run: Callable[..., Answer], plain: list[list[int]]) -> None:
+    texts, _, (_, drafted, accepted) = run(
+        {**ours("mxfp4,lookup", MOST, pace="fixed"), "tensor_parallel_size": 2, "distributed_executor_backend": "mp"}
+    )
+    same = sum(map(list.__eq__, texts, plain))  # two workers add in another order
+    assert same >= len(plain) - 1
+    assert 10 < accepted < drafted - 10
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [({"draft": "lookop"}, "did you mean 'lookup'"), ({"darft": "lookup"}, "did you mean 'draft'")]
+)
+def test_vllm_shows_what_is_wrong(said: dict[str, str], why: str, run: Callable[..., Answer]) -> None:
+    with pytest.raises(Exception, match=why):
+        run({**ours("lookup", MOST), "additional_config": {"foretoken": said}})
