@@ -10,19 +10,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from foretoken.bench import cut_off, remote
+from foretoken.bench import cut_off, in_vllm, remote
 from foretoken.bench.reproduce import moa_reported as reported
 from foretoken.bench.reproduce.asked import checkpoint
 from foretoken.bench.reproduce.moa_heads import ABLATED, BESIDE, HEADS, head, in_as_many_layers, learned
 from foretoken.bench.reproduce.papers import REFERENCE, Data, Method, Paper, Part, Row, Subject, beside, share
+from foretoken.bench.reproduce.parts import lines
 from foretoken.bench.reproduce.subspec_measured import a_check, length
 from foretoken.bench.reproduce.workbench import Measured, Workbench
-from foretoken.bench.suites import HELD_OUT
-from foretoken.errors import ForetokenError
+from foretoken.bench.suites import HELD_OUT, open_suite
+from foretoken.errors import ForetokenError, SettingError
 from foretoken.protocol.types import Features
 from foretoken.remote.features import Part as Sent
 from foretoken.remote.features import bytes_of_row, packed
@@ -33,6 +35,7 @@ _TREE = "k=8:depth=6"  # the paper's beam
 _CHAIN = "tokens=4"  # of table 5
 _SLOWER = 3.0  # section 4.2: the client's share of the server's speed
 _ALL = {**HEADS, **BESIDE}  # the rows of drafters that are measured, by their names
+_IN_VLLM, _BATCHES = 3, (1, 2, 4, 8, 16)  # tokens of a chain, and texts at a time, in figure 4
 _NODES, _ACCEPTED = 62, 4  # of a message, in table 7
 
 
@@ -233,6 +236,31 @@ def _qwen(bench: Workbench) -> Iterator[Row]:
         yield {**told, "times plain": beside(paper.speedup, None), "length": beside(paper.length, None)}
 
 
+def _batches(bench: Workbench) -> Iterator[Row]:
+    """Figure 4: several texts at a time inside vLLM, chains of three tokens."""
+    subject = in_as_many_layers(bench.subjects[0])
+    data = next(iter(subject.data.values()))
+    if (why := in_vllm.why_not()) is not None:
+        if "figure4" in bench.asked.only:
+            raise SettingError(why)
+        return
+    ways = {in_vllm.PLAIN: {}, in_vllm.NGRAM: in_vllm.n_grams(_IN_VLLM)}
+    for name in (reported.OURS, reported.OURS_1):
+        ways[name] = in_vllm.ours(str(head(bench, subject, HEADS[name])), _IN_VLLM, pace="fixed")
+    bench.progress(f"{bench.part}: vLLM", 0, 1)
+    turns = in_vllm.Turns(_BATCHES, 1, data.max_new_tokens or 64, 1)
+    suite = open_suite(data.suite, bench.open(subject).plain.tokenizer, count=turns.most_prompts)
+    for row in in_vllm.compare(checkpoint(subject, bench.asked.work), ways, suite, turns, bench.asked.loading.dtype):
+        yield {
+            "ours on": subject.called,
+            "draft": row["way"],
+            "texts at a time": row["concurrency"],
+            "tokens a second": beside(None, row["tokens_per_second"]),
+            "times plain": beside(None, row["times_plain"]),
+            "texts as plain": beside(None, row["texts_as_plain"]),
+        }
+
+
 def _costs(bench: Workbench) -> Iterator[Row]:
     """Appendix A.5: what is computed for a token."""
     subject, ours = _measured(bench, _TREE, _ALL)
@@ -277,9 +305,14 @@ _ALONE = (
     "own, and how probable the model finds what was written there, in nats a token. Without a cut, 45.9 % pass in the "
     "paper."
 )
+_INSIDE = (
+    "Chains of three tokens, as in the paper, which shows curves and no numbers. Tokens a second include the reading "
+    "of the prompts. Figure 4 needs vLLM in the same environment (docs/vllm.md); else it is left out."
+)
 _LEFT_OUT = "Rows without LSA are not written as files, so only their acceptance on held-out text is known."
 _SAME = "Every text is the model's own, token for token, so it is worth as much."
 _NOT_HERE = "Not measured: the drafter of another model must be trained for it."
+_DRAW_4 = partial(lines, title="figure 4", by="draft", x="texts at a time", values=("tokens a second", "times plain"))
 _PARTS = {
     "table2": Part("Table 2: trees on one device", _single_device, (_HOW, _SHORT, _DOUBTS)),
     "table3": Part("Table 3: client and host, over 5G and 4G", _client_server, (_FAR,)),
@@ -290,6 +323,7 @@ _PARTS = {
     "table8": Part("Table 8: quality", _quality, (_SAME,)),
     "table9": Part("Table 9: Qwen2.5 3B", _qwen, (_NOT_HERE,)),
     "table10": Part("Table 10: tokens a second", _full, ("In place of HumanEval: the held-out text of table 2.",)),
+    "figure4": Part("Figure 4: several texts at a time, inside vLLM", _batches, (_INSIDE,), _DRAW_4),
     "a5": Part("Appendix A.5: what a round computes", _costs, ("Counted from shapes, while decoding.",)),
 }
 _FEW = {"SpecBench": Data(HELD_OUT, 2, 32)}
@@ -297,7 +331,7 @@ _MORE = {"SpecBench": Data(HELD_OUT, 6, 96)}
 PAPER = Paper(
     reported.TITLE,
     cited=f"{reported.TITLE} (Zimmer et al. 2025)",
-    summary="tables 2 to 10 and appendix A.5; EAGLE-3, a block and lookup beside them",
+    summary="tables 2 to 10, figure 4 and appendix A.5; EAGLE-3, a block and lookup beside them",
     parts=_PARTS,
     subjects={
         "embedded": (Subject(reported.TARGET, "stdlib-7m", _FEW),),
