@@ -17,7 +17,7 @@ import torch
 from foretoken.api.model import Model
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.rows import chain
-from foretoken.integrations.proposals import Proposals, Tokens
+from foretoken.integrations.proposals import Proposals, Shown
 
 PAGE = 4  # positions of a page
 
@@ -30,11 +30,13 @@ class Asked:
     prompt: int
     have: int = 0
     draft: list[int] = field(default_factory=list)
+    checked: list[int] = field(default_factory=list)  # in its last pass
 
     @property
-    def shown(self) -> Tokens | None:
+    def shown(self) -> Shown:
         """What a proposer sees of it."""
-        return np.array(self.text[: self.have], np.int32) if self.have > self.prompt else None
+        tokens = np.array(self.text[: self.have], np.int32) if self.have > self.prompt else None
+        return Shown(id(self), tokens, self.checked)
 
     @property
     def ended(self) -> bool:
@@ -44,8 +46,8 @@ class Asked:
 
 @dataclass
 class OtherEngine:
-    """Runs requests, some of which are left out of a pass now and then. accepted, refused: draft tokens, but for those
-    of the passes in which texts have ended."""
+    """Runs requests, some of which are left out of a pass now and then. Now and then it checks only the beginning of a
+    draft. accepted, refused: draft tokens that were checked, but for those of the passes in which texts have ended."""
 
     requests: list[Asked]
     proposals: Proposals
@@ -71,7 +73,8 @@ class OtherEngine:
             batch = [request for request in batch if not request.ended]
             if self.cache is not None:
                 self.cache.rows = [self.requests.index(request) for request in batch]
-            for request, draft in zip(batch, self.proposals.propose([each.shown for each in batch]), strict=True):
+            proposed = self.proposals.propose([each.shown for each in batch], {id(each) for each in live}.__contains__)
+            for request, draft in zip(batch, proposed, strict=True):
                 request.draft = draft
                 if draft:
                     self.drafts.append((request.text[: request.have], draft))
@@ -82,15 +85,16 @@ class OtherEngine:
             request.have = min(request.prompt, request.have + chance.randint(1, request.prompt))
             request.have += request.have == request.prompt
             return
-        right = 0
-        while right < len(request.draft) and request.have + right + 1 < len(request.text):
-            if request.draft[right] != request.text[request.have + right]:
+        cut = chance.randint(0, len(request.draft)) if chance.random() < 0.2 else len(request.draft)
+        request.checked, right = request.draft[:cut], 0
+        while right < len(request.checked) and request.have + right + 1 < len(request.text):
+            if request.checked[right] != request.text[request.have + right]:
                 break
             right += 1
         request.have += right + 1
         if not request.ended:  # else the proposer does not hear of it
             self.accepted += right
-            self.refused += len(request.draft) - right
+            self.refused += len(request.checked) - right
         request.draft = []
 
 

@@ -14,9 +14,10 @@ from foretoken.api.model import Model
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import DraftSpecError, SettingError, UnsupportedModelError
 from foretoken.integrations import drafting, proposals
-from foretoken.integrations.drafting import Elsewhere, proposals_for, settings_of
-from foretoken.integrations.proposals import Proposals
+from foretoken.integrations.drafting import ServedModel, proposals_for, settings_of
+from foretoken.integrations.proposals import Proposals, Shown
 from foretoken.integrations.vllm_cache import PagedCache
+from foretoken.protocol.telemetry import RoundRecord
 from tests.integrations.other_engine import Asked, OtherEngine, Paged, asked_of
 from tests.tiny import needs_native
 
@@ -58,6 +59,10 @@ def paged(model: Model, asked: list[Asked]) -> Paged:
     return Paged(model, asked)
 
 
+def shown(text: Any, *checked: int, key: str = "a request") -> Shown:
+    return Shown(key, np.array(text, np.int32), checked)
+
+
 def fresh(asked: list[Asked]) -> list[Asked]:
     return [Asked(each.text, each.prompt) for each in asked]
 
@@ -65,7 +70,7 @@ def fresh(asked: list[Asked]) -> list[Asked]:
 def made(draft: str, paged: Paged | None = None, most: int = MOST, **more: Any) -> Proposals:
     said = {"draft": draft, "pace": "fixed", "threads": 1, **more}
     cache = None if paged is None else _OurCache(paged)
-    model = Elsewhere("the other engine", EMBEDDED[TARGET], 512, 4096, most, cache)
+    model = ServedModel("the other engine", lambda: EMBEDDED[TARGET], 512, 4096, most, cache)
     return proposals_for(model, settings_of(said, most))
 
 
@@ -96,7 +101,7 @@ def test_a_draft_is_that_of_the_text_alone(
     again = made(draft, paged if shares else None)
     for text, drafted in engine.drafts[:: 1 if draft == "lookup" else 3]:
         paged.rows = [next(at for at, each in enumerate(asked) if each.text[: len(text)] == text)]
-        assert again.propose([np.array(text, np.int32)]) == [drafted]
+        assert again.propose([shown(text)]) == [drafted]
         again.close()
 
 
@@ -115,24 +120,101 @@ def test_with_the_engines_keys_and_values_as_many_tokens_are_accepted_as_in_our_
     assert accepted - MOST * len(done) <= engine.accepted <= accepted
 
 
-def test_texts_that_the_engine_has_dropped_are_forgotten_and_one_that_comes_back_goes_on(asked: list[Asked]) -> None:
+def test_requests_that_have_ended_are_forgotten_and_one_that_was_left_out_goes_on(asked: list[Asked]) -> None:
     its = made("mxfp4:own-cache")
-    text = np.array(asked[0].text, np.int32)
-    (first,) = its.propose([text[:20]])
-    for at in range(40):
-        its.propose([np.array([5, 6, 7, at], np.int32)])
-        assert len(its._texts) <= 6
-    assert its.propose([text[:20]]) == [first]
-    assert its.propose([text[:21], None]) == [made("mxfp4:own-cache").propose([text[:21]])[0], []]
+    text = asked[0].text
+    ((first),) = its.propose([shown(text[:20], key="left out")])
+    for at in range(10):
+        its.propose([shown([5, 6, 7, at], key=f"{at}")], lambda key, at=at: key in ("left out", f"{at}"))
+        assert len(its._texts) == 2
+    both = its.propose([Shown("read", None), shown(text[:21], key="left out")])
+    assert both == [[], made("mxfp4:own-cache").propose([shown(text[:21])])[0]]
+    assert made("mxfp4:own-cache").propose([shown(text[:20])]) == [first]
     its.close()
     assert not its._texts
+    assert not its.drafter._readings
+
+
+def test_a_request_whose_text_is_another_one_is_begun_anew(asked: list[Asked]) -> None:
+    its = made("mxfp4:own-cache")
+    its.propose([shown(asked[0].text[:30])])
+    for text in (asked[1].text[:20], asked[1].text[:15]):
+        assert its.propose([shown(text)]) == made("mxfp4:own-cache").propose([shown(text)])
+    assert its.accepted == 0
+
+
+class _Heard:
+    """A pace that allows everything, and keeps what it is told."""
+
+    def __init__(self, pace: Any) -> None:
+        self._pace = pace
+        self.records: list[RoundRecord] = []
+
+    def choose(self, sequences: Any) -> Any:
+        return self._pace.choose(sequences)
+
+    def heard(self, record: RoundRecord) -> None:
+        self.records.append(record)
+
+
+REPEATS = [3, 4, 5, 6, 7, 8]
+
+
+def heard(*passes: list[Shown]) -> list[RoundRecord]:
+    """What a pace is told of some passes. Lookup drafts what repeats itself."""
+    its = made("lookup")
+    its.pace = _Heard(its.pace)
+    for each in passes:
+        its.propose(each)
+    return its.pace.records
+
+
+def test_a_pace_is_told_what_was_checked_and_what_of_it_was_accepted() -> None:
+    text = REPEATS * 2
+    (record,) = heard([shown(text)], [shown(text + REPEATS[:4] + [9], *REPEATS)])
+    assert (record.drafted, record.accepted, record.new_tokens, record.read) == ({0: 6}, {0: 4}, {0: 5}, {})
+    assert record.budgets[0][0].longest == MOST
+
+
+def test_a_draft_of_which_only_the_beginning_was_checked_was_no_longer_than_that() -> None:
+    text = REPEATS * 2
+    (record,) = heard([shown(text)], [shown(text + REPEATS[:3], *REPEATS[:2])])
+    assert (record.drafted, record.accepted, record.new_tokens) == ({0: 2}, {0: 2}, {0: 3})
+    assert record.budgets[0][0].longest == 2
+    (record,) = heard([shown(text)], [shown(text + REPEATS[:1], 0, 0, 0)])  # something else was checked
+    assert (record.drafted, record.accepted, record.budgets[0][0].longest) == ({0: 0}, {0: 0}, 0)
+
+
+def test_passes_without_a_question_and_passes_that_read_a_prompt_are_no_price_of_a_check() -> None:
+    text, other = REPEATS * 2, shown([9, 9, 9], key="other")
+    assert heard([shown(text)], [shown(text + REPEATS[:3])]) == []  # of two passes or more
+    (record,) = heard([shown(text)], [shown(text + REPEATS[:1]), other])
+    assert record.read == {1: 1}
+    (record,) = heard([shown(text)], [shown(text + REPEATS[:1]), Shown("other", None)])
+    assert record.read
+    *_, record = heard([shown(text), other], [shown(text + REPEATS[:1])])
+    assert record.read
+
+
+def test_a_text_for_which_there_is_no_memory_gets_no_draft_and_later_ones_do(
+    asked: list[Asked], paged: Paged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [1 << 20]
+    monkeypatch.setattr(drafting, "memory_left", lambda: left[0])
+    monkeypatch.setattr(drafting, "expect_memory", lambda *given: None)
+    its = made("mxfp4", paged)
+    paged.rows = [0, 1]
+    first, second = (shown(asked[at].text[:20], key=f"{at}") for at in (0, 1))
+    assert its.propose([first]) == [[]]
+    left[0] = 1 << 40
+    assert [bool(draft) for draft in its.propose([shown(asked[0].text[:21], key="0"), second])] == [False, True]
 
 
 def test_no_draft_goes_beyond_what_the_model_can_read(asked: list[Asked]) -> None:
-    model = Elsewhere("the other engine", EMBEDDED[TARGET], 24, 4096, MOST)
+    model = ServedModel("the other engine", lambda: EMBEDDED[TARGET], 24, 4096, MOST)
     its = proposals_for(model, settings_of({"draft": "mxfp4:own-cache", "pace": "fixed"}, MOST))
-    text = np.array(asked[0].text, np.int32)
-    assert [len(its.propose([text[:length]])[0]) for length in (16, 20, 22, 23, 24)] == [6, 3, 1, 0, 0]
+    text = asked[0].text
+    assert [len(its.propose([shown(text[:length])])[0]) for length in (16, 20, 22, 23, 24)] == [6, 3, 1, 0, 0]
 
 
 class _Clock:
@@ -153,14 +235,14 @@ def test_drafts_are_made_where_rows_are_cheap_and_not_where_a_row_costs_as_much_
     clock = _Clock()
     monkeypatch.setattr(proposals, "time", clock)
     its = made("lookup", pace="auto")
-    text, drafted = [3, 4, 5, 6, 7, 8] * 4 + [9], []
+    text, drafted, draft = REPEATS * 4 + [9], [], []
     chance = np.random.default_rng(0)
     for _ in range(60):
-        (draft,) = its.propose([np.array(text, np.int32)])
+        (draft,) = its.propose([shown(text, *(draft if len(text) > 25 else ()))])
         drafted.append(len(draft))
         clock.now += 1.0 + of_a_row * len(draft)
         kept = 0 if chance.random() < 0.3 else len(draft)  # now and then all is refused
-        text += [*draft[:kept], (3, 4, 5, 6, 7, 8)[len(text) % 6]]
+        text += [*draft[:kept], REPEATS[(len(text) + kept) % 6]]
     assert drafted[:2] == [0, 0]  # so that it is known what a pass costs without a draft
     assert (np.mean(drafted[20:]) > 3) if drafts else (sum(drafted) < 10)
 
@@ -213,7 +295,7 @@ def test_settings_that_make_no_sense_are_refused(said: Any, why: str) -> None:
 
 
 def test_a_draft_that_sees_what_the_model_computes_is_refused_where_that_cannot_be_had() -> None:
-    with pytest.raises(DraftSpecError, match="the engine hands none out; use lookup"):
+    with pytest.raises(DraftSpecError, match="it hands none out; use lookup"):
         made("moa")
 
 
@@ -222,4 +304,4 @@ def test_a_cache_that_cannot_be_read_is_refused(model: Model, asked: list[Asked]
     broken.rows = [0]
     broken.layers[0].impl.do_kv_cache_update = lambda *given: None
     with pytest.raises(UnsupportedModelError, match="own-cache"):
-        made("mxfp4", broken).propose([np.array(asked[0].text, np.int32)])
+        made("mxfp4", broken).propose([shown(asked[0].text)])

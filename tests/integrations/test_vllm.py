@@ -15,7 +15,7 @@ import pytest
 
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import DraftSpecError, SettingError
-from foretoken.integrations import vllm, vllm_cache
+from foretoken.integrations import vllm
 from tests.integrations.test_proposals import MOST, TARGET
 
 
@@ -30,8 +30,14 @@ def config(said: Any = None, **changes: Any) -> Any:
             max_model_len=512,
             get_vocab_size=lambda: 4096,
             get_sliding_window=lambda: None,
+            get_num_layers=lambda parallel: 2,
         ),
-        "parallel_config": SimpleNamespace(world_size=1),
+        "compilation_config": SimpleNamespace(
+            static_forward_context={f"model.layers.{at}.self_attn.attn": object() for at in range(2)}
+        ),
+        "parallel_config": SimpleNamespace(
+            world_size=1, tensor_parallel_size=1, rank=0, distributed_executor_backend="mp"
+        ),
         "cache_config": SimpleNamespace(cache_dtype="auto"),
         "device_config": SimpleNamespace(device_type="cpu"),
     }
@@ -55,15 +61,24 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 class Runner:
     """vLLM's model runner, as far as a proposer meets it."""
 
-    def __init__(self, drafter: Any) -> None:
+    def __init__(self, drafter: Any, *texts: list[int]) -> None:
         self.drafter = drafter
-        self.input_batch = object()
+        self.input_batch = SimpleNamespace(req_ids=[f"request {at}" for at in range(len(texts))])
+        self.requests = dict.fromkeys(self.input_batch.req_ids)
+        self.texts = np.zeros((max(1, len(texts)), 512), np.int32)
+        self.lengths = np.array([len(text) for text in texts], np.int32)
+        for row, text in enumerate(texts):
+            self.texts[row, : len(text)] = text
 
-    def propose_draft_token_ids(self, what: str) -> str:
-        return f"{what} drafted"
+    def propose_draft_token_ids(self, scheduler_output: Any, gained: list[list[int]]) -> Any:
+        return self.drafter.propose(gained, self.lengths, self.texts, slot_mappings=None)
+
+    def ask(self, *gained: list[int]) -> Any:
+        """What is drafted after a pass in which requests have gained tokens and no draft was checked."""
+        return self.propose_draft_token_ids(SimpleNamespace(scheduled_spec_decode_tokens={}), [*gained])
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def runner(monkeypatch: pytest.MonkeyPatch) -> type[Runner]:
     """The class of runners in the module where vLLM has it."""
     its = type("Runner", (Runner,), {"propose_draft_token_ids": Runner.propose_draft_token_ids})
@@ -73,55 +88,97 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> type[Runner]:
     return its
 
 
-def test_requests_whose_prompt_is_read_get_a_draft_and_others_none() -> None:
-    its = vllm.Proposer(config({"draft": "lookup", "pace": "fixed"}))
+def loaded(said: Any, **changes: Any) -> vllm.Proposer:
+    its = vllm.Proposer(config(said, **changes))
     its.load_model(None)
-    texts = np.zeros((3, 512), np.int32)
-    texts[0, :9] = texts[2, :9] = [5, 6, 7, 8, 9, 5, 6, 7, 8]
-    lengths = np.array([9, 4, 9], np.int32)
-    assert its.propose([[8], [], [7, 8]], lengths, texts, slot_mappings=None) == [
-        [9, 5, 6, 7, 8, 9],
-        [],
-        [9, 5, 6, 7, 8, 9],
-    ]
+    return its
 
 
-def test_lookup_drafts_for_models_that_our_engine_cannot_read(tmp_path: Any) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "of a kind that nobody has seen"}')
+REPEATED = [5, 6, 7, 8, 9, 5, 6, 7, 8]
+
+
+def test_requests_whose_prompt_is_read_get_a_draft_and_others_none(runner: type[Runner]) -> None:
+    its = runner(loaded({"draft": "lookup", "pace": "fixed"}), REPEATED, [1, 2], REPEATED)
+    assert its.ask([8], [], [7, 8]) == [[9, 5, 6, 7, 8, 9], [], [9, 5, 6, 7, 8, 9]]
+
+
+def test_requests_that_vllm_has_no_more_are_forgotten(runner: type[Runner]) -> None:
+    its = runner(loaded({"draft": "lookup"}), REPEATED, REPEATED)
+    its.ask([8], [8])
+    its.requests.pop("request 0")
+    its.input_batch.req_ids.remove("request 0")
+    its.ask([8])
+    assert its.drafter._proposals is not None
+    assert list(its.drafter._proposals._texts) == ["request 1"]
+
+
+def test_lookup_drafts_for_models_that_our_engine_cannot_read(runner: type[Runner]) -> None:
     its = config({"pace": "fixed"})
-    its.model_config.model = str(tmp_path)
+    its.model_config.model = "a file, or a name on another hub"
     proposer = vllm.Proposer(its)
     proposer.load_model(None)
-    texts = np.array([[5, 6, 7, 5]], np.int32)
-    assert proposer.propose([[5]], np.array([4]), texts) == [[6, 7, 5, 6, 7, 5]]
+    assert runner(proposer, [5, 6, 7, 5]).ask([5]) == [[6, 7, 5, 6, 7, 5]]
 
 
-def test_the_batch_is_handed_over_before_drafts_are_asked_for_and_only_to_our_proposer(runner: type[Runner]) -> None:
-    ours = vllm.Proposer(config({"draft": "mxfp4"}))
-    ours.load_model(None)
-    vllm_cache.hand_over_batches()  # a second time changes nothing
-    mine, other = runner(ours), runner(SimpleNamespace(cache="its own"))
-    assert mine.propose_draft_token_ids("ours") == "ours drafted"
-    assert other.propose_draft_token_ids("theirs") == "theirs drafted"
-    assert ours.cache is not None
-    assert ours.cache.batch is mine.input_batch
-    assert other.drafter.cache == "its own"
+def test_other_proposers_see_no_difference(runner: type[Runner]) -> None:
+    loaded({"draft": "lookup"})
+    its = runner(SimpleNamespace(propose=lambda *given, slot_mappings: "theirs"))
+    assert its.ask() == "theirs"
+    assert not hasattr(its.drafter, "last")
+    method = runner.propose_draft_token_ids
+    loaded({"draft": "lookup"})
+    assert runner.propose_draft_token_ids is method  # a second time changes nothing
+
+
+def test_after_an_error_vllm_goes_on_without_drafts(
+    runner: type[Runner], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    its = runner(loaded({"draft": "lookup"}), REPEATED)
+    assert its.drafter._proposals is not None
+    monkeypatch.setattr(its.drafter._proposals, "propose", lambda *given: 1 / 0)
+    assert [its.ask([8]), its.ask([8])] == [[[]], [[]]]
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "drafts no more" in record.getMessage()
+    assert record.exc_info
+
+
+def workers(count: int, rank: int = 0, backend: str = "mp") -> Any:
+    return SimpleNamespace(
+        world_size=count, tensor_parallel_size=count, rank=rank, distributed_executor_backend=backend
+    )
+
+
+def test_of_several_workers_only_the_first_drafts(runner: type[Runner]) -> None:
+    said = {"draft": "lookup", "pace": "fixed"}
+    drafts = [runner(loaded(said, parallel_config=workers(2, rank)), REPEATED).ask([8]) for rank in (0, 1)]
+    assert [bool(draft) for (draft,) in drafts] == [True, False]
+
+
+def test_workers_with_a_scheduler_each_all_draft_and_not_by_the_clock(runner: type[Runner]) -> None:
+    their = workers(2, 1, "external_launcher")
+    with pytest.raises(SettingError, match='"pace": "fixed"'):
+        vllm.Proposer(config({"draft": "lookup"}, parallel_config=their))
+    its = runner(loaded({"draft": "lookup", "pace": "fixed"}, parallel_config=their), REPEATED)
+    assert its.ask([8]) == [[9, 5, 6, 7, 8, 9]]
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"device_config": SimpleNamespace(device_type="cuda")}, "on the CPU only"),
-        ({"parallel_config": SimpleNamespace(world_size=2)}, "several workers"),
+        ({"parallel_config": workers(2)}, "several workers"),
+        ({"compilation_config": SimpleNamespace(static_forward_context={})}, "not called as usual"),
         ({"cache_config": SimpleNamespace(cache_dtype="fp8")}, "kept as fp8"),
     ],
 )
 def test_where_keys_and_values_cannot_be_read_a_copy_has_its_own_and_a_trained_drafter_is_refused(
-    changes: dict[str, Any], why: str
+    changes: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    its = vllm.Proposer(config({"draft": "mxfp4"}, **changes))
-    its.load_model(None)
-    assert its.cache is None
+    its = loaded({"draft": "mxfp4"}, **changes)
+    assert its._proposals is not None
+    assert its._proposals.mirror is None
+    assert f"reads prompts itself: vLLM's keys and values cannot be read, {caplog.records[-1].args[0]}" in caplog.text
+    assert why in caplog.text
     with pytest.raises(DraftSpecError, match=f"{why}.*; use lookup"):
         vllm.Proposer(config({"draft": "moa"}, **changes)).load_model(None)
 

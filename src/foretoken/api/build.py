@@ -1,4 +1,5 @@
-"""Makes a model from settings. Only this package and `foretoken.drafters.ladder`, which makes the drafters, do so.
+"""Makes a model from settings. Only this package, `foretoken.drafters.ladder`, which makes the drafters, and
+`foretoken.integrations.drafting`, which drafts for a model elsewhere, do so.
 
 checkpoint.py   makes the target from a folder
 levels.py       loads the decoder of each level of the draft

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from foretoken.api.checkpoint import decoder_of, read_checkpoint
 from foretoken.api.levels import expect_memory, load_level
 from foretoken.api.pacing import pace_of
+from foretoken.common.limits import memory_left
 from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.ladder import find_levels, name_levels
@@ -27,29 +27,28 @@ from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 
-log = logging.getLogger(__name__)
-
 _HERE = ("draft", "pace", "threads")  # settings that matter here
 _USUAL = "lookup"
+_NOWHERE = Path("/")  # in place of the model's folder, where no draft reads it
+_SPARE = 1 << 30  # bytes of memory that are left free: with less, texts that begin get no drafts
 _CHAINS = (CHAIN, TRAINED, DRAFTERS["lookup"], DRAFTERS["none"])
 
 
-@dataclass(frozen=True)
-class Elsewhere:
+class ServedModel(NamedTuple):
     """A model that another engine runs.
 
-    engine: its name. folder: the model's files. context_length: the most tokens of one text. vocab_size: of the model.
-    most: the most tokens of a draft that the engine checks. cache: the keys and values that the engine has computed;
-    why_not: if they cannot be had, the reason, in words that follow "because".
+    engine: its name. folder: gives the folder of the model's files, which not every draft needs. context_length: the
+    most tokens of one text. vocab_size: of the model. most: the most tokens of a draft that the engine checks. cache:
+    the keys and values that the engine has computed. why_not: if they cannot be had, the reason.
     """
 
     engine: str
-    folder: Path
+    folder: Callable[[], Path]
     context_length: int
     vocab_size: int
     most: int
     cache: TheirCache | None = None
-    why_not: str = "the engine hands none out"
+    why_not: str = "it hands none out"
 
 
 def settings_of(said: object, most: int) -> LoadSettings:
@@ -80,30 +79,41 @@ def settings_of(said: object, most: int) -> LoadSettings:
     return settings
 
 
-def proposals_for(model: Elsewhere, settings: LoadSettings) -> Proposals:
+def proposals_for(model: ServedModel, settings: LoadSettings) -> Proposals:
     """Load what drafts for a model, with a pace. Raises what `load` raises for a draft, and DraftSpecError for one that
     needs what the engine has computed, if that cannot be had."""
-    levels = find_levels(name_levels(settings), model.folder)
     settings = replace(settings, threads=settings.threads or len(_cores()))
-    decoders: dict[str, Decoder] = {}
-    tokenizer = Tokenizer.load(model.folder)
-    target = _target(model, levels, settings) if any(level.has_decoder for level in levels) else None
+    with _on_all_cores():  # threads that are begun here stay where they may run now
+        return _made(model, settings)
+
+
+def _made(model: ServedModel, settings: LoadSettings) -> Proposals:
+    named = name_levels(settings)
+    target: Decoder | None = None
+    tokenizer, folder = None, _NOWHERE
+    if any(level.has_decoder or "from" in level.options for level in named):
+        folder = model.folder()
+        tokenizer = Tokenizer.load(folder)
+    levels = find_levels(named, folder)
+    if any(level.has_decoder for level in levels):
+        target = _target(folder, levels, settings)
     shares = (levels[0].is_copy and "own-cache" not in levels[0].options) or levels[0].is_trained
     mirror = None
     if shares and model.cache is not None:
         assert target is not None
-        mirror = Mirror(target, Caches(), model.cache)
+        mirror = Mirror(target, Caches(), model.cache, _has_room)
+    decoders: dict[str, Decoder] = {}
 
     def load(level: Level) -> LoadedLevel:
         assert target is not None
-        loaded = load_level(level, model.folder, target, settings)
+        loaded = load_level(level, folder, target, settings)
         decoders[level.called] = loaded.decoder
         return loaded
 
     views = None if mirror is None else mirror.caches
-    context = Context(cast("Decoder", target), tokenizer, Samplers(tokenizer), settings.rule, load, views=views)
-    with _on_all_cores():  # threads that are begun here stay where they may run now
-        drafter = context.make(levels)
+    drafter = Context(cast("Decoder", target), tokenizer, Samplers(tokenizer), settings.rule, load, views=views).make(
+        levels
+    )
     if drafter.needs != Needs():
         raise DraftSpecError(
             f"draft {quoted(levels[0].name, 80)} needs what the model has computed, and {model.engine} does not give "
@@ -112,16 +122,20 @@ def proposals_for(model: Elsewhere, settings: LoadSettings) -> Proposals:
     pace = pace_of(levels, drafter, decoders, settings, checks=SeenCost(), farthest=model.most)
     if isinstance(pace, AutoPace):
         pace = PlainAtTimes(pace)
-    log.info("draft %s for %s, at most %d tokens a pass", settings.draft, model.engine, model.most)
     return Proposals(drafter, pace, model.most, model.context_length, model.vocab_size, mirror)
 
 
-def _target(model: Elsewhere, levels: Sequence[Level], settings: LoadSettings) -> Decoder:
+def _target(folder: Path, levels: Sequence[Level], settings: LoadSettings) -> Decoder:
     """The model's weights, mapped from their files: drafts share some of them. No pass is made with them here."""
     settings = replace(settings, weights="mapped")
-    config, weights, _ = read_checkpoint(model.folder, settings)
+    config, weights, _ = read_checkpoint(folder, settings)
     expect_memory(levels, config, settings)
     return decoder_of(config, weights, settings)
+
+
+def _has_room() -> bool:
+    left = memory_left()
+    return left is None or left > _SPARE
 
 
 def _cores() -> set[int]:

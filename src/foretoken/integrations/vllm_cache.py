@@ -1,16 +1,14 @@
 """vLLM's keys and values, read out of its paged cache, for drafts that see what the model has computed.
 
-A request's positions lie in blocks, in any order; its row of the batch's block table names them. How a block lays its
-numbers out differs between processors (vLLM packs keys for their instructions), and nothing says so. It is found out:
-a block of numbers that are all different is written with vLLM's own code, and looked for.
-
-vLLM does not hand a proposer the batch. `hand_over_batches` makes it do so.
+A request's positions lie in blocks, in any order. Its row of the batch's block table names the blocks. How a block lays
+its numbers out differs between processors, because vLLM packs keys for their instructions, and nothing says so. So the
+layout is found out: vLLM's own code writes a block of numbers that are all different, and each is looked for.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,11 +30,20 @@ def why_not(config: Any) -> str:
         return f"they are kept as {cache.cache_dtype}"
     if config.model_config.get_sliding_window() is not None:
         return "the model forgets them behind a sliding window"
+    if any(layer is None for layer in _layers(config)):
+        return "its layers are not called as usual"
     return ""
 
 
+def _layers(config: Any) -> list[Any]:
+    """The attention of each layer, in order; None for those that are not where they are looked for."""
+    known = config.compilation_config.static_forward_context
+    count = config.model_config.get_num_layers(config.parallel_config)
+    return [known.get(f"model.layers.{at}.self_attn.attn") for at in range(count)]
+
+
 class PagedCache:
-    """The keys and values of vLLM's batch. batch: vLLM's input batch, before each pass of drafts."""
+    """The keys and values of vLLM's batch. batch: vLLM's input batch; it is set before drafts are made."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -52,27 +59,14 @@ class PagedCache:
         return blocks[of, layout.keys[within]], blocks[of, layout.values[within]]
 
     @cached_property
-    def _layers(self) -> list[Any]:
-        """The attention of each layer, in order. Raises UnsupportedModelError for a model with other layers."""
-        known = self._config.compilation_config.static_forward_context
-        count = self._config.model_config.get_num_layers(self._config.parallel_config)
-        found = [known.get(f"model.layers.{at}.self_attn.attn") for at in range(count)]
-        if any(layer is None for layer in found) or len(self.batch.block_table.block_tables) != 1:
-            raise UnsupportedModelError(
-                "vLLM runs this model with layers whose keys and values cannot be read; add :own-cache to the draft"
-            )
-        return found
-
-    @cached_property
     def _blocks(self) -> list[torch.Tensor]:
         """The cache of each layer, [blocks, numbers of a block]."""
-        return [layer.kv_cache.flatten(1) for layer in self._layers]
+        return [layer.kv_cache.view(len(layer.kv_cache), -1) for layer in _layers(self._config)]
 
     @cached_property
     def _layout(self) -> _Layout:
-        layer = self._layers[0]
-        size = self.batch.block_table.block_tables[0].block_size
-        layout = _found(layer, size)
+        tables = self.batch.block_table.block_tables
+        layout = _found(_layers(self._config)[0], tables[0].block_size) if len(tables) == 1 else None
         if layout is None:
             raise UnsupportedModelError(
                 "vLLM keeps keys and values here in a way that cannot be read; add :own-cache to the draft, and report "
@@ -110,21 +104,3 @@ def _found(layer: Any, size: int) -> _Layout | None:
     if (places[1:] < 0).any() or not torch.equal(read[places[1:]], numbers):
         return None
     return _Layout(size, places[1 : count + 1].view(shape), places[count + 1 :].view(shape))
-
-
-def hand_over_batches() -> None:
-    """Let vLLM hand its batch to our proposer before it asks for drafts. Other proposers see no difference."""
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    own = GPUModelRunner.propose_draft_token_ids
-    if hasattr(own, "__wrapped__"):
-        return
-
-    @wraps(own)
-    def with_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        cache = getattr(self.drafter, "cache", None)
-        if isinstance(cache, PagedCache):
-            cache.batch = self.input_batch
-        return own(self, *args, **kwargs)
-
-    GPUModelRunner.propose_draft_token_ids = with_batch

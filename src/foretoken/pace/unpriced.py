@@ -1,8 +1,8 @@
 """What checks cost where nobody could measure it beforehand, because another engine makes them.
 
-The automatic pace is given the form of the curve of costs. It learns how fast the machine is, and how the curve bends
-where drafts are sent. It does not see that passes without a draft are cheap if it always drafts. So the curve is made
-of the passes alone here, and now and then a round goes without a draft.
+`PassCost` takes the form of its curve as given. A pace that always drafts never sees that passes without a draft are
+cheap, and then believes that the whole machine is slow. So here the curve is made of the passes alone, and some rounds
+go without a draft.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _EXACT = 8  # rows up to which each number has a time of its own; beyond, near o
 _LAST = 9  # passes of each number of rows that are remembered
 _STALE = 512  # passes after which the times of a number of rows are forgotten, if none of them had it
 _FIRST, _AGAIN = 2, 128  # rounds without a draft at first, and the rounds after which there is another
+_PATIENCE = 8  # rounds without a draft that tell nothing, one after the other
 
 
 class SeenCost(PassCost):
@@ -67,32 +68,37 @@ class SeenCost(PassCost):
         line = np.asarray(np.interp(np.arange(count), rows, seconds))
         line[: rows[0]] = usual[: rows[0]] * (seconds[0] / ASSUMED.of(rows[0]))
         beyond = np.arange(count) - rows[-1]
-        each = (seconds[-1] - seconds[0]) / (rows[-1] - rows[0])
+        each = max((seconds[-1] - seconds[at]) / (rows[-1] - rows[at]) for at in (0, -2))
         line[beyond > 0] = seconds[-1] + each * beyond[beyond > 0]
         return line
 
 
 class PlainAtTimes:
-    """Another pace, but for a round without a draft now and then. Each number of texts in a pass needs some, but near
-    ones share theirs: 1, 2, up to 4, up to 8, and so on."""
+    """Lets another pace choose, and sends no draft in some rounds: the first two, and later one of 128. They are
+    counted apart for 1 text in a pass, 2, up to 4, up to 8, and so on. If prompts are read in every pass, no round
+    tells what a plain one costs. Then the other pace chooses after a few rounds all the same."""
 
     def __init__(self, near: Pace) -> None:
         self._near = near
         self._rounds = 0
+        self._asked = 0  # rounds without a draft, since one told what it costs
         self._plain: dict[int, deque[int]] = {}  # by `_kind` of texts: when the last rounds without a draft were
 
     def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""
         chosen = self._near.choose(sequences)
         before = self._plain.get(_kind(len(sequences)), deque())
-        if len(before) == _FIRST and self._rounds - before[-1] < _AGAIN:
+        enough = len(before) == _FIRST and self._rounds - before[-1] < _AGAIN
+        if enough or self._asked >= _PATIENCE:
             return chosen
+        self._asked += 1
         return {sequence: (Budget(0, 0),) * len(budgets) for sequence, budgets in chosen.items()}
 
     def heard(self, record: RoundRecord) -> None:
         """Note what a round was like."""
         self._rounds += 1
         if record.drafted and not record.read and not any(record.drafted.values()):
+            self._asked = 0
             self._plain.setdefault(_kind(len(record.drafted)), deque(maxlen=_FIRST)).append(self._rounds)
         self._near.heard(record)
 

@@ -24,6 +24,7 @@ from foretoken.bench.reproduce.parts import lines
 from foretoken.bench.reproduce.subspec_measured import a_check, length
 from foretoken.bench.reproduce.workbench import Measured, Workbench
 from foretoken.bench.suites import HELD_OUT, open_suite
+from foretoken.bench.vllm_engines import drafted, n_grams, vllm
 from foretoken.errors import ForetokenError, SettingError
 from foretoken.protocol.types import Features
 from foretoken.remote.features import Part as Sent
@@ -244,13 +245,14 @@ def _batches(bench: Workbench) -> Iterator[Row]:
         if "figure4" in bench.asked.only:
             raise SettingError(why)
         return
-    ways = {in_vllm.PLAIN: {}, in_vllm.NGRAM: in_vllm.n_grams(_IN_VLLM)}
-    for name in (reported.OURS, reported.OURS_1):
-        ways[name] = in_vllm.ours(str(head(bench, subject, HEADS[name])), _IN_VLLM, pace="fixed")
+    ours = {name: str(head(bench, subject, HEADS[name])) for name in (reported.OURS, reported.OURS_1)}
+    ways = {in_vllm.PLAIN: {}, in_vllm.NGRAM: n_grams(_IN_VLLM)}
+    ways |= {name: drafted(folder, _IN_VLLM, pace="fixed") for name, folder in ours.items()}
     bench.progress(f"{bench.part}: vLLM", 0, 1)
-    turns = in_vllm.Turns(_BATCHES, 1, data.max_new_tokens or 64, 1)
+    turns = in_vllm.Turns(_BATCHES, 4, data.max_new_tokens or 64, 3)
     suite = open_suite(data.suite, bench.open(subject).plain.tokenizer, count=turns.most_prompts)
-    for row in in_vllm.compare(checkpoint(subject, bench.asked.work), ways, suite, turns, bench.asked.loading.dtype):
+    opens = {name: partial(vllm, settings=its) for name, its in ways.items()}
+    for row in in_vllm.compare(checkpoint(subject, bench.asked.work), opens, suite, turns, bench.asked.loading.dtype):
         yield {
             "ours on": subject.called,
             "draft": row["way"],
