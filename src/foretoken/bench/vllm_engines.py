@@ -20,6 +20,7 @@ _OURS = {"method": "custom_class", "model": "foretoken.integrations.vllm.Propose
 COUNTS = ("num_drafts", "num_draft_tokens", "num_accepted_tokens")  # as vLLM calls them
 _OPENMP = "libiomp5.so"  # of the package intel-openmp; vLLM asks for it where it speculates
 _SETTLES = 1.5  # seconds for which another engine's worker still looks for work without sleeping
+_FEW = 2  # cores, one of which vLLM's scheduler would take by looking for work without sleeping: it shares the process
 _HERE: dict[str, Callable[..., Answer]] = {}  # in an engine's process: what generates
 
 
@@ -118,11 +119,14 @@ def _vllm(asked: Asked, settings: dict[str, Any]) -> Callable[..., Answer]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
-    from vllm import LLM, SamplingParams
-
     usual: dict[str, Any] = {"skip_tokenizer_init": True, "enforce_eager": True, "enable_prefix_caching": False}
     usual |= {"max_model_len": asked.length, "max_num_seqs": asked.together, "disable_log_stats": False}
-    usual |= {"distributed_executor_backend": "mp"}  # else vLLM does not bind its threads
+    if len(cores) <= _FEW:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    else:
+        usual["distributed_executor_backend"] = "mp"  # else vLLM binds no threads
+    from vllm import LLM, SamplingParams
+
     try:
         llm: Any = LLM(model=asked.model, dtype=asked.dtype, **{**usual, **settings})
     except Exception as error:  # vLLM's own would not come through
