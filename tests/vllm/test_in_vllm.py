@@ -35,7 +35,7 @@ def run(prompts: Prompts) -> Callable[..., Answer]:
     """Generate in an engine of its own."""
 
     def run(settings: dict[str, Any], tokens: int = TOKENS, **sampling: Any) -> Answer:
-        asked = Asked(str(MODEL), "float32", 400, 4)
+        asked = Asked(str(MODEL), "float32", 512, 4)
         with vllm(asked, settings) as engine:
             return engine.generate(prompts, tokens, **sampling)
 
@@ -69,7 +69,7 @@ def test_on_the_keys_and_values_of_vllm_as_many_tokens_are_accepted_as_on_own_on
     [
         {"enable_prefix_caching": True},
         {"enable_chunked_prefill": True, "max_num_batched_tokens": 64},
-        {"num_gpu_blocks_override": 8},  # so few pages that requests are taken out and begun again
+        {"num_gpu_blocks_override": 5},  # so few pages that requests are taken out and begun again
     ],
     ids=["shared prefixes", "prompts in chunks", "few pages"],
 )
@@ -83,9 +83,17 @@ def test_what_vllm_does_with_requests_changes_nothing(
     assert (taken_out > 0) == ("num_gpu_blocks_override" in more)
 
 
-def test_with_the_pace_auto_and_sampled_text_something_is_drafted_and_accepted(run: Callable[..., Answer]) -> None:
-    texts, _, (_, proposed, accepted), *_ = run(drafted("mxfp4,lookup", MOST), temperature=0.7, seed=1)
+def test_sampled_text_is_drafted_for(run: Callable[..., Answer]) -> None:
+    texts, _, (_, proposed, accepted), *_ = run(drafted("mxfp4", MOST, pace="fixed"), temperature=0.7, seed=1)
     assert {len(text) for text in texts} == {TOKENS}
+    assert 10 < accepted < proposed - 10
+
+
+def test_the_pace_auto_begins_without_drafts_and_then_makes_some(run: Callable[..., Answer]) -> None:
+    tokens = 160
+    texts, _, (passes, proposed, accepted), *_ = run(drafted("lookup", MOST), tokens)
+    assert {len(text) for text in texts} == {tokens}
+    assert 0 < passes < len(texts) * tokens - accepted
     assert 0 < accepted < proposed
 
 
