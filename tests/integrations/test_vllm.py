@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from foretoken.common.source import EMBEDDED
-from foretoken.errors import DraftSpecError, SettingError
+from foretoken.errors import DraftSpecError, SettingError, UnsupportedModelError
 from foretoken.integrations import vllm
 from tests.integrations.test_proposals import MOST, TARGET
 
@@ -140,6 +140,34 @@ def test_after_an_error_vllm_goes_on_without_drafts(
     (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "drafts no more" in record.getMessage()
     assert record.exc_info
+
+
+def test_an_error_of_the_users_is_said_in_a_line(
+    runner: type[Runner], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*given: Any) -> None:
+        raise UnsupportedModelError("a line")
+
+    its = runner(loaded({"draft": "lookup"}), REPEATED)
+    assert its.drafter._proposals is not None
+    monkeypatch.setattr(its.drafter._proposals, "propose", refused)
+    assert its.ask([8]) == [[]]
+    assert caplog.records[-1].getMessage() == "Foretoken drafts no more: a line"
+    assert not caplog.records[-1].exc_info
+
+
+def test_where_vllm_does_not_tell_of_its_batches_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    its = loaded({"draft": "lookup"})
+    for _ in range(2):
+        assert its.propose([[8]], np.array([9]), np.array([REPEATED], np.int32)) == [[]]
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+
+
+def test_no_draft_is_longer_than_what_a_request_may_still_have(runner: type[Runner]) -> None:
+    its = runner(loaded({"draft": "lookup", "pace": "fixed"}), REPEATED)
+    asked = SimpleNamespace(sampling_params=SimpleNamespace(max_tokens=5), output_token_ids=[8, 8])
+    its.requests["request 0"] = asked
+    assert its.ask([8]) == [[9, 5]]
 
 
 def workers(count: int, rank: int = 0, backend: str = "mp") -> Any:

@@ -68,5 +68,8 @@ def test_the_first_rounds_and_some_later_ones_have_no_draft_for_each_number_of_t
     assert [drafts(2) for _ in range(4)] == [False, False, True, True]
     assert [drafts(3) for _ in range(3)] == [False, False, True]
     assert drafts(4)  # near three
+    vain = [drafts(16, reads=True) for _ in range(150)]  # prompts in every pass
+    assert [vain[:8], vain[8:100]] == [[False] * 8, [True] * 92]
+    assert vain[100:].count(False) == 8  # and once more, to no avail
     later = [drafts(1) for _ in range(300)]
     assert 2 <= later.count(False) <= 3

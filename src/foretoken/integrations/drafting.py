@@ -30,7 +30,7 @@ from foretoken.text.tokenizer import Tokenizer
 _HERE = ("draft", "pace", "threads")  # settings that matter here
 _USUAL = "lookup"
 _NOWHERE = Path("/")  # in place of the model's folder, where no draft reads it
-_SPARE = 1 << 30  # bytes of memory that are left free: with less, texts that begin get no drafts
+_SPARE = 1 << 30  # bytes of memory that are left free: texts for which there is less get no drafts
 _CHAINS = (CHAIN, TRAINED, DRAFTERS["lookup"], DRAFTERS["none"])
 
 
@@ -133,9 +133,10 @@ def _target(folder: Path, levels: Sequence[Level], settings: LoadSettings) -> De
     return decoder_of(config, weights, settings)
 
 
-def _has_room() -> bool:
+def _has_room(count: int) -> bool:
+    """Whether there is memory for so many bytes more."""
     left = memory_left()
-    return left is None or left > _SPARE
+    return left is None or left > count + _SPARE
 
 
 def _cores() -> set[int]:

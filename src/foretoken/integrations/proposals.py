@@ -21,11 +21,12 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.protocol.roles import Drafter, Pace
 from foretoken.protocol.telemetry import RoundRecord
-from foretoken.protocol.types import TARGET, Budget, Draft, Request, Turn, Verdict
+from foretoken.protocol.types import TARGET, Draft, Request, Turn, Verdict
 from foretoken.trees.tree import for_turns, only
 
 Tokens = npt.NDArray[np.int32]
-_NOBODY = -1  # a sequence that there is not
+_NOBODY = -1  # no sequence has this number
+_FEW = 32  # positions for which nobody asks whether there is room
 _AT_ONCE = 1024  # positions whose keys and values are copied together: bounds the memory that this takes
 
 
@@ -33,12 +34,14 @@ class Shown(NamedTuple):
     """A text in the engine's last pass.
 
     key: names the request, as long as it lives. tokens: the whole text, with at least one token behind its prompt;
-    None while the prompt is being read. checked: the draft tokens that the pass has checked.
+    None while the prompt is being read. checked: the draft tokens that the pass has checked. left: the most tokens that
+    may follow; None if only the context ends the text.
     """
 
     key: Hashable
     tokens: Tokens | None
     checked: Sequence[int] = ()
+    left: int | None = None
 
 
 class TheirCache(Protocol):
@@ -55,21 +58,26 @@ class Mirror:
     """Copies of another engine's keys and values, as far as drafts need them.
 
     target: says how a cache is laid out. caches: the copies, by sequence; drafts are made on views of them. theirs:
-    where they are copied from. has_room: whether there is memory for another text.
+    where they are copied from. has_room: whether there is memory for so many bytes more.
     """
 
     target: Decoder
     caches: Caches
     theirs: TheirCache
-    has_room: Callable[[], bool] = lambda: True
+    has_room: Callable[[int], bool] = lambda count: True
 
     def open(self, sequence: int) -> None:
         """Begin with an empty cache for a sequence."""
         self.caches.open(sequence, self.target.new_cache())
 
-    def follow(self, sequence: int, row: int, text: Tokens) -> None:
-        """Copy what a sequence's cache lacks. The last token has no keys and values yet."""
+    def follow(self, sequence: int, row: int, text: Tokens) -> bool:
+        """Copy what a sequence's cache lacks. The last token has no keys and values yet. Returns whether there was
+        room; if not, the cache is emptied."""
         cache = self.caches[sequence]
+        lacking = len(text) - 1 - cache.length
+        if lacking > _FEW and not self.has_room(2 * len(cache.layers) * lacking * cache.row_bytes):
+            self.caches.replace(sequence, self.target.new_cache())
+            return False
         while cache.length < len(text) - 1:
             positions = range(cache.length, min(len(text) - 1, cache.length + _AT_ONCE))
             rows = chain(cache, text[positions.start : positions.stop].tolist())
@@ -77,12 +85,14 @@ class Mirror:
             for layer in cache.layers:
                 cache.write(layer, segment.slots, *self.theirs.read(row, layer, positions), rows.writer)
             cache.commit(segment.slots, rows.writer)
+        return True
 
 
 @dataclass(eq=False)
 class _Text:
     """A text under way, as far as it was seen. sent: its draft, if the pass before had one. row: its place among those
-    that were shown last. silent: nothing is drafted for it, because there is no memory."""
+    that were shown last. silent: nothing is drafted for it, because there is no memory. left: the most tokens that may
+    follow."""
 
     sequence: int
     seen: Tokens
@@ -90,6 +100,7 @@ class _Text:
     round: int = 1
     sent: Draft | None = None
     silent: bool = False
+    left: int | None = None
 
 
 @dataclass(eq=False)
@@ -111,7 +122,7 @@ class Proposals:
     accepted: int = field(init=False, default=0)  # of these
     _texts: dict[Hashable, _Text] = field(init=False, default_factory=dict)
     _sequences: int = field(init=False, default=0)  # begun so far
-    _ended: list[int] = field(init=False, default_factory=list)  # sequences, since the pace was told of any
+    _ended: list[int] = field(init=False, default_factory=list)  # sequences of which the pace has not been told
     _rounds: int = field(init=False, default=0)
     _turns: dict[int, Turn] = field(init=False, default_factory=dict)  # of the last drafts, by sequence
     _handed_over: float = field(init=False, default=0.0)  # when the last drafts were
@@ -126,7 +137,10 @@ class Proposals:
         self._forget([key for key in self._texts if not live(key)])
         gained, begun = self._hear(shown)
         if self._handed_over and gained:
-            self._record(gained, begun, came - self._handed_over, reads=len(gained) < len(shown))
+            reads = any(each.tokens is None for each in shown)
+            self._record(gained, begun, came - self._handed_over, unclear=reads or len(gained) < len(self._turns))
+        elif begun or self._ended:
+            self._record({}, begun, 0.0, unclear=True)
         began = time.perf_counter()
         self._draft([self._texts[each.key] for each in shown if each.tokens is not None])
         self._handed_over = time.perf_counter()
@@ -147,7 +161,7 @@ class Proposals:
         verdicts: dict[int, Verdict] = {}
         gained: dict[int, Verdict] = {}
         begun = []
-        for row, (key, tokens, checked) in enumerate(shown):
+        for row, (key, tokens, checked, left) in enumerate(shown):
             if tokens is None:
                 continue
             text = self._texts.get(key)
@@ -159,37 +173,38 @@ class Proposals:
                 begun.append(text.sequence)
             else:
                 new = tokens[len(text.seen) :].tolist()
-                self._trim(text, checked)
+                ours = self._trim(text, checked)
                 verdict = verdicts[text.sequence] = _verdict(text, new)
                 self.accepted += len(verdict.accepted)
                 # more tokens came of several passes, in some of which nobody was asked for a draft
-                if text.sequence in self._turns and len(new) <= 1 + len(checked):
+                if text.sequence in self._turns and ours and len(new) <= 1 + len(checked):
                     gained[text.sequence] = verdict
                 text.seen = tokens.copy()
                 text.round += 1
-            text.row = row
+            text.row, text.left = row, left
         if verdicts:
             self.drafter.observe(list(verdicts.values()))
         return gained, begun
 
-    def _trim(self, text: _Text, checked: Sequence[int]) -> None:
-        """The engine may have checked only the beginning of a draft, or something else. Then the draft was as long as
-        the part of it that was checked, and nobody has allowed more."""
+    def _trim(self, text: _Text, checked: Sequence[int]) -> bool:
+        """The engine may have checked only the beginning of a draft. Then the draft was no longer, and nobody has
+        allowed more. Returns False if the engine has checked something else."""
         if text.sent is None:
-            return
+            return not checked
         same = agreeing(text.sent.tokens, checked)
-        count = same if same == len(checked) else 0
+        ours = same == len(checked)
+        count = same if ours else 0
         if count == len(text.sent):
-            return
+            return ours
         text.sent = only(text.sent, range(count))
         turn = self._turns.get(text.sequence)
         if turn is not None:
-            budgets = [_cut(budget, count) for budget in turn.budgets]
-            self._turns[text.sequence] = Turn.of(turn.sequence, turn.round, turn.position, budgets)
+            self._turns[text.sequence] = _allowing(turn, count)
+        return ours
 
     def _begin(self, tokens: Tokens) -> _Text:
-        """Take a new text on. Its last token is the first one behind its prompt."""
-        text = _Text(self._sequences, tokens.copy(), 0, silent=self.mirror is not None and not self.mirror.has_room())
+        """Take a new text on. All of it but its last token counts as its prompt."""
+        text = _Text(self._sequences, tokens.copy(), 0)
         self._sequences += 1
         prompt = tuple(tokens[:-1].tolist())
         if self.mirror is not None:
@@ -206,13 +221,12 @@ class Proposals:
             if self.mirror is not None:
                 self.mirror.caches.close(text.sequence)
 
-    def _record(self, gained: Mapping[int, Verdict], begun: Sequence[int], seconds: float, *, reads: bool) -> None:
+    def _record(self, gained: Mapping[int, Verdict], begun: Sequence[int], seconds: float, *, unclear: bool) -> None:
         """Tell the pace of the last round. seconds: from when its drafts were handed over until the engine asked
-        again. reads: whether the pass had other texts, too, of which it may have read a prompt."""
+        again. unclear: whether other things than checks of these drafts have taken some of that time."""
         sent = {text.sequence: text.sent for text in self._texts.values() if text.sequence in gained}
-        # a pass with other texts says nothing of what checks cost; it is told all the same, for what may be forgotten
-        others = [*begun, *self._ended]
-        unclear = bool(others) or reads or len(gained) < len(self._turns)
+        others = [*begun, *self._ended]  # of which the pace is to know nothing, or nothing any more
+        unclear = unclear or bool(others)
         self._ended.clear()
         self.pace.heard(
             RoundRecord(
@@ -232,19 +246,19 @@ class Proposals:
 
     def _draft(self, texts: Sequence[_Text]) -> None:
         """Make the next drafts."""
-        able = [text for text in texts if len(text.seen) + 1 < self.context_length and not text.silent]
-        chosen = self.pace.choose([text.sequence for text in able]) if able else {}
+        chosen = self.pace.choose([text.sequence for text in texts]) if texts else {}
         self._turns = {}
-        for text in able:
-            most = min(self.most, self.context_length - len(text.seen) - 1)
-            budgets = [_cut(budget, most) for budget in chosen[text.sequence]]
-            self._turns[text.sequence] = Turn.of(text.sequence, text.round, len(text.seen), budgets)
+        for text in texts:
+            left = self.context_length - len(text.seen)
+            left = left if text.left is None else min(left, text.left)
+            most = 0 if text.silent else max(0, min(self.most, left - 1))
+            turn = Turn.of(text.sequence, text.round, len(text.seen), chosen[text.sequence])
+            turn = self._turns[text.sequence] = _allowing(turn, most)
+            if turn.most.rows and self.mirror is not None:
+                text.silent = not self.mirror.follow(text.sequence, text.row, text.seen)
+                if text.silent:
+                    self._turns[text.sequence] = _allowing(turn, 0)
         turns = [turn for turn in self._turns.values() if turn.most.rows]
-        if self.mirror is not None:
-            drafting = {turn.sequence for turn in turns}
-            for text in able:
-                if text.sequence in drafting:
-                    self.mirror.follow(text.sequence, text.row, text.seen)
         proposed = self.drafter.propose(turns) if turns else ()
         drafts = {draft.sequence: draft for draft in for_turns(turns, proposed, self.vocab_size)[0]}
         for text in texts:
@@ -264,6 +278,7 @@ def _verdict(text: _Text, new: list[int]) -> Verdict:
     return Verdict(text.sequence, text.round, len(text.seen), tuple(range(right)), tuple(new), told)
 
 
-def _cut(budget: Budget, most: int) -> Budget:
-    """A budget within as many tokens as the engine checks."""
-    return replace(budget, rows=min(budget.rows, most), depth=min(budget.depth, most))
+def _allowing(turn: Turn, most: int) -> Turn:
+    """A turn with at most so many tokens for each level."""
+    cut = [replace(each, rows=min(each.rows, most), depth=min(each.depth, most)) for each in turn.budgets]
+    return Turn.of(turn.sequence, turn.round, turn.position, cut)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from foretoken.common.source import resolve
 from foretoken.drafters.ladder import name_levels
-from foretoken.errors import SettingError
+from foretoken.errors import InputError, ModelError, SettingError
 from foretoken.integrations import vllm_cache
 from foretoken.integrations.drafting import ServedModel, proposals_for, settings_of
 from foretoken.integrations.proposals import Proposals, Shown
@@ -59,14 +59,14 @@ class Proposer:
         said = vllm_config.additional_config
         self._settings = settings_of(said.get(_KEY, {}) if isinstance(said, Mapping) else {}, self._most)
         parallel = vllm_config.parallel_config
-        external = parallel.distributed_executor_backend == "external_launcher"
-        if external and self._settings.pace == "auto":
+        self._external = parallel.distributed_executor_backend == "external_launcher"
+        if self._external and self._settings.pace == "auto":
             raise SettingError(
                 "with vLLM's external_launcher, all workers must draft alike, and the pace 'auto' goes by the clock; "
                 'give "pace": "fixed"'
             )
         # of several workers vLLM takes the first one's drafts; with external_launcher, each has a scheduler of its own
-        self._drafts = external or parallel.rank % parallel.tensor_parallel_size == 0
+        self._drafts = self._external or parallel.rank % parallel.tensor_parallel_size == 0
         self._cache: vllm_cache.PagedCache | None = None
         self._proposals: Proposals | None = None
         self.last: Pass | None = None
@@ -111,7 +111,11 @@ class Proposer:
         tokens of each text, those among them. token_ids_cpu: the texts.
         """
         nothing: list[list[int]] = [[] for _ in sampled_token_ids]
-        if self._proposals is None or self.last is None:
+        if self._proposals is None:
+            return nothing
+        if self.last is None:
+            log.error("Foretoken drafts nothing, because this vLLM does not tell it of its batches; please report it")
+            self._proposals = None
             return nothing
         batch, requests, checked = self.last
         if self._cache is not None:
@@ -121,15 +125,27 @@ class Proposer:
                 batch.req_ids[row],
                 token_ids_cpu[row, : num_tokens_no_spec[row]] if gained else None,
                 checked.get(batch.req_ids[row], ()),
+                _left(requests.get(batch.req_ids[row])),
             )
             for row, gained in enumerate(sampled_token_ids)
         ]
         try:
             return self._proposals.propose(shown, requests.__contains__)
-        except Exception:  # vLLM would end, with everybody's requests, and nobody needs a draft
-            log.exception("Foretoken drafts no more, because of this error; please report it")
+        except Exception as error:  # vLLM would end, with everybody's requests, and nobody needs a draft
+            if self._external:
+                raise  # the other workers would wait for this one
+            if isinstance(error, InputError | ModelError):
+                log.error("Foretoken drafts no more: %s", error)
+            else:
+                log.exception("Foretoken drafts no more, because of this error; please report it")
             self._proposals = None
             return nothing
+
+
+def _left(request: Any) -> int | None:
+    """The most tokens that may follow in a request; None if that is not known."""
+    most = getattr(getattr(request, "sampling_params", None), "max_tokens", None)
+    return None if most is None else max(0, most - len(request.output_token_ids))
 
 
 def expect_tested() -> None:

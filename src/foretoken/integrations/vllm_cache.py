@@ -69,8 +69,8 @@ class PagedCache:
         layout = _found(_layers(self._config)[0], tables[0].block_size) if len(tables) == 1 else None
         if layout is None:
             raise UnsupportedModelError(
-                "vLLM keeps keys and values here in a way that cannot be read; add :own-cache to the draft, and report "
-                "it with the processor and vLLM's version"
+                "vLLM keeps keys and values here in a way that cannot be read; use a copy with its own, such as "
+                "mxfp4:own-cache, or lookup, and report it with the processor and vLLM's version"
             )
         return layout
 

@@ -1,8 +1,8 @@
 """What checks cost where nobody could measure it beforehand, because another engine makes them.
 
 `PassCost` takes the form of its curve as given. A pace that always drafts never sees that passes without a draft are
-cheap, and then believes that the whole machine is slow. So here the curve is made of the passes alone, and some rounds
-go without a draft.
+cheap, and then believes that the whole machine is slow. `SeenCost` assumes no form once passes were timed, and
+`PlainAtTimes` sends no draft in some rounds.
 """
 
 from __future__ import annotations
@@ -76,30 +76,36 @@ class SeenCost(PassCost):
 class PlainAtTimes:
     """Lets another pace choose, and sends no draft in some rounds: the first two, and later one of 128. They are
     counted apart for 1 text in a pass, 2, up to 4, up to 8, and so on. If prompts are read in every pass, no round
-    tells what a plain one costs. Then the other pace chooses after a few rounds all the same."""
+    tells what a plain one costs. Then the other pace chooses after 8 rounds, for 128 rounds."""
 
     def __init__(self, near: Pace) -> None:
         self._near = near
         self._rounds = 0
-        self._asked = 0  # rounds without a draft, since one told what it costs
         self._plain: dict[int, deque[int]] = {}  # by `_kind` of texts: when the last rounds without a draft were
+        self._vain: dict[int, int] = {}  # by kind: rounds without a draft that told nothing, one after the other
+        self._gave_up: dict[int, int] = {}  # by kind: when there had been too many of them
 
     def choose(self, sequences: Sequence[int]) -> Mapping[int, Sequence[Budget]]:
         """The budgets of each sequence that may draft now."""
         chosen = self._near.choose(sequences)
-        before = self._plain.get(_kind(len(sequences)), deque())
-        enough = len(before) == _FIRST and self._rounds - before[-1] < _AGAIN
-        if enough or self._asked >= _PATIENCE:
+        kind = _kind(len(sequences))
+        before = self._plain.get(kind, deque())
+        if len(before) == _FIRST and self._rounds - before[-1] < _AGAIN:
             return chosen
-        self._asked += 1
+        if kind in self._gave_up and self._rounds - self._gave_up[kind] < _AGAIN:
+            return chosen
+        self._vain[kind] = self._vain.get(kind, 0) + 1
+        if self._vain[kind] == _PATIENCE:
+            self._vain[kind], self._gave_up[kind] = 0, self._rounds
         return {sequence: (Budget(0, 0),) * len(budgets) for sequence, budgets in chosen.items()}
 
     def heard(self, record: RoundRecord) -> None:
         """Note what a round was like."""
         self._rounds += 1
         if record.drafted and not record.read and not any(record.drafted.values()):
-            self._asked = 0
-            self._plain.setdefault(_kind(len(record.drafted)), deque(maxlen=_FIRST)).append(self._rounds)
+            kind = _kind(len(record.drafted))
+            self._vain[kind] = 0
+            self._plain.setdefault(kind, deque(maxlen=_FIRST)).append(self._rounds)
         self._near.heard(record)
 
 
