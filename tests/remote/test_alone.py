@@ -27,9 +27,7 @@ from foretoken.remote.limits import Limits
 from foretoken.remote.wire import Kind, Message, OpenBody, ReadyBody
 from foretoken.trained.following import Before
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, plain, serving, truth, verifier_of
-from tests.remote.test_features import KINDS, clients, drafters
-
-__all__ = ["clients", "drafters"]
+from tests.remote.test_features import KINDS
 
 COUNT, CAME = 48, 6
 

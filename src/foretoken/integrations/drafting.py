@@ -97,9 +97,8 @@ def _made(model: ServedModel, settings: LoadSettings) -> Proposals:
     levels = find_levels(named, folder)
     if any(level.has_decoder for level in levels):
         target = _target(folder, levels, settings)
-    shares = (levels[0].is_copy and "own-cache" not in levels[0].options) or levels[0].is_trained
     mirror = None
-    if shares and model.cache is not None:
+    if sees_what_is_computed(levels[0]) and model.cache is not None:
         assert target is not None
         mirror = Mirror(target, Caches(), model.cache, _has_room)
     decoders: dict[str, Decoder] = {}
@@ -123,6 +122,11 @@ def _made(model: ServedModel, settings: LoadSettings) -> Proposals:
     if isinstance(pace, AutoPace):
         pace = PlainAtTimes(pace)
     return Proposals(drafter, pace, model.most, model.context_length, model.vocab_size, mirror)
+
+
+def sees_what_is_computed(level: Level) -> bool:
+    """Whether a level, if it is the first one, drafts on the model's own keys and values."""
+    return level.is_trained or (level.is_copy and "own-cache" not in level.options)
 
 
 def _target(folder: Path, levels: Sequence[Level], settings: LoadSettings) -> Decoder:

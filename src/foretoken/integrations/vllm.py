@@ -14,19 +14,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import wraps
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from foretoken.common.provenance import version_of
 from foretoken.common.source import resolve
 from foretoken.drafters.ladder import name_levels
 from foretoken.errors import InputError, ModelError, SettingError
 from foretoken.integrations import vllm_cache
-from foretoken.integrations.drafting import ServedModel, proposals_for, settings_of
+from foretoken.integrations.drafting import ServedModel, proposals_for, sees_what_is_computed, settings_of
 from foretoken.integrations.proposals import Proposals, Shown
 
 log = logging.getLogger("vllm.foretoken")  # vLLM shows what its own loggers say, and nobody else's
@@ -94,8 +93,7 @@ class Proposer:
         )
         self._proposals = proposals_for(served, self._settings)
         log.info("Foretoken drafts: %s, at most %d tokens a pass", self._settings.draft, self._most)
-        first = name_levels(self._settings)[0]
-        if why_not and first.is_copy and "own-cache" not in first.options:
+        if why_not and sees_what_is_computed(name_levels(self._settings)[0]):
             log.warning("Foretoken's draft reads prompts itself: vLLM's keys and values cannot be read, %s", why_not)
 
     def propose(
@@ -151,10 +149,7 @@ def _left(request: Any) -> int | None:
 def expect_tested() -> None:
     """Raise SettingError unless the vLLM that is installed is one that this file knows: what it hands to a proposer
     differs from version to version."""
-    found = {}
-    for package in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
+    found = {package: its for package in _PACKAGES if (its := version_of(package)) is not None}
     if not any(its.startswith(f"{tested}.") for its in found.values() for tested in TESTED):
         here = ", ".join(f"{package} {its}" for package, its in found.items()) or "none"
         raise SettingError(

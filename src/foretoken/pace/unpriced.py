@@ -33,6 +33,7 @@ class SeenCost(PassCost):
     def __init__(self) -> None:
         super().__init__(ASSUMED, Moment())
         self._times: dict[int, deque[float]] = {}
+        self._usual = np.zeros(0)  # the usual form, by rows from 0 up
 
     @property
     def known(self) -> bool:
@@ -57,7 +58,9 @@ class SeenCost(PassCost):
         return self._bent
 
     def _line(self, count: int) -> NDArray[np.float64]:
-        usual = np.array([ASSUMED.of(rows) for rows in range(count)])
+        if len(self._usual) < count:
+            self._usual = np.array([ASSUMED.of(rows) for rows in range(count)])
+        usual = self._usual[:count]
         if not self._times:
             return usual
         rows = sorted(self._times)
