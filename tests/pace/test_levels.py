@@ -125,15 +125,17 @@ def test_what_a_sequence_taught_by_itself_is_forgotten_with_its_text() -> None:
     for _ in range(50):
         accepted.heard(0, 4, 4)
         accepted.heard(1, 4, 0)
-    assert accepted.survival(0, 1)[0] > 0.9 > 0.2 > accepted.survival(1, 1)[0]
+    mine, other = accepted.survival([0, 1], 1)
+    assert mine[0] > 0.9 > 0.2 > other[0]
     accepted.forget([0, 1])
-    assert accepted.survival(0, 4).tolist() == accepted.survival(1, 4).tolist()
+    mine, other = accepted.survival([0, 1], 4)
+    assert mine.tolist() == other.tolist()
 
 
 def test_a_draft_that_is_shorter_than_allowed_counts_as_refused_where_it_ends() -> None:
     accepted = Acceptance((0.7,))
     for _ in range(200):
         accepted.heard(0, 8, 2)  # the drafter proposed two tokens, which were right, and then nothing
-    survival = accepted.survival(0, 3)
+    (survival,) = accepted.survival([0], 3)
     assert survival[1] > 0.9
     assert survival[2] < 0.1

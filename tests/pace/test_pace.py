@@ -153,12 +153,12 @@ def test_several_sequences_share_the_rows_that_cost_little() -> None:
 
     seconds = np.vectorize(lambda rows, longest: steep.of(rows))
     shares = np.array([0.9**at for at in range(1, 9)])
-    one = best({0: shares}, seconds)
+    one = best([0], shares[None], seconds)
     assert one.lengths == {0: 8}
-    many = best(dict.fromkeys(range(8), shares), seconds)
+    many = best(range(8), np.tile(shares, (8, 1)), seconds)
     assert sum(1 + count for count in many.lengths.values()) == 16
     assert max(many.lengths.values()) - min(many.lengths.values()) <= 1
-    assert best(dict.fromkeys(range(16), shares), seconds).lengths == dict.fromkeys(range(16), 0)
+    assert best(range(16), np.tile(shares, (16, 1)), seconds).lengths == dict.fromkeys(range(16), 0)
 
 
 @pytest.mark.parametrize("shares", [[0.5, 0.5, 0.4], [1.0] * 8, [0.1, 0.0]])
@@ -167,7 +167,7 @@ def test_a_step_in_the_costs_does_not_hide_what_lies_behind_it(shares: Sequence[
         assert rows == 1 + longest
         return {0: 1.0, 1: 2.2, 2: 2.2, 3: 2.3}.get(longest, 2.4)
 
-    found = best({0: np.array(shares)}, np.vectorize(seconds))
+    found = best([0], np.array([shares]), np.vectorize(seconds))
     rates = [(1 + sum(shares[:count])) / seconds(1 + count, count) for count in range(len(shares) + 1)]
     assert found.tokens / found.seconds == pytest.approx(max(rates))
 

@@ -14,8 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any, NamedTuple
+
+from rich.progress import track
 
 from foretoken.bench.fields import expect_counts, expect_once
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, suite_for
@@ -122,15 +125,14 @@ def compare(
     asked = Asked(str(resolve(model)), dtype, length, max(turns.concurrency))
     with ExitStack() as stack:
         opened: dict[str, _Way] = {}
-        for name, opens in ways.items():
+        for name, opens in track(ways.items(), "loading"):
             opened[name] = _Way(stack.enter_context(opens(asked)))
             opened[name].run(prompts[:1], _WARM_UP, 1)
             opened[name].answers.clear()
-        for repeat in range(turns.repeats):
-            for together in turns.concurrency:
-                some = prompts[: max(together, turns.num_prompts)]
-                for way in [*opened.values()][:: -1 if repeat % 2 else 1]:
-                    way.run(some, turns.tokens, together)
+        for repeat, together in track([*product(range(turns.repeats), turns.concurrency)], "in turn"):
+            some = prompts[: max(together, turns.num_prompts)]
+            for way in [*opened.values()][:: -1 if repeat % 2 else 1]:
+                way.run(some, turns.tokens, together)
     return [row for together in turns.concurrency for row in _rows(opened, together, turns.tokens)]
 
 

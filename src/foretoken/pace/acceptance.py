@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -103,13 +103,18 @@ class Acceptance:
         for sequence in sequences:
             self._own.pop(sequence, None)
 
-    def survival(self, sequence: int, most: int, kind: int = 0) -> _Floats:
-        """For each i from 1 to `most`: the probability that the first i tokens of a draft are all accepted."""
-        kind = min(kind, len(self._counts) - 1)
-        shift = self._own[sequence].shift if sequence in self._own else 0.0
-        chances = np.clip(self._counts[kind].chances(most, self._expected[kind]), _NEVER, _CERTAIN)
-        shifted = 1 / (1 + (1 / chances - 1) * math.exp(-shift))
-        return np.multiply.accumulate(np.minimum(_CERTAIN, shifted))
+    def survival(self, sequences: Sequence[int], most: int, kinds: Sequence[int] | None = None) -> _Floats:
+        """For each sequence, and each i from 1 to `most`: the probability that the first i tokens of a draft are all
+        accepted, [sequences, most]. kinds: of place, for each sequence; None: all are of the first kind."""
+        last = len(self._counts) - 1
+        its = [0] * len(sequences) if kinds is None else [min(kind, last) for kind in kinds]
+        against = {
+            kind: 1 / np.clip(self._counts[kind].chances(most, self._expected[kind]), _NEVER, _CERTAIN) - 1
+            for kind in set(its)
+        }
+        moved = [math.exp(-self._own[sequence].shift) if sequence in self._own else 1.0 for sequence in sequences]
+        shifted = 1 / (1 + np.array([against[kind] for kind in its]) * np.array(moved)[:, None])
+        return np.asarray(np.multiply.accumulate(np.minimum(_CERTAIN, shifted), axis=1))
 
 
 def _shifted(chance: float, shift: float) -> float:

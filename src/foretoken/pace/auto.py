@@ -226,17 +226,19 @@ class AutoPace:
         its, most = self._ways[way], min(level.most.rows, level.most.depth)
         if its.yields is not None:
             return self._tree(way, sequences, inner, its.yields)
-        survival = {s: its.accepted.survival(s, most, self._kinds[s]) for s in sequences}
+        survival = its.accepted.survival(sequences, most, [self._kinds[s] for s in sequences])
         rows = len(sequences) * (1 + most)
         checks, factor, again = self._check.upto(rows), its.drafting.of(1.0), its.catching_up.value
         if level.free:
             worth = _worth(sequences)
-            choice = best(survival, lambda rows, longest: checks[rows] + factor * inner.drafting(longest), worth)
+            choice = best(
+                sequences, survival, lambda rows, longest: checks[rows] + factor * inner.drafting(longest), worth
+            )
             if any(choice.lengths.values()):  # every token is caught up with once, whatever the lengths are
                 choice = choice._replace(seconds=choice.seconds + again * choice.tokens)
             came = its.gains.value(self._rounds) if its.gains else 1.0
             return _Plan(way, choice, inner, factor=came, worth=worth)
-        tokens = len(sequences) + float(sum(shares.sum() for shares in survival.values()))
+        tokens = len(sequences) + float(survival.sum())
         seconds = float(checks[rows]) + factor * inner.of_one(most) + again * tokens
         choice = Choice(dict.fromkeys(sequences, most), tokens, seconds)
         return _Plan(way, choice, inner)

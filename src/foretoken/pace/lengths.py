@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,23 +20,29 @@ class Choice(NamedTuple):
     seconds: float
 
 
-def best(survival: Mapping[int, _Floats], seconds: Callable[[_Ints, _Ints], _Floats], worth: float = 1.0) -> Choice:
+def best(
+    sequences: Sequence[int],
+    survival: _Floats,
+    seconds: Callable[[_Ints, _Ints], _Floats],
+    worth: float = 1.0,
+) -> Choice:
     """The lengths with the most expected tokens a second.
 
     survival: for each sequence, the probabilities that the first 1, 2, ... tokens of its draft are accepted; they never
-    rise. seconds: of rounds, given the rows that each checks and its longest draft. worth: what an accepted draft token
-    counts beside a token that a check yields anyway. Tokens are added where they are likeliest, over all sequences. The
-    seconds may rise in steps, so every number of tokens is looked at, not only the first at which the rate falls.
+    rise: [sequences, most]. seconds: of rounds, given the rows that each checks and its longest draft. worth: what an
+    accepted draft token counts beside a token that a check yields anyway. Tokens are added where they are likeliest,
+    over all sequences. The seconds may rise in steps, so every number of tokens is looked at, not only the first at
+    which the rate falls.
     """
-    live = len(survival)
-    shares = np.concatenate(list(survival.values()))
-    lengths = np.concatenate([np.arange(1, len(each) + 1) for each in survival.values()])
-    owners = np.repeat(np.arange(live), [len(each) for each in survival.values()])
+    live, most = survival.shape
+    shares = survival.ravel()
+    lengths = np.tile(np.arange(1, most + 1), live)
+    owners = np.repeat(np.arange(live), most)
     order = np.lexsort((owners, lengths, -shares))
     gained = np.concatenate(([0.0], shares[order].cumsum()))  # by the number of draft tokens
     longest = np.concatenate(([0], np.maximum.accumulate(lengths[order])))
     took = seconds(live + np.arange(len(gained)), longest)
     used = int(((live + worth * gained) / took).argmax())
     counts = np.bincount(owners[order[:used]], minlength=live)
-    chosen = dict(zip(survival, counts.tolist(), strict=True))
+    chosen = dict(zip(sequences, counts.tolist(), strict=True))
     return Choice(chosen, live + float(gained[used]), float(took[used]))

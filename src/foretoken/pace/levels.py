@@ -94,7 +94,7 @@ class Levels:
         first = deeper[0]
         below = self.inner(at + 1, sequences)
         most = min(first.most.rows, first.most.depth)
-        gained = np.mean([self._accepted[at + 1].survival(sequence, most) for sequence in sequences], axis=0)
+        gained = self._accepted[at + 1].survival(sequences, most).mean(axis=0)
         tokens = 1 + np.concatenate(([0.0], gained.cumsum()))  # of a pass, by the length of the draft that it checks
         rows = together * np.arange(width, width + most + 1)
         steps = np.diff(level.cost.upto(int(rows[-1]))[rows]) + below.seconds  # that each draft token adds
