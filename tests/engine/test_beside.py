@@ -48,8 +48,7 @@ def rounds(beside: Beside, usual: float, each: float, count: int) -> list[int]:
         beside.heard(RoundRecord(at, {0: 0}, {0: 0}, {0: 1}, 0.2 * usual, 0.8 * usual))
         rows = beside.rows
         read.append(rows)
-        seconds = usual + each * rows
-        beside.heard(RoundRecord(at, {0: 0}, {0: 0}, {0: 1}, 0.0, seconds, read={1: rows}))
+        beside.heard(RoundRecord(at, {0: 0}, {0: 0}, {0: 1}, 0.2 * usual, 0.8 * usual + each * rows, read={1: rows}))
     return read
 
 
@@ -71,3 +70,30 @@ def test_the_rows_have_bounds_and_follow_the_machine() -> None:
     alone = Beside(24, 256)
     alone.heard(RoundRecord(0, {}, {}, {}, 0.0, 9.0, read={0: 200}))  # nobody waits for it
     assert alone.rows == 24
+
+
+def round_of(rows: int, seconds: float, read: int = 0) -> RoundRecord:
+    """A round of seven texts that checks so many rows of them, and reads so many of a prompt."""
+    seven = range(7)
+    drafted = {**dict.fromkeys(seven, 0), 0: rows - 7}
+    prompt = {9: read} if read else {}
+    return RoundRecord(0, drafted, dict.fromkeys(seven, 0), dict.fromkeys(seven, 1), 0.0, seconds, read=prompt)
+
+
+def test_what_longer_drafts_add_is_not_put_down_to_the_prompt() -> None:
+    beside = Beside(24, 256)
+    for _ in range(15):
+        beside.heard(round_of(7, 0.04 + 7 * 0.018))
+    for _ in range(40):  # the texts have begun to repeat themselves, so all draft four tokens more
+        rows = beside.rows
+        beside.heard(round_of(35, 0.04 + (35 + rows) * 0.018, rows))
+    assert beside.rows == pytest.approx((SLOWER - 1) * (0.04 + 7 * 0.018) / 0.018, abs=1)
+
+
+def test_no_prompt_is_starved_when_a_machine_gets_slower_while_it_is_read() -> None:
+    beside = Beside(24, 256)
+    for _ in range(15):
+        beside.heard(round_of(7, 0.14))
+    for _ in range(40):
+        beside.heard(round_of(7, 5.0, beside.rows))
+    assert beside.rows >= 7 * (SLOWER - 1) - 1

@@ -15,7 +15,7 @@ from foretoken.decoder.streaming import stream_of
 from foretoken.drafters.lookup import LookupDrafter
 from foretoken.drafters.recipe import Level
 from foretoken.pace.auto import AutoPace
-from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, Moment, PassCost
+from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, LearnedCost, Moment, PassCost
 from foretoken.pace.fixed import FixedPace
 from foretoken.pace.levels import Paced
 from foretoken.pace.replay import ReplayPace, choices_from_json, replayed_file
@@ -46,7 +46,7 @@ def pace_of(
     drafter: Drafter,
     decoders: Mapping[str, Decoder],
     settings: LoadSettings,
-    checks: Price | PassCost | None = None,
+    checks: Price | LearnedCost | None = None,
     *,
     farthest: int = _FARTHEST,
 ) -> Pace:
@@ -69,7 +69,7 @@ def _by_prices(
     drafter: Drafter,
     decoders: Mapping[str, Decoder],
     settings: LoadSettings,
-    checks: Price | PassCost | None,
+    checks: Price | LearnedCost | None,
     farthest: int,
 ) -> Pace:
     choices = choices_of(levels, settings)
@@ -101,8 +101,9 @@ def _by_prices(
             longest = at_once * (1 if at + 1 == len(levels) else 2)
             most = replace(most, rows=longest if most.width == 1 else most.rows, depth=longest)
         paced.append(Paced(level.called, most, its, shares, cost, weight, at_once, level.recipe.ends_itself(level)))
-    of_checks = checks if isinstance(checks, PassCost) else PassCost(prices.get(TARGET) or ASSUMED, moment)
-    return AutoPace(paced, of_checks, _kind_of_place(drafter))
+    if checks is None or isinstance(checks, Price):
+        checks = PassCost(prices.get(TARGET) or ASSUMED, moment)
+    return AutoPace(paced, checks, _kind_of_place(drafter))
 
 
 def choices_of(levels: Sequence[Level], settings: LoadSettings) -> list[tuple[Budget, ...]] | None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from foretoken.pace.acceptance import Acceptance
-from foretoken.pace.cost import Correction, PassCost, Ratio, Recently
+from foretoken.pace.cost import Correction, LearnedCost, Ratio, Recently
 from foretoken.pace.lengths import Choice, best
 from foretoken.pace.levels import PROBE, Inner, Levels, Paced
 from foretoken.pace.yields import Yield, Yields, usual, usual_of_chain
@@ -94,7 +94,7 @@ class AutoPace:
     def __init__(
         self,
         levels: Sequence[Paced],
-        check: PassCost,
+        check: LearnedCost,
         kind: Callable[[int], int] = lambda sequence: 0,
     ) -> None:
         self._levels = Levels(levels)

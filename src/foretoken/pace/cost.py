@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from statistics import median
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,23 @@ class Moment:
         """Note how many times as long as usual a pass took."""
         self._last.append(factor)
         self.factor = median(self._last)
+
+
+class LearnedCost(Protocol):
+    """Seconds of a pass by its rows, learned from passes. More rows never take less."""
+
+    @property
+    def known(self) -> bool:
+        """Whether a pass was heard of. Before, there are no seconds, but the units of a form that is assumed."""
+
+    def heard(self, rows: int, seconds: float) -> None:
+        """Note a pass."""
+
+    def of(self, rows: int) -> float:
+        """Seconds of a pass over so many rows."""
+
+    def upto(self, most: int) -> NDArray[np.float64]:
+        """Seconds of passes over 0, 1, ... and at least `most` rows."""
 
 
 class PassCost:

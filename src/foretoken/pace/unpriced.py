@@ -14,7 +14,7 @@ from statistics import median_low
 import numpy as np
 from numpy.typing import NDArray
 
-from foretoken.pace.cost import ASSUMED, Moment, PassCost
+from foretoken.pace.cost import ASSUMED
 from foretoken.protocol.roles import Pace
 from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Budget
@@ -26,14 +26,16 @@ _FIRST, _AGAIN = 2, 128  # rounds without a draft at first, and the rounds after
 _PATIENCE = 8  # rounds without a draft that tell nothing, one after the other
 
 
-class SeenCost(PassCost):
+class SeenCost:
     """Seconds of a pass by its rows, from the times of passes: the median of the last ones, on straight lines between
     numbers of rows. Until two numbers were seen, the usual form is assumed."""
 
     def __init__(self) -> None:
-        super().__init__(ASSUMED, Moment())
-        self._times: dict[int, deque[float]] = {}
+        self._times: dict[int, deque[float]] = {}  # by rows, near ones together
+        self._passes = 0
+        self._heard: dict[int, int] = {}  # the last pass with so many rows
         self._usual = np.zeros(0)  # the usual form, by rows from 0 up
+        self._seen = np.zeros(0)  # what was seen, the same way; empty if it must be computed again
 
     @property
     def known(self) -> bool:
@@ -48,14 +50,18 @@ class SeenCost(PassCost):
         self._times.setdefault(near, deque(maxlen=_LAST)).append(seconds)
         for each in [each for each, last in self._heard.items() if self._passes - last > _STALE]:
             del self._heard[each], self._times[each]
-        self._bent = np.zeros(0)
+        self._seen = np.zeros(0)
+
+    def of(self, rows: int) -> float:
+        """Seconds of a pass over so many rows; in units of the usual form if no pass was heard of."""
+        return float(self.upto(rows)[rows])
 
     def upto(self, most: int) -> NDArray[np.float64]:
         """Seconds of passes over 0, 1, ... and at least `most` rows; in units of the usual form if no pass was heard
         of."""
-        if len(self._bent) <= most:
-            self._bent = self._line(2 * most + 1)
-        return self._bent
+        if len(self._seen) <= most:
+            self._seen = self._line(2 * most + 1)
+        return self._seen
 
     def _line(self, count: int) -> NDArray[np.float64]:
         if len(self._usual) < count:
