@@ -24,12 +24,14 @@ def report(record: dict[str, Any], pictures: Mapping[str, str]) -> list[str]:
 def identity(record: dict[str, Any]) -> str:
     """A sentence on whether every text equals plain decoding's."""
     lines = [*record["generations"], *record["watched"]]
+    if not lines:
+        return "Foretoken itself has generated nothing here, so no text was compared with plain decoding."
     tokens = sum(line["tokens"] for line in lines)
     beside = f"{many(len(lines), 'generation')}, {tokens} tokens in all, each compared with plain cached decoding"
     if record["differing_tokens"]:
         wrong = sorted({line["method"] for line in lines if line["differing"]})
         return f"**{record['differing_tokens']} tokens DIFFER** ({', '.join(wrong)}): {beside}."
-    return f"No token differs: {beside}. Promise: {record['promise'] or 'nothing was generated'}."
+    return f"No token differs: {beside}. Promise: {record['promise']}."
 
 
 def _about(record: dict[str, Any]) -> str:
