@@ -62,7 +62,7 @@ def test_the_rows_have_bounds_and_follow_the_machine() -> None:
     beside = Beside(24, 256)
     assert beside.rows == 24
     assert rounds(beside, 0.07, 0.0, 10)[-1] == 256
-    assert rounds(beside, 0.07, 1.0, 30)[-1] == 1
+    assert rounds(beside, 0.07, 1.0, 30)[-1] == 4
     slow = rounds(Beside(24, 256), 0.07, 0.008, 10)[-1]
     beside = Beside(24, 256)
     rounds(beside, 0.07, 0.004, 20)
@@ -72,12 +72,12 @@ def test_the_rows_have_bounds_and_follow_the_machine() -> None:
     assert alone.rows == 24
 
 
-def round_of(rows: int, seconds: float, read: int = 0) -> RoundRecord:
-    """A round of seven texts that checks so many rows of them, and reads so many of a prompt."""
-    seven = range(7)
-    drafted = {**dict.fromkeys(seven, 0), 0: rows - 7}
+def round_of(rows: int, seconds: float, read: int = 0, texts: int = 7) -> RoundRecord:
+    """A round of some texts that checks so many rows of them, and reads so many of a prompt."""
+    every = range(texts)
+    drafted = {**dict.fromkeys(every, 0), 0: rows - texts}
     prompt = {9: read} if read else {}
-    return RoundRecord(0, drafted, dict.fromkeys(seven, 0), dict.fromkeys(seven, 1), 0.0, seconds, read=prompt)
+    return RoundRecord(0, drafted, dict.fromkeys(every, 0), dict.fromkeys(every, 1), 0.0, seconds, read=prompt)
 
 
 def test_what_longer_drafts_add_is_not_put_down_to_the_prompt() -> None:
@@ -90,10 +90,30 @@ def test_what_longer_drafts_add_is_not_put_down_to_the_prompt() -> None:
     assert beside.rows == pytest.approx((SLOWER - 1) * (0.04 + 7 * 0.018) / 0.018, abs=1)
 
 
-def test_no_prompt_is_starved_when_a_machine_gets_slower_while_it_is_read() -> None:
+@pytest.mark.parametrize("texts", [1, 7])
+@pytest.mark.parametrize("slower", [1, 2, 2.5, 4, 40])
+def test_no_prompt_is_starved_when_the_machine_gets_slower_while_it_is_read(texts: int, slower: float) -> None:
+    def seconds(rows: int) -> float:
+        return 0.13 + 0.004 * rows
+
+    beside, left, read = Beside(24, 256), 2000, []
+    for _ in range(15):
+        beside.heard(round_of(texts, seconds(texts), texts=texts))
+    while left > 0:
+        read.append(min(left, beside.rows))
+        now = slower if len(read) > 2 else 1  # after two passes
+        beside.heard(round_of(texts, now * seconds(texts + read[-1]), read[-1], texts=texts))
+        left -= read[-1]
+    usual = (SLOWER - 1) * seconds(texts) / 0.004
+    assert max(read) <= 1.1 * usual
+    assert len(read) <= 2000 / (usual / 1.5 if slower == 1 else min(4.0, usual / 8))
+
+
+def test_a_machine_that_gets_faster_does_not_make_the_others_wait() -> None:
     beside = Beside(24, 256)
     for _ in range(15):
-        beside.heard(round_of(7, 0.14))
-    for _ in range(40):
-        beside.heard(round_of(7, 5.0, beside.rows))
-    assert beside.rows >= 7 * (SLOWER - 1) - 1
+        beside.heard(round_of(1, 0.3, texts=1))
+    for at in range(30):
+        rows = beside.rows
+        beside.heard(round_of(1, (0.3 + 0.008 * rows) / (1 if at < 3 else 2), rows, texts=1))
+    assert beside.rows <= 1.2 * (SLOWER - 1) * 0.3 / 0.008

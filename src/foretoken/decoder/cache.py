@@ -143,6 +143,10 @@ class Cache:
         """The type that keys and values are rounded to."""
         return self._memory.keys.dtype
 
+    def bytes_to_grow(self, rows: int) -> int:
+        """The bytes that would be taken anew to make room for `rows` positions; 0 if they fit."""
+        return self._memory.bytes_to_grow(rows)
+
     @property
     def row_bytes(self) -> int:
         """From the key of one position to that of the next."""

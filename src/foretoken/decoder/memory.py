@@ -50,6 +50,13 @@ class Memory(NamedTuple):
         """The number of positions that fit."""
         return self.keys.shape[1]
 
+    def bytes_to_grow(self, rows: int) -> int:
+        """The bytes of keys and values that would be taken anew to make room for `rows` positions; 0 if they fit."""
+        if rows <= self.capacity:
+            return 0
+        positions = self.keys.shape[0] * doubled(max(self.least, self.capacity), rows)
+        return 2 * positions * self.keys.shape[2] * self.keys.shape[3] * self.keys.itemsize
+
     def grown(self, rows: int) -> Memory:
         """Memory with the same contents and room for at least `rows` positions, and for `least`. The capacity is
         doubled until it suffices."""

@@ -27,7 +27,7 @@ from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 
-_HERE = ("draft", "pace", "threads")  # settings that matter here
+SETTINGS = ("draft", "pace", "threads")  # those of Foretoken that matter here
 _USUAL = "lookup"
 _NOWHERE = Path("/")  # in place of the model's folder, where no draft reads it
 _SPARE = 1 << 30  # bytes of memory that are left free: texts for which there is less get no drafts
@@ -62,8 +62,8 @@ def settings_of(said: object, most: int) -> LoadSettings:
             f"foretoken's settings are {quoted(said, 80)}, expected a mapping, such as {{'draft': 'lookup'}}"
         )
     for name in said:
-        if name not in _HERE:
-            raise SettingError(f"{quoted(name, 40)} is no setting of Foretoken's here{nearest(str(name), _HERE)}")
+        if name not in SETTINGS:
+            raise SettingError(f"{quoted(name, 40)} is no setting of Foretoken's here{nearest(str(name), SETTINGS)}")
     settings = LoadSettings.of({"draft": _USUAL, **said})
     if settings.draft == AUTO:
         raise SettingError(f"draft is {AUTO!r}, which needs a model that runs here; name a draft, such as mxfp4,lookup")

@@ -26,7 +26,8 @@ from foretoken.trees.tree import for_turns, only
 
 Tokens = npt.NDArray[np.int32]
 _NOBODY = -1  # no sequence has this number
-_FEW = 32  # positions for which nobody asks whether there is room
+_AHEAD = 32  # positions behind a text for which there is to be room, too: of drafts, and of the next passes
+_BRIEF = 2  # tokens that may follow: with fewer, there is nothing to draft
 _AT_ONCE = 1024  # positions whose keys and values are copied together: bounds the memory that this takes
 
 
@@ -74,8 +75,8 @@ class Mirror:
         """Copy what a sequence's cache lacks. The last token has no keys and values yet. Returns whether there was
         room; if not, the cache is emptied."""
         cache = self.caches[sequence]
-        lacking = len(text) - 1 - cache.length
-        if lacking > _FEW and not self.has_room(2 * len(cache.layers) * lacking * cache.row_bytes):
+        needed = cache.bytes_to_grow(len(text) + _AHEAD)
+        if needed and not self.has_room(needed):
             self.caches.replace(sequence, self.target.new_cache())
             return False
         while cache.length < len(text) - 1:
@@ -127,6 +128,7 @@ class Proposals:
     _turns: dict[int, Turn] = field(init=False, default_factory=dict)  # of the last drafts, by sequence
     _handed_over: float = field(init=False, default=0.0)  # when the last drafts were
     _drafting_took: float = field(init=False, default=0.0)  # seconds
+    _brief: bool = field(init=False, default=False)  # whether the last pass had texts of which no account is kept
 
     def propose(self, shown: Sequence[Shown], live: Callable[[Hashable], bool] = lambda key: True) -> list[list[int]]:
         """A draft for each text, a chain of token ids behind its end; empty where nothing is drafted.
@@ -135,19 +137,30 @@ class Proposals:
         """
         came = time.perf_counter()
         self._forget([key for key in self._texts if not live(key)])
+        brief = [self._is_brief(each) for each in shown]
+        shown = [each._replace(tokens=None) if its else each for each, its in zip(shown, brief, strict=True)]
         gained, begun = self._hear(shown)
+        texts = [self._texts[each.key] for each in shown if each.tokens is not None]
         if self._handed_over and gained:
-            reads = any(each.tokens is None for each in shown)
-            self._record(gained, begun, came - self._handed_over, unclear=reads or len(gained) < len(self._turns))
+            reads = self._brief or any(each.tokens is None for each in shown)
+            # one that had been taken out was read again, and one that had been left out has added its rows
+            others = {text.sequence for text in texts} != self._turns.keys()
+            self._record(gained, begun, came - self._handed_over, unclear=reads or others or len(gained) < len(texts))
         elif begun or self._ended:
             self._record({}, begun, 0.0, unclear=True)
+        self._brief = any(brief)
         began = time.perf_counter()
-        self._draft([self._texts[each.key] for each in shown if each.tokens is not None])
+        self._draft(texts)
         self._handed_over = time.perf_counter()
         self._drafting_took = self._handed_over - began
         self._rounds += 1
-        sent = [None if each.tokens is None else self._texts[each.key].sent for each in shown]
-        return [[] if draft is None else list(draft.tokens) for draft in sent]
+        sent = {text.row: text.sent for text in texts}
+        drafts = [sent.get(row) for row in range(len(shown))]
+        return [[] if draft is None else list(draft.tokens) for draft in drafts]
+
+    def _is_brief(self, each: Shown) -> bool:
+        """Whether a text is new, and ends before any draft for it could be checked."""
+        return each.key not in self._texts and each.left is not None and each.left < _BRIEF
 
     def close(self) -> None:
         """Forget all texts."""

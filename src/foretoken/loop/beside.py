@@ -10,15 +10,18 @@ from foretoken.protocol.telemetry import RoundRecord
 
 SLOWER = 2.5  # times as long as usual is a round that reads a part of a prompt as well
 _LAST, _SURE = 15, 3  # rounds that are remembered, and how many of them tell what is usual
+_LEAST = 4  # rows that are read in any case: a stall while all of this is learned must not starve a prompt
+_NEAR = 5  # rounds that read, behind one that only decodes, from which is learned
 
 
 class Beside:
-    """The rows that make a round `SLOWER` times as long as one that only decodes.
+    """The rows of prompts that make a round `SLOWER` times as long as one that only decodes.
 
-    It is learned from the rounds so far: what usual rounds take, and what a row adds. Memory and cores that are shared
-    with other programs get faster and slower, so only the last rounds count. The rounds that read may also check longer
-    drafts than usual: what these add is not put down to the prompt. And a row never adds more than the rows of usual
-    rounds take on average, so that no prompt waits for long, whatever was measured.
+    What a row adds is learned as a share of what usual rounds take. Memory and cores that are shared with other
+    programs make both faster and slower alike, so the share stays. It is learned only from rounds that read soon after
+    usual ones: later, the machine may be another, and the difference would be put down to the prompt. The rounds that
+    read may also check longer drafts than usual; what these add is not put down to the prompt either. And a row is
+    never taken to add more than the rows of usual rounds take on average.
 
     first: the rows before anything is known. most: the most rows.
     """
@@ -26,17 +29,21 @@ class Beside:
     def __init__(self, first: int, most: int) -> None:
         self._first, self._most = min(first, most), most
         self._usual: deque[_Round] = deque(maxlen=_LAST)
-        self._each: deque[float] = deque(maxlen=_LAST)  # seconds that a row added to a check
+        self._shares: deque[float] = deque(maxlen=_LAST)  # of a usual check's seconds, that a row has added
+        self._since = 0  # rounds that read, since one has only decoded
+        self._read = 0  # rows of the last one of these
 
     @property
     def rows(self) -> int:
         """How many rows the next pass may read."""
-        if len(self._usual) < _SURE or not self._each:
+        if len(self._usual) < _SURE or not self._shares:
             return self._first
-        rows, checking, drafting = self._its_usual
-        added = (SLOWER - 1) * (checking + drafting)
-        each = min(median(self._each), checking / rows)
-        return max(1, min(self._most, int(added / max(each, 1e-9))))
+        usual = self._its_usual
+        share = min(median(self._shares), 1 / usual.rows)
+        # beyond what was tried, rows may cost more
+        most = min(self._most, 2 * max(self._first, self._read))
+        rows = (SLOWER - 1) * (1 + usual.drafting / usual.checking) / max(share, 1e-9)
+        return max(min(_LEAST, self._most), int(min(most, rows)))
 
     def heard(self, record: RoundRecord) -> None:
         """Learn from a round."""
@@ -45,12 +52,16 @@ class Beside:
             return
         own, read = len(decoding) + sum(record.drafted.values()), sum(record.read.values())
         if not read:
-            self._usual.append(_Round(own, record.check_seconds, record.propose_seconds))
-        elif len(self._usual) >= _SURE:
-            rows, checking, _ = self._its_usual
-            more = read + own - rows
-            if more > 0:
-                self._each.append(max(0.0, record.check_seconds - checking) / more)
+            self._usual.append(_Round(own, max(record.check_seconds, 1e-9), record.propose_seconds))
+            self._since = 0
+            return
+        self._since, self._read = self._since + 1, read
+        if len(self._usual) < _SURE or self._since > _NEAR:
+            return
+        usual = self._its_usual
+        more = read + own - usual.rows
+        if 2 * more > read:  # else the drafts have become much shorter
+            self._shares.append(max(0.0, record.check_seconds / usual.checking - 1) / more)
 
     @property
     def _its_usual(self) -> _Round:

@@ -105,7 +105,7 @@ class Acceptance:
 
     def survival(self, sequences: Sequence[int], most: int, kinds: Sequence[int] | None = None) -> _Floats:
         """For each sequence, and each i from 1 to `most`: the probability that the first i tokens of a draft are all
-        accepted, [sequences, most]. kinds: of place, for each sequence; None: all are of the first kind."""
+        accepted: [sequences, most]. kinds: the kind of place that each sequence has reached; None: all the first."""
         last = len(self._counts) - 1
         its = [0] * len(sequences) if kinds is None else [min(kind, last) for kind in kinds]
         against = {

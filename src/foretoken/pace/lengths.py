@@ -28,9 +28,9 @@ def best(
 ) -> Choice:
     """The lengths with the most expected tokens a second.
 
-    survival: for each sequence, the probabilities that the first 1, 2, ... tokens of its draft are accepted; they never
-    rise: [sequences, most]. seconds: of rounds, given the rows that each checks and its longest draft. worth: what an
-    accepted draft token counts beside a token that a check yields anyway. Tokens are added where they are likeliest,
+    survival: [sequences, most], the probabilities that the first 1, 2, ... tokens of each sequence's draft are all
+    accepted, which never rise. seconds: of rounds, given the rows that each checks and its longest draft. worth: what
+    an accepted draft token counts beside a token that a check yields anyway. Tokens are added where they are likeliest,
     over all sequences. The seconds may rise in steps, so every number of tokens is looked at, not only the first at
     which the rate falls.
     """

@@ -31,7 +31,7 @@ def identity(record: dict[str, Any]) -> str:
     if record["differing_tokens"]:
         wrong = sorted({line["method"] for line in lines if line["differing"]})
         return f"**{record['differing_tokens']} tokens DIFFER** ({', '.join(wrong)}): {beside}."
-    return f"No token differs: {beside}. Promise: {record['promise']}."
+    return f"No token differs: {beside}. Promise: {record['promise'] or 'nothing was generated'}."
 
 
 def _about(record: dict[str, Any]) -> str:
