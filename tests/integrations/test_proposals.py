@@ -335,8 +335,8 @@ def test_threads_may_run_on_all_cores_to_which_the_engine_has_bound_its_own() ->
         ({"draft": "auto"}, "name a draft"),
         ({"draft": "lookop"}, "did you mean 'lookup'"),
         ({"draft": "mxfp4:k=2"}, "no chain"),
-        ({"draft": "fractal"}, "no chain"),
-        ({"draft": "subspec"}, "no chain"),
+        ({"draft": "fractal"}, "inside the model.s own pass"),
+        ({"draft": "subspec"}, "inside the model.s own pass"),
         ({"threads": 0}, "threads is 0"),
     ],
 )

@@ -71,12 +71,21 @@ def settings_of(said: object, most: int) -> LoadSettings:
         settings = replace(settings, num_speculative_tokens=most)
     for level in name_levels(settings):
         if level.entry not in _CHAINS:
-            raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} with these options is no chain of tokens, and nothing else can be "
-                "checked here; leave options of trees out, or use lookup, a low-bit copy such as mxfp4, a small model "
-                "or a trained drafter"
-            )
+            raise DraftSpecError(_why_no_chain(level))
     return settings
+
+
+def _why_no_chain(level: Level) -> str:
+    """What to do about a draft that is no chain of tokens."""
+    others = "use lookup, a low-bit copy such as mxfp4, a small model or a trained drafter"
+    name = quoted(level.name, 80)
+    if level.name in DRAFTERS:
+        return f"draft {name} runs inside the model's own pass, and another engine makes that; {others}"
+    options = quoted(", ".join(f"{option}={value}" for option, value in level.options.items()), 80)
+    return (
+        f"draft {name} with {options} is no chain of tokens, and nothing else can be checked here; leave options of "
+        f"trees out, or {others}"
+    )
 
 
 def proposals_for(model: ServedModel, settings: LoadSettings) -> Proposals:
