@@ -12,7 +12,8 @@ A server runs in a process of its own, and is asked over HTTP as a program asks 
 Every greedy text is compared with the one that plain decoding gives at the same place.
 
 With `--beside NAME=URL`, another server that speaks OpenAI's language and has the same model is under the same load, in
-turn. It must take prompts of token ids, and `ignore_eos`, as vLLM's and llama.cpp's do.
+turn. It must take prompts of token ids, and `ignore_eos`, as vLLM's and llama.cpp's do. No server is to use what it has
+read for earlier requests (`cache_prompt` is false; vLLM needs `--no-enable-prefix-caching`).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class Client:
             "max_tokens": count,
             "temperature": 0,
             "ignore_eos": True,
+            "cache_prompt": False,
             "stream": True,
             "return_token_ids": True,
             "stream_options": {"include_usage": True},
@@ -116,7 +118,13 @@ class Client:
 
     def count(self, prompt: Sequence[int], count: int) -> Heard:
         """An answer as a whole, of which only the number of tokens is known: from another server."""
-        body = {"prompt": list(prompt), "max_tokens": count, "temperature": 0, "ignore_eos": True}
+        body = {
+            "prompt": list(prompt),
+            "max_tokens": count,
+            "temperature": 0,
+            "ignore_eos": True,
+            "cache_prompt": False,
+        }
         connection = http.client.HTTPConnection(self._host, self._port, timeout=3600)
         heard = Heard(time.perf_counter())
         try:
