@@ -39,7 +39,7 @@ def drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, sizes in made.items():
         torch.manual_seed(0)
         kind = Mixture if name.startswith("moa") else Block if name == "block" else Stack
-        network = kind(sizes, config.norm_eps)  # type: ignore[arg-type]
+        network = kind(sizes, config.norm_eps)  # type: ignore[arg-type]  # each has sizes of its own kind
         write_trained(folder / name, sizes, network.state_dict())
     return {name: folder / name for name in made}
 

@@ -89,58 +89,52 @@ class Client:
         self, prompt: Sequence[int], count: int, draft: str | None = None, until: threading.Event | None = None
     ) -> Heard:
         """A stream, heard to its end, or until an event is set."""
-        body = {
-            "prompt": list(prompt),
-            "max_tokens": count,
-            "temperature": 0,
-            "ignore_eos": True,
-            "cache_prompt": False,
+        more = {
             "stream": True,
             "return_token_ids": True,
             "stream_options": {"include_usage": True},
             **({} if draft is None else {"draft": draft}),
         }
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=3600)
         heard = Heard(time.perf_counter())
-        try:
-            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise InputError(f"the server refuses: {answer.read()[:300].decode('utf-8', 'replace')}")
+        with self._asked(prompt, count, more) as answer:
             for line in answer:
                 if line.startswith(b"data: {"):
                     self._note(heard, json.loads(line[6:]))
                 if until is not None and until.is_set():
                     break
-        finally:
-            connection.close()
         return heard
 
     def count(self, prompt: Sequence[int], count: int) -> Heard:
         """An answer as a whole, of which only the number of tokens is known: from another server."""
+        heard = Heard(time.perf_counter())
+        with self._asked(prompt, count, {}) as answer:
+            made = json.loads(answer.read()).get("usage", {}).get("completion_tokens")
+        if made != count:
+            raise InputError(f"{self.place} has generated {made} tokens, expected {count}")
+        return heard
+
+    @contextmanager
+    def _asked(self, prompt: Sequence[int], count: int, more: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
+        """The answer to a request for so many tokens. more: fields of the request."""
         body = {
             "prompt": list(prompt),
             "max_tokens": count,
             "temperature": 0,
             "ignore_eos": True,
             "cache_prompt": False,
+            **more,
         }
         connection = http.client.HTTPConnection(self._host, self._port, timeout=3600)
-        heard = Heard(time.perf_counter())
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
             answer = connection.getresponse()
-            said = answer.read()
+            if answer.status != 200:
+                raise InputError(f"{self.place} refuses: {answer.read()[:300].decode('utf-8', 'replace')}")
+            yield answer
         except OSError as error:
             raise InputError(f"{self.place} does not answer: {error}") from None
         finally:
             connection.close()
-        if answer.status != 200:
-            raise InputError(f"{self.place} refuses: {said[:300].decode('utf-8', 'replace')}")
-        made = json.loads(said).get("usage", {}).get("completion_tokens")
-        if made != count:
-            raise InputError(f"{self.place} has generated {made} tokens, expected {count}")
-        return heard
 
     def _note(self, heard: Heard, event: dict[str, Any]) -> None:
         if "error" in event:

@@ -54,17 +54,20 @@ class Memory(NamedTuple):
         """The bytes of keys and values that would be taken anew to make room for `rows` positions; 0 if they fit."""
         if rows <= self.capacity:
             return 0
-        positions = self.keys.shape[0] * doubled(max(self.least, self.capacity), rows)
+        positions = self.keys.shape[0] * self._grown_capacity(rows)
         return 2 * positions * self.keys.shape[2] * self.keys.shape[3] * self.keys.itemsize
 
     def grown(self, rows: int) -> Memory:
         """Memory with the same contents and room for at least `rows` positions, and for `least`. The capacity is
         doubled until it suffices."""
-        capacity = doubled(max(self.least, self.capacity), rows)
+        capacity = self._grown_capacity(rows)
         tags = np.zeros((len(self.tags), capacity), dtype=np.int64)  # UNWRITTEN; no memory is used before it is written
         tags[:, : self.tags.shape[1]] = self.tags
         with gpu.telling_of_memory():
             return Memory(_grown(self.keys, capacity), _grown(self.values, capacity), tags, self.least)
+
+    def _grown_capacity(self, rows: int) -> int:
+        return doubled(max(self.least, self.capacity), rows)
 
     def copy_to(self, other: Memory, length: int) -> None:
         """Copy the keys and values of the first `length` positions, without their tags, to other memory with room."""

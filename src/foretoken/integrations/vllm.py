@@ -151,7 +151,7 @@ class Proposer:
         assert self._proposals is not None
         try:
             self._proposals.close()
-        except Exception:
+        except Exception:  # what drafts is broken itself; the error that is told is the one that broke it
             last = True
         self._dropped |= {each.key for each in shown}
         if last:
