@@ -29,6 +29,12 @@ PROMPT = "for i in range(3):\n    print(i)\nfor i in range(3):"
 MODEL, LAYERS = "stdlib-7m", 4
 
 
+@pytest.fixture(autouse=True)
+def _small_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of a test do not depend on what else the process has loaded: with CUDA that is more than 2 GiB."""
+    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
+
+
 def generated(**settings: object) -> tuple[tuple[int, ...], str | None, foretoken.Completion]:
     model = foretoken.load(MODEL, **settings)
     done = model.generate(PROMPT, max_new_tokens=24, hash_logits=True, ignore_eos=True)
@@ -102,8 +108,7 @@ def test_substitutes_are_of_the_layers_that_are_read_and_share_the_rest() -> Non
     assert {linear.format for layer in whole.layers for linear in layer.linears} == {"int4-g64"}
 
 
-def test_a_bound_chooses_the_draft(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
+def test_a_bound_chooses_the_draft(caplog: pytest.LogCaptureFixture) -> None:
     roomy, draft = plan("stdlib-7m", memory="2GiB")
     assert roomy.plan.streamed == ()
     assert draft == "lookup", "as without a bound"
@@ -233,7 +238,6 @@ def test_a_model_that_does_not_fit_is_told_what_to_type(
 
 @needs_native
 def test_substitutes_have_as_many_bits_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
     for draft in SUBSPEC:
         assert name_levels(LoadSettings(draft=draft))[0].recipe.substitutes
     small = tuple(f"{draft.partition(',')[0]}:k=1:depth=2" for draft in SUBSPEC)  # trees that take little themselves
@@ -252,7 +256,6 @@ def test_substitutes_have_as_many_bits_as_there_is_room_for(monkeypatch: pytest.
 
 @needs_native
 def test_the_rejection_rule_cannot_judge_trees_so_lookup_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretoken.api.offloading.memory_in_use", lambda: 300 << 20)
     monkeypatch.setattr("foretoken.api.build.SUBSPEC", (small := "subspec:k=1:depth=2",))
     bound = plan(MODEL, memory="2GiB", context=64)[0].plan.total - (1 << 20)
     for rule, draft in (("walk", small), ("rejection", "lookup")):
