@@ -20,7 +20,7 @@ from foretoken.drafters.trained import OBSERVED_IN, trained_for
 from foretoken.errors import SettingError
 from foretoken.kernels import native
 from foretoken.remote.about import About
-from foretoken.remote.features import MOST_EXTRACTORS, Offered, layout_of
+from foretoken.remote.features import MOST_EXTRACTORS, NOTHING_OFFERED, Offered, layout_of
 from foretoken.remote.files import hash_of, packed
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
@@ -41,6 +41,8 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
     or InputError for a folder that holds no drafter of this model.
     """
     target = model.target
+    if model.settings.memory is not None:
+        limits = _as_planned(limits, model)
     its_own = fingerprint(model.folder, read_config(model.folder))
     observers = _observers(model, drafters, its_own)
     files = packed(model.folder) if model.tokenizer is not None else b""
@@ -69,7 +71,7 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         ends,
         {} if price is None else price.seconds,
         its_own,
-        _offered(target, observers),
+        NOTHING_OFFERED if model.settings.memory is not None else _offered(target, observers),
     )
     verifier = LocalVerifier(
         target,
@@ -78,9 +80,9 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         stops=watch_for_stops(model.tokenizer),
     )
     each = target.config.bytes_of_position(target.weights.embedding.element_size())
-    left = memory_left()
-    positions = None if left is None else max(target.config.context_length, left // 2 // each)
-    limits = replace(limits, positions=positions, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
+    if model.settings.memory is None and (left := memory_left()) is not None:
+        limits = replace(limits, positions=max(target.config.context_length, left // 2 // each))
+    limits = replace(limits, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
     room = Room(verifier, limits, lambda: changed(model.mapped), about.offered)
     try:
         return Host(room, about, files, listening)
@@ -89,9 +91,36 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         raise
 
 
+def _as_planned(limits: Limits, model: Model) -> Limits:
+    """The limits within a bound of memory, which was planned for the keys and values of one text, and for a pass over
+    one draft. A client gets one text at a time: several of its own would wait for one another."""
+    if model.target.device.type != "cpu":
+        raise SettingError(
+            f"memory bounds the model on {model.target.device.type}, where each text takes the room of a whole one; "
+            "leave memory out on a host"
+        )
+    rows = min(limits.rows, 1 + max((budget.rows for budget in model.budgets.values()), default=0))
+    return replace(
+        limits,
+        sessions=min(limits.sessions, rows),
+        of_client=1,
+        positions=model.target.config.context_length + rows,
+        scratch=rows,
+        rows=rows,
+        together=max(model.settings.prefill_chunk, rows),
+    )
+
+
 def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[ObservingLayers]:
     """The parts of trained drafters that run beside the model. its_own: the model's fingerprint."""
-    found = trained_for(model.folder)
+    found: Sequence[str] = trained_for(model.folder)
+    if model.settings.memory is not None:  # what observes needs memory, for which nobody has planned
+        if drafters:
+            raise SettingError(
+                "a drafter is named for clients, and under a bound of memory there is no room for what it sees; leave "
+                "one of the two out"
+            )
+        found = ()
     usual = OBSERVED_IN if model.target.arithmetic.startswith("native") and native.module() is not None else None
     observers: dict[str, ObservingLayers] = {}
     for name in (*drafters, *found):

@@ -19,6 +19,7 @@ from foretoken.pace.cost import ASSUMED, ASSUMED_OF_COPIES, LearnedCost, Moment,
 from foretoken.pace.fixed import FixedPace
 from foretoken.pace.levels import Paced
 from foretoken.pace.replay import ReplayPace, choices_from_json, replayed_file
+from foretoken.pace.unpriced import PlainAtTimes, SeenCost
 from foretoken.pace.waiting import WaitingPace
 from foretoken.prices import remembered
 from foretoken.prices.measuring import quick
@@ -103,7 +104,8 @@ def _by_prices(
         paced.append(Paced(level.called, most, its, shares, cost, weight, at_once, level.recipe.ends_itself(level)))
     if checks is None or isinstance(checks, Price):
         checks = PassCost(prices.get(TARGET) or ASSUMED, moment)
-    return AutoPace(paced, checks, _kind_of_place(drafter))
+    pace = AutoPace(paced, checks, _kind_of_place(drafter))
+    return PlainAtTimes(pace) if isinstance(checks, SeenCost) and free[0] else pace
 
 
 def choices_of(levels: Sequence[Level], settings: LoadSettings) -> list[tuple[Budget, ...]] | None:

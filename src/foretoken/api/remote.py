@@ -28,7 +28,7 @@ from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
 from foretoken.drafters.trained import trained_level
 from foretoken.errors import DraftSpecError, RemoteError, SettingError, quoted
 from foretoken.kernels import forked, native
-from foretoken.pace.cost import ASSUMED
+from foretoken.pace.unpriced import SeenCost
 from foretoken.prices.price import Price
 from foretoken.protocol.roles import Drafter
 from foretoken.remote.about import About
@@ -47,8 +47,7 @@ log = logging.getLogger(__name__)
 
 _NOWHERE = Path("/")  # in place of the target's folder
 _HERE = ("draft", "num_speculative_tokens", "pace", "threads", "dtype")  # settings that matter on the client
-STOP, KEEP = OFFLINE = ("stop", "keep")  # what happens when the host is gone for good
-_PASS = 0.05  # seconds of the host's pass, if it says nothing
+STOP, KEEP, HOLD = OFFLINE = ("stop", "keep", "hold")  # what happens when the host is gone for good
 
 
 @dataclass(frozen=True)
@@ -106,8 +105,9 @@ def connect(
     url: ws://HOST:PORT or wss://HOST:PORT. token_file: a file with the token that the host asks for. ca: a PEM file
     with the certificate of whoever signed the host's, if the system does not know it. patience: seconds for which a
     lost connection is tried again. offline: what happens when the host is gone for good. "stop" ends the text. "keep"
-    goes on with the draft alone, where it is a model, and marks those tokens as unverified. settings: the draft, its
-    length and its pace, and the threads and the type of a small model, as in `foretoken.load`.
+    goes on with the draft alone, where it is a model, and marks those tokens as unverified. "hold" does so only if the
+    draft is a model; either way, `Model.recheck` then finishes the text when the host is there again. settings: the
+    draft, its length and its pace, and the threads and the type of a small model, as in `foretoken.load`.
 
     Raises RemoteError if the host cannot be reached, or refuses; SettingError or DraftSpecError for settings that make
     no sense here; and what `load` raises for a small model or a trained drafter.
@@ -142,7 +142,7 @@ def connect(
     _expect_features(about, drafter, shared)
     pace = pace_of(levels, drafter, decoders, chosen, checks=_checks(about, verifier.link.round_trip))
     far = Far(0, about.sessions)  # drafting ahead loses: docs/remote.md
-    verifier.goes_on = offline == KEEP
+    verifier.goes_on = offline == KEEP or (offline == HOLD and levels[0].has_decoder)
     if levels[0].has_decoder:
         verifier.without_host = Alone(watch_for_stops(tokenizer), about.context_length)
         budgets = tuple(level.budget for level in levels)
@@ -220,7 +220,8 @@ def _found(level: Level, *, first: bool) -> Level:
     return level.recipe.found(level, place)
 
 
-def _checks(about: About, round_trip: float) -> Price:
-    """What a check costs: a pass of the host, as it says itself, and a round trip."""
-    shape = about.prices or {rows: _PASS * each for rows, each in ASSUMED.seconds.items()}
-    return Price.measured({rows: seconds + round_trip for rows, seconds in shape.items()})
+def _checks(about: About, round_trip: float) -> Price | SeenCost:
+    """What a check costs: a pass of the host, as it says itself, and a round trip. If it says nothing, checks tell."""
+    if not about.prices:
+        return SeenCost()
+    return Price.measured({rows: seconds + round_trip for rows, seconds in about.prices.items()})

@@ -16,11 +16,8 @@ from foretoken.settings.load import LoadSettings
 
 _LOOK = 0.2  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# a bound of memory is planned for one text, and a host has many
-_WITHOUT = (
-    *("draft", "num_speculative_tokens", "rule", "pace", "cache"),
-    *("memory", "stream_layers", "disk_bandwidth"),
-)
+_WITHOUT = ("draft", "num_speculative_tokens", "rule", "pace", "cache")
+_ROWS = 64  # of drafts in a pass under a bound of memory: of so many, the plan has the logits, too
 
 
 @options.with_settings(without=_WITHOUT, generating=False)
@@ -65,7 +62,8 @@ def host(
 
     certificate, key = tls or (None, None)
     listening = Listening.at(listen, token=token_of(token_file), certificate=certificate, key=key, open=unencrypted)
-    loaded = load(model, **{**asdict(loading), "draft": "none"})
+    draft = "none" if loading.memory is None else f"lookup:tokens={_ROWS - 1}"  # memory is planned for a draft's rows
+    loaded = load(model, **{**asdict(loading), "draft": draft})
     running = hosted(loaded, listening, Limits(sessions=sessions), drafter or ())
     asked: list[int] = []
     before = {each: signal.signal(each, lambda number, _: asked.append(number)) for each in _SIGNALS}

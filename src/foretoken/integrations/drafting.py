@@ -20,8 +20,7 @@ from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.drafters.table import CHAIN, DRAFTERS, TRAINED
 from foretoken.errors import DraftSpecError, SettingError, nearest, quoted
 from foretoken.integrations.proposals import Mirror, Proposals, TheirCache
-from foretoken.pace.auto import AutoPace
-from foretoken.pace.unpriced import PlainAtTimes, SeenCost
+from foretoken.pace.unpriced import SeenCost
 from foretoken.protocol.types import Needs
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import AUTO, LoadSettings
@@ -128,8 +127,6 @@ def _made(model: ServedModel, settings: LoadSettings) -> Proposals:
             f"it: {model.why_not}; use lookup, a low-bit copy such as mxfp4, or a small model"
         )
     pace = pace_of(levels, drafter, decoders, settings, checks=SeenCost(), farthest=model.most)
-    if isinstance(pace, AutoPace):
-        pace = PlainAtTimes(pace)
     return Proposals(drafter, pace, model.most, model.context_length, model.vocab_size, mirror)
 
 

@@ -27,18 +27,21 @@ class Limits:
     """What a host takes on.
 
     sessions: at once, of all clients. of_client: of one client. positions: of keys and values, of all sessions and of
-    the conversations that are kept; None: no limit. bytes_each: of a position. conversations: of which is kept what was
-    read. rows: of drafts in one pass. prompt_rows: of prompts in one pass. idle: seconds after which a session is given
+    the conversations that are kept; None: no limit. scratch: of them, those that a session needs for drafts, beside its
+    text. bytes_each: of a position. conversations: of which is kept what was read. rows: of drafts in one pass.
+    prompt_rows: of prompts in one pass. together: of both; None: no limit. idle: seconds after which a session is given
     up of which nothing was heard. away: the same, if its client has no connection.
     """
 
     sessions: int = 64
     of_client: int = 16
     positions: int | None = None
+    scratch: int = 0
     bytes_each: int = 1 << 12
     conversations: int = 32
     rows: int = 512
     prompt_rows: int = 256
+    together: int | None = None
     idle: float = 300.0
     away: float = 60.0
 

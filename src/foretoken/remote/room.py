@@ -263,7 +263,7 @@ class Room:
         positions, needs = wanted.positions(self._verifier.context_length), self._offered.possible(wanted.needs)
         # states that a pass gives are kept as float32, and all features until the client has them
         kept = 4 * self._offered.hidden_size * len(needs.of_rows) + bytes_of_row(self._offered.layout(needs))
-        return positions + -(-positions * kept // self.limits.bytes_each)
+        return positions + self.limits.scratch + -(-positions * kept // self.limits.bytes_each)
 
     def _draft(self, seat: Guest, message: Message, draft: DraftBody) -> None:
         """A draft came. One for a round that was answered is answered as it was; one for a round to come waits."""
@@ -324,7 +324,7 @@ class Room:
         each = max(0, self.limits.rows // max(1, len(drafting)) - 1)
         context, size = self._verifier.context_length, self._verifier.vocab_size
         drafts = [seat.draft(each, context, size) for seat in drafting]
-        chunks = chunks_of(list(self._seats.values()), self.limits.prompt_rows)
+        chunks = chunks_of(list(self._seats.values()), self._spare(drafts))
         if not drafts and not chunks:
             return
         verdicts = self._checked(drafts, chunks)
@@ -339,6 +339,11 @@ class Room:
                 self._settle(seat, verdict)
             elif seat is not None:  # a pass that failed had gone on without a word: its client opens it again
                 self._fail(seat, Code.GONE, "the host has lost this text")
+
+    def _spare(self, drafts: Sequence[Draft]) -> int:
+        """How many rows of prompts a pass may have beside its drafts."""
+        rows, together = self.limits.prompt_rows, self.limits.together
+        return rows if together is None else max(1, min(rows, together - sum(len(draft) + 1 for draft in drafts)))
 
     def _checked(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> list[Verdict]:
         """The verdicts of a pass. If it fails, each session gets one of its own, so that only those at fault end."""
