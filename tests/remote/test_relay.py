@@ -12,7 +12,8 @@ import pytest
 
 from foretoken.api.remote import connect
 from foretoken.remote.host import Host
-from foretoken.remote.relay import PROFILES, Profile, Relay
+from foretoken.remote.network import PROFILES, Profile
+from foretoken.remote.relay import Relay
 from tests.remote.served import PROMPT, host, truth
 
 __all__ = ["host"]

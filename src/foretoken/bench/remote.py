@@ -8,9 +8,10 @@ clients beside one, without a relay. The host and its clients share the cores of
 with a model is slower here than on a machine of its own. --slowdown makes a client's drafts take longer.
 
 A drafter that was trained for the model (`--draft moa`, or its folder) is packed for its clients first. For each row
-the record also has the seconds of a round that were to be expected: those in one process, the slower draft, and the
-time that its bytes take on the network. (What a Mixture of Attentions observes belongs to its draft in one process, and
-to the host elsewhere, so its rounds are expected too long.)
+the record also has the seconds of a round that were to be expected: the same rounds on a clock of its own
+(`foretoken.remote.virtual`), with the passes' times in one process and the relay's networks. (What a Mixture of
+Attentions observes belongs to nobody there, so its rounds are expected too short.) On that clock, up to 32 clients
+share a host, each with a machine of its own, and draft themselves or let the host draft.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ from rich.progress import track
 
 from foretoken.api.build import load
 from foretoken.api.model import Model
+from foretoken.api.pacing import first_price
 from foretoken.api.remote import connect
+from foretoken.bench import played
 from foretoken.bench.fields import expect_counts, expect_once
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, drafting, first_turns, suite_for
 from foretoken.common.source import EMBEDDED_DRAFTERS, resolve
@@ -43,7 +46,9 @@ from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Draft, Needs, Turn, Verdict
 from foretoken.remote.client import RemoteVerifier
-from foretoken.remote.relay import PROFILES, Relay
+from foretoken.remote.features import bytes_of_row
+from foretoken.remote.network import PROFILES
+from foretoken.remote.relay import Relay
 from foretoken.results.completion import Completion
 from foretoken.trained.files import is_trained
 
@@ -171,17 +176,29 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     plain = here[PLAIN].model
     about = {**asked_of(args.model, suite), "threads": plain.target.threads}
     prompts = first_turns(suite, plain)
-    settings = {"max_new_tokens": args.max_new_tokens, "temperature": args.temperature, "ignore_eos": True}
+    settings = {
+        "max_new_tokens": args.max_new_tokens,
+        "temperature": args.temperature,
+        "ignore_eos": True,
+        "keep_rounds": True,
+    }
     rows, trips = [], {}
     _in_turn({Way("", draft): run for draft, run in here.items()}, prompts, settings, "in one process")
     rows += [_row(Way("", draft), run, here[PLAIN]) for draft, run in here.items()]
     truth = _Run(plain, texts=here[PLAIN].texts)
     near = {draft: run.texts for draft, run in here.items()}
+    every = [text for texts in near.values() for text in texts]
+    checking = played.checking_in(every, first_price(plain.target) if plain.target.device.type == "cpu" else None)
     sees = {draft: run.model.drafter.needs != Needs() or _observes(run.model) for draft, run in here.items()}
     here.clear()
     with TemporaryDirectory(prefix="foretoken-") as folder, ExitStack() as stack:
         named = Drafts(args.model, drafts, Path(folder))
         port = stack.enter_context(_host(args.model, named.folders))
+        near_by = _Run(_connected(port, Way("", PLAIN), named, args))
+        _in_turn({Way("", PLAIN): near_by}, prompts, settings, "without a network")
+        verifier_of(near_by.model).close()
+        host = played.Host(checking, played.handling_of(near_by.texts, near_by.seconds, checking))
+        carried: list[played.Row] = []
         for network in networks:
             relay = Relay("127.0.0.1", port, PROFILES[network])
             possible = [(draft, ahead) for draft in drafts for ahead in (False, True) if not (ahead and sees[draft])]
@@ -191,10 +208,14 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 for way in ways
             }
             _in_turn(runs, prompts, settings, network)
-            rows += [
-                {**_row(way, run, truth), "expected_seconds_per_round": _expected(way, run, near[way.draft])}
+            rows += [{**_row(way, run, truth), **_expected(way, run, host)} for way, run in runs.items()]
+            steps = {
+                (way.draft, False): [played.steps_of(text, _width(run)) for text in run.texts]
                 for way, run in runs.items()
-            ]
+                if not way.ahead
+            }
+            steps |= {(draft, True): [played.steps_of(text) for text in near[draft]] for draft in drafts}
+            carried += played.carried(steps, network, host)
             for run in runs.values():
                 verifier = verifier_of(run.model)
                 trips[network] = round(verifier.link.round_trip, 5)
@@ -212,6 +233,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "round_trip_seconds": trips,  # of a connection's first message
         "rows": rows,
         "clients": together,
+        "clients_on_a_clock_of_its_own": {
+            "seconds_of_a_pass_by_rows": {rows: round(each, 5) for rows, each in checking.seconds.items()},
+            "seconds_beside": round(host.handling, 5),
+            "rows": carried,
+        },
     }
 
 
@@ -229,14 +255,17 @@ def _observes(model: Model) -> bool:
     return getattr(model.drafter, "beside", None) is not None
 
 
-def _expected(way: Way, run: _Run, near: Sequence[Completion]) -> float:
-    """The seconds of a round as they are to be expected. near: the same texts in one process."""
-    rounds = sum(text.stats.passes for text in run.texts)
-    there = sum(text.stats.passes for text in near)
-    drafting = sum(text.stats.draft_seconds for text in near)
-    checking = sum(text.stats.check_seconds for text in near)
-    travelling = PROFILES[way.network].seconds((run.sent + run.received - run.of_prompts) / rounds)
-    return round((run.slowdown * drafting + checking) / there + travelling, 5)
+def _expected(way: Way, run: _Run, host: played.Host) -> dict[str, float]:
+    """The seconds of a round as they are to be expected; nothing for rounds that overlap."""
+    if way.ahead:
+        return {}
+    return {"expected_seconds_per_round": round(played.seconds_per_round(run.texts, way.network, host, _width(run)), 5)}
+
+
+def _width(run: _Run) -> int:
+    """The bytes that a client's drafter sees of each token."""
+    model = run.model
+    return bytes_of_row(verifier_of(model).about.offered.layout(model.drafter.needs))
 
 
 def verifier_of(model: Model) -> RemoteVerifier:

@@ -2,61 +2,24 @@
 
     python -m foretoken.remote.relay 127.0.0.1:8443 --profile 4g --port 9443
 
-Clients then name ws://127.0.0.1:9443. Bytes travel in segments. Each waits until the link is free, as its rate has it,
-and then for a delay that is drawn; segments arrive in their order, as on a radio link. A segment that is lost comes a
-round trip later if others follow it, which tell the sender, and else 200 ms later, when the sender gives up waiting.
+Clients then name ws://127.0.0.1:9443. When bytes arrive is up to `foretoken.remote.network`.
 """
 
 from __future__ import annotations
 
 import argparse
-import random
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
-from statistics import NormalDist
 
 from foretoken.errors import ForetokenError, SettingError
+from foretoken.remote.network import PROFILES, SEGMENT, Lane, Profile
 from foretoken.settings.values import place
 
-_SEGMENT = 1448  # bytes: of Ethernet's 1500, without the headers of IP and TCP
-_TIMEOUT = 0.2  # seconds after which TCP sends again what nobody has confirmed
-_FOLLOW = 3  # segments behind a lost one after which the sender knows that it is lost
 _READ = 1 << 16  # bytes
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A network, the same in both directions. delay: seconds that every segment takes. mean, deviation: of a normal
-    distribution of seconds, cut at 0, which come on top. rate: bytes a second; None: no limit. loss: the share of
-    segments that are lost."""
-
-    delay: float = 0.0
-    mean: float = 0.0
-    deviation: float = 0.0
-    rate: float | None = None
-    loss: float = 0.0
-
-    def seconds(self, size: float) -> float:
-        """What a message and its answer take on average, of so many bytes together, if nothing is lost."""
-        usual = NormalDist(self.mean, self.deviation) if self.deviation else None
-        above = self.mean if usual is None else self.mean * (1 - usual.cdf(0)) + self.deviation**2 * usual.pdf(0)
-        return 2 * (self.delay + above) + (size / self.rate if self.rate else 0.0)
-
-
-_MEGABIT = 1e6 / 8
-PROFILES = {  # after Zimmer et al. 2025, section 4.2: two cities 300 km apart, then a mobile network on top
-    "lan": Profile(),
-    "base": Profile(0.0045, rate=50 * _MEGABIT),
-    "5g": Profile(0.0045, 0.010, 0.010, 50 * _MEGABIT, 0.001),
-    "4g": Profile(0.0045, 0.021, 0.019, 20 * _MEGABIT, 0.001),
-    # the rate at which the paper's table 3 fits its sizes of messages (table 7): its network lost more than it says
-    "4g-paper": Profile(0.0045, 0.021, 0.019, 2.7 * _MEGABIT, 0.001),
-}
 
 
 class _Way:
@@ -67,9 +30,7 @@ class _Way:
     ) -> None:
         self.bytes = 0
         self._ended = ended
-        self._source, self._to, self._profile = source, to, profile
-        self._chance = random.Random(seed)
-        self._free = self._last = 0.0
+        self._source, self._to, self._lane = source, to, Lane(profile, seed)
         self._queue: SimpleQueue[tuple[float, bytes] | None] = SimpleQueue()
         for work in (self._read, self._write):
             threading.Thread(target=work, daemon=True).start()
@@ -78,20 +39,11 @@ class _Way:
         with suppress(OSError):
             while data := self._source.recv(_READ):
                 self.bytes += len(data)
-                pieces = [data[at : at + _SEGMENT] for at in range(0, len(data), _SEGMENT)]
+                pieces = [data[at : at + SEGMENT] for at in range(0, len(data), SEGMENT)]
                 for number, piece in enumerate(pieces):
-                    self._queue.put((self._arrival(len(piece), len(pieces) - 1 - number), piece))
+                    arrives = self._lane.segment(time.monotonic(), len(piece), len(pieces) - 1 - number)
+                    self._queue.put((arrives, piece))
         self._queue.put(None)
-
-    def _arrival(self, size: int, following: int) -> float:
-        """When a segment arrives."""
-        its = self._profile
-        self._free = max(self._free, time.monotonic()) + (size / its.rate if its.rate else 0.0)
-        delay = its.delay + max(0.0, self._chance.gauss(its.mean, its.deviation))
-        if self._chance.random() < its.loss:
-            delay += 2 * (its.delay + its.mean) if following >= _FOLLOW else _TIMEOUT
-        self._last = max(self._last, self._free + delay)
-        return self._last
 
     def _write(self) -> None:
         with suppress(OSError):

@@ -298,9 +298,9 @@ _SHORT = (
 _DOUBTS = "What does not fit together in the paper: " + " ".join(reported.DOUBTS)
 _FAR = (
     "Host, relay and client share this machine; the client's drafts take three times as long as they do. *Expected* is "
-    "the time of a round in one process, with the slower draft, and of its bytes on the network. In one process the "
-    "draft of a Mixture of Attentions holds its observer, which runs on the host here, so its rounds are expected too "
-    "long. *Length* and *calls* count the prompt's pass."
+    "the same rounds on a clock of its own, with the times of passes in one process. It leaves out what a Mixture of "
+    "Attentions observes on the host, so its rounds are expected too short. *Length* and *calls* count the prompt's "
+    "pass."
 )
 _ALONE = (
     "The small model writes no programs that pass. In place of them: how many tokens behind the cut are the model's "
