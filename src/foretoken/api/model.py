@@ -205,6 +205,21 @@ class Model:
             raise SettingError(f"n is {chosen.n}, and here comes one completion; ask `completions` for several")
         return Stream(self._run(self._requests.of(prompt, chosen), chosen))
 
+    def recheck(
+        self, prompt: Prompt, done: Completion, chosen: GenerateSettings | None = None, /, **settings: Any
+    ) -> Stream:
+        """A text whose host went away (its `finish_reason` is "disconnected"), generated once more. What it has is the
+        draft, if lookup drafts, so the host checks many tokens at once. Settings: as before; the seed is `done`'s.
+
+        Raises what `stream` raises, and RemoteError at its first piece if the host is not there.
+        """
+        chosen = GenerateSettings.chosen(chosen, settings)
+        if chosen.n != 1 or chosen.private_suffix is not None:
+            raise SettingError("n and private_suffix are for other texts than the host may check again; leave them out")
+        chosen = replace(chosen, seed=chosen.seed if done.seed is None else done.seed)
+        requests = [replace(each, predicted=done.tokens) for each in self._requests.of(prompt, chosen)]
+        return Stream(self._run(requests, chosen))
+
     def chat(self, system: str | None = None, *, plain: bool = False) -> Chat:
         """A conversation, which keeps what the model has read from one turn to the next.
 

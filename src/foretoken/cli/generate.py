@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +101,13 @@ def generate(
         raise SettingError(f"--record and --plot both name {plot}; give each a file of its own")
     if stream and (not as_json or generating.n > 1):
         raise SettingError("--stream is for --json and one completion: without --json, text streams anyway")
-    far = Far(remote, token_file, ca, offline)
+    holding = offline == "hold"
+    others = (("--n", generating.n > 1), ("--stream", stream), ("--show-origins", show_origins))
+    for option, given in (*others, ("--private-suffix", generating.private_suffix is not None)):
+        if holding and given:
+            raise SettingError(f"{option} and --offline hold were both given; leave one of them out")
+    provisional = holding and not as_json and sys.stdout is not None and sys.stdout.isatty()  # a person reads it
+    far = Far(remote, token_file, ca, "stop" if holding and remote is not None and not provisional else offline)
     far.expect(record=record, audit=audit, logprobs=generating.logprobs is not None)
     text = read_prompt(prompt, prompt_file, token_ids)
     if chat and not isinstance(text, str):
@@ -131,7 +138,11 @@ def generate(
     # once, for all that follows: a template may write the time
     asked = loaded.tokens_of(conversation(system, text)) if chat and isinstance(text, str) else text
     completions = []
-    for done in _completions(loaded, asked, generating, as_json=as_json, each=stream, show_origins=show_origins):
+    if holding:
+        found = _held(loaded, asked, generating, as_json=as_json, provisional=provisional)
+    else:
+        found = _completions(loaded, asked, generating, as_json=as_json, each=stream, show_origins=show_origins)
+    for done in found:
         completions.append(done)
         if as_json:
             print(json.dumps(show.as_json(done)), flush=True)
@@ -182,6 +193,22 @@ def _completions(
     else:
         show.print_text(show.marked(stream))
     yield stream.completion
+
+
+def _held(
+    model: Model, prompt: Prompt, generating: GenerateSettings, *, as_json: bool, provisional: bool
+) -> Iterator[Completion]:
+    """The completion when the host has checked all of it, however often it goes away."""
+    from foretoken.cli import show
+    from foretoken.cli.holding import Held, marked
+
+    held = Held(model, prompt, generating, provisional=provisional)
+    if as_json:
+        for _ in held:
+            pass
+    else:
+        show.print_text(marked(held))
+    yield held.completion
 
 
 def _has_other_template(model: Model, text: str) -> bool:

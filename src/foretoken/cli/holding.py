@@ -1,0 +1,145 @@
+"""`generate --offline hold`: a text whose host went away is finished when the host is there again.
+
+Nothing of it is lost then: the client asks for the whole text once more, with what it has as the draft. So the host
+checks many tokens at once, and the text is the one that it would have written without a break.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from foretoken.cli.common import say
+from foretoken.common.progress import many
+from foretoken.errors import RemoteError
+from foretoken.loop.output import Piece, Stream
+from foretoken.remote.link import OtherModelError
+from foretoken.settings.generate import GenerateSettings
+
+if TYPE_CHECKING:
+    from foretoken.api.model import Model
+    from foretoken.results.completion import Completion
+    from foretoken.text.messages import Prompt
+
+_PAUSE = 2.0  # seconds between tries to reach the host
+
+
+class Shown(NamedTuple):
+    """Text to be shown. unverified: nobody has checked it yet. taken_back: it was shown, and is not the model's."""
+
+    text: str
+    unverified: bool = False
+    taken_back: bool = False
+
+
+class Held:
+    """A text that ends when the host has checked all of it. Iterate it for what is to be shown; then `completion` has
+    the whole. provisional: whether text is shown that nobody has checked yet, and may be taken back.
+
+    Raises RemoteError if the host has another model when it is there again, or writes another text than it did.
+    """
+
+    def __init__(self, model: Model, prompt: Prompt, settings: GenerateSettings, *, provisional: bool) -> None:
+        self._model, self._prompt, self._settings = model, prompt, settings
+        self._provisional = provisional
+        self._shown = ""
+        self._best: Completion | None = None  # with the most that may be the model's
+        self._completion: Completion | None = None
+
+    @property
+    def completion(self) -> Completion:
+        """The text as the host has checked it."""
+        assert self._completion is not None, "iterate it first"
+        return self._completion
+
+    def __iter__(self) -> Iterator[Shown]:
+        while self._completion is None:
+            stream, first = self._begun()
+            at = 0  # so much of what was shown has come again
+            for piece in _behind(first, stream):
+                if piece.unverified and not self._provisional:
+                    continue
+                at += yield from self._beyond(at, piece)
+            done = stream.completion
+            if done.finish_reason != "disconnected":
+                yield from self._back_to(at)
+                self._completion = done
+            else:
+                self._best = done if self._best is None else _merged(self._best, done)
+                since = f" ({many(done.unverified, 'token')} of them unchecked)" if done.unverified else ""
+                self._say(f"the host is gone after {many(len(done.tokens), 'token')}{since}; waiting, Ctrl-C ends")
+
+    def _beyond(self, at: int, piece: Piece) -> Generator[Shown, None, int]:
+        """What a piece adds to what was shown. Returns the length of its text."""
+        before = self._shown[at : at + len(piece.text)]
+        if before != piece.text:
+            alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, piece.text, strict=False))
+            same = sum(1 for _ in alike)
+            yield from self._back_to(at + same)
+            self._shown += piece.text[same:]
+            yield Shown(piece.text[same:], piece.unverified)
+        return len(piece.text)
+
+    def _back_to(self, length: int) -> Iterator[Shown]:
+        """Take back what was shown beyond a length."""
+        back, self._shown = self._shown[length:], self._shown[:length]
+        if back and not self._provisional:
+            raise RemoteError("the host writes another text than it did before it was gone; generate again")
+        if back:
+            yield Shown(back, taken_back=True)
+
+    def _begun(self) -> tuple[Stream, Piece | None]:
+        """The text from its beginning, with its first piece, when the host is there."""
+        began, told = time.monotonic(), ""
+        while True:
+            if self._best is None:
+                stream = self._model.stream(self._prompt, self._settings)
+            else:
+                stream = self._model.recheck(self._prompt, self._best, self._settings)
+            try:
+                first = next(stream, None)
+            except OtherModelError:
+                raise
+            except RemoteError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._say(f"{told}; waiting, Ctrl-C ends")
+                time.sleep(_PAUSE)
+                continue
+            if self._best is not None or told:
+                self._say(f"the host is there again after {time.monotonic() - began:.0f} s")
+            return stream, first
+
+    def _say(self, line: str) -> None:
+        if self._provisional and self._shown:  # on the terminal, the text has not ended its line
+            print(file=sys.stderr)
+        say(line)
+
+
+def _merged(before: Completion, done: Completion) -> Completion:
+    """The longer of two drafts of a text, with what was checked last."""
+    checked = done.tokens[: len(done.tokens) - done.unverified]
+    rest = before.tokens[len(checked) :] if before.tokens[: len(checked)] == checked else ()
+    return done if len(done.tokens) >= len(before.tokens) else replace(done, tokens=(*checked, *rest))
+
+
+def _behind(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:
+    if first is not None:
+        yield first
+        yield from rest
+
+
+def marked(held: Held) -> Iterator[str]:
+    """The text for a terminal: what nobody has checked is dim and underlined, and what was taken back is repeated on a
+    line of its own, struck through."""
+    for each in held:
+        if each.taken_back:
+            yield f"\n\x1b[2;9m{each.text}\x1b[0m\n"
+        elif each.unverified and each.text:
+            yield f"\x1b[2;4m{each.text}\x1b[0m"
+        else:
+            yield each.text
