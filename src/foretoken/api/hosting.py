@@ -83,7 +83,8 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
     if model.settings.memory is None and (left := memory_left()) is not None:
         limits = replace(limits, positions=max(target.config.context_length, left // 2 // each))
     limits = replace(limits, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
-    room = Room(verifier, limits, lambda: changed(model.mapped), about.offered)
+    checking = None if price is None else price.of
+    room = Room(verifier, limits, lambda: changed(model.mapped), about.offered, checking)
     try:
         return Host(room, about, files, listening)
     except BaseException:

@@ -12,6 +12,7 @@ from foretoken.errors import NumericsError
 from foretoken.protocol.types import Draft, Features, PromptChunk, Request, Verdict
 from foretoken.remote.features import Layout, bytes_of_row, packed
 from foretoken.remote.limits import Wanted
+from foretoken.remote.waiting import Habit, pause
 from foretoken.remote.wire import MOST_NODES, DraftBody, FeaturesBody, Kind, Message, ReadyBody, VerdictBody
 from foretoken.text.stopping import limit
 from foretoken.trees.tree import clip
@@ -22,13 +23,14 @@ _MOST_SHOWN = 1 << 18  # bytes of features in one message: other messages should
 
 
 class Came(NamedTuple):
-    """A message, read and checked. connection: the number of the client's connection on which it came."""
+    """A message, read and checked. connection: the number of the client's connection on which it came. at: when."""
 
     client: str
     connection: int
     message: Message
     send: Send
     body: Wanted | DraftBody | None
+    at: float
 
 
 @dataclass(eq=False)
@@ -38,7 +40,7 @@ class Guest:
     still to be checked. drafts: those that came, with their marks, by the client's round. answers: the last ones, by
     the client's round. heard: when. opened: the client's round when it was opened. connection: on which it was opened
     last. layout: of the features that the client wants. shown: those of the prompt as they are sent, with the position
-    behind each, until a draft shows that they have come."""
+    behind each, until a draft shows that they have come. habit: how soon its drafts come."""
 
     client: str
     session: int
@@ -60,6 +62,7 @@ class Guest:
     answers: dict[int, VerdictBody] = field(default_factory=dict)
     shown: list[tuple[int, bytes]] = field(default_factory=list)
     ended: bool = False
+    habit: Habit = field(default_factory=Habit)
 
     def __post_init__(self) -> None:
         self.wire_round = self.opened
@@ -73,6 +76,8 @@ class Guest:
 
     def tell(self, kind: Kind, body: bytes, *, round: int = 0, mark: int = 0) -> None:
         """Send the client an answer."""
+        if kind in (Kind.READY, Kind.VERDICT):
+            self.habit.answered = time.monotonic()
         self.send(Message(kind, self.session, round, body, mark))
 
     def show(self, features: Features, stop: int) -> None:
@@ -136,3 +141,16 @@ def chunks_of(guests: Sequence[Guest], rows: int) -> list[PromptChunk]:
         first = guest.request.prompt_of is not None and not guest.read
         chunks.append(PromptChunk(guest.request.sequence, 1 if first else min(share, guest.left)))
     return chunks
+
+
+def pause_for(
+    guests: Sequence[Guest], is_ready: Callable[[Guest], bool], checking: Callable[[int], float] | None
+) -> float:
+    """The seconds that a pass over the guests that are ready waits for drafts of the others. checking: as in `pause`;
+    None: it does not wait. Nor does a pass that reads prompts."""
+    ready, now = [guest for guest in guests if is_ready(guest)], time.monotonic()
+    if checking is None or not ready or any(guest.left or guest.replay for guest in ready):
+        return 0.0
+    others = (guest for guest in guests if guest not in ready and not guest.ended)
+    coming = [each for guest in others if (each := guest.habit.coming(now)) is not None]
+    return pause([guest.habit.rows for guest in ready], coming, checking)

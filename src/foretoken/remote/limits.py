@@ -45,6 +45,10 @@ class Limits:
     idle: float = 300.0
     away: float = 60.0
 
+    def beside(self, drafted: int) -> int:
+        """How many rows of prompts a pass may have beside so many rows of drafts."""
+        return self.prompt_rows if self.together is None else max(1, min(self.prompt_rows, self.together - drafted))
+
 
 @dataclass(frozen=True)
 class Wanted:

@@ -2,7 +2,7 @@
 
 One thread makes the passes, and owns the verifier. Connections only put messages into its inbox. A pass takes what is
 there when it begins: a draft of each session that has sent one, and a part of each prompt that is not read yet. So
-clients share passes when there are many, and nobody waits for others when there are few.
+clients share passes when there are many. It waits for drafts that are about to come if that pays (`remote/waiting.py`).
 
 A session outlives its connection. A message that comes twice is answered twice, with the same tokens. A client whose
 session is gone, because the host was started again, opens it once more with the tokens that it has. Then these are the
@@ -27,7 +27,7 @@ from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Draft, PromptChunk, Verdict
 from foretoken.remote.conversations import Conversations
 from foretoken.remote.features import NOTHING_OFFERED, Offered, bytes_of_row, rows_of
-from foretoken.remote.guests import Came, Guest, Send, chunks_of
+from foretoken.remote.guests import Came, Guest, Send, chunks_of, pause_for
 from foretoken.remote.limits import Limits, Wanted
 from foretoken.remote.wire import (
     Code,
@@ -46,15 +46,16 @@ log = logging.getLogger(__name__)
 _KEPT = 8  # answers to a session that may be asked for again, and drafts that may wait
 _INBOX = 4  # messages of each session that wait for the thread; then connections wait, too
 _UNKNOWN = "the host does not know this text any more"
-_LOOK = 1.0  # seconds after which the thread looks who is idle
+_LOOK, _PAUSE = 1.0, 0.5  # seconds after which the thread looks who is idle, and that a pass waits for drafts at most
 
 
 class Room:
     """Makes passes for many clients.
 
     verifier: its target checks them all; nobody else may use it meanwhile. changed: the error if the target's files
-    have changed since they were mapped; asked after each pass. offered: the features that clients may ask for. `over`
-    is set when the room has ended; `error` is then the reason, if it was not asked to.
+    have changed since they were mapped; asked after each pass. offered: the features that clients may ask for.
+    checking: the seconds of a pass by its rows; None: no pass waits for drafts. `over` is set when the room has ended;
+    `error` is then the reason, if it was not asked to.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Room:
         limits: Limits,
         changed: Callable[[], ForetokenError | None] = lambda: None,
         offered: Offered = NOTHING_OFFERED,
+        checking: Callable[[int], float] | None = None,
     ) -> None:
         self.limits = limits
         self._offered = offered
@@ -71,6 +73,7 @@ class Room:
         self.passes = 0
         self.checked = 0  # tokens of drafts
         self._changed = changed
+        self._checking = checking
         self._verifier = verifier
         self._inbox: Queue[Came | None] = Queue(_INBOX * limits.sessions)
         self._stopping = False
@@ -112,7 +115,7 @@ class Room:
                 whole("a token", token, 0, size - 1)
         elif message.kind not in (Kind.CLOSE, Kind.FORGET):
             raise RemoteError(f"a message {message.kind.name} came, expected OPEN, DRAFT, CLOSE or FORGET")
-        came = Came(client, connection, message, send, body)
+        came = Came(client, connection, message, send, body, time.monotonic())
         while not self.over.is_set():
             with suppress(Full):
                 self._inbox.put(came, timeout=_LOOK)
@@ -150,14 +153,16 @@ class Room:
                 self._end(seat)
 
     def _hear(self) -> None:
-        """Take the messages that are there; wait for one if there is nothing to do."""
-        busy = any(self._is_ready(seat) for seat in self._seats.values())
-        try:
-            self._take(self._inbox.get(block=not busy, timeout=_LOOK))
-            for _ in range(self._inbox.qsize()):  # those that come meanwhile wait for the next pass
-                self._take(self._inbox.get_nowait())
-        except Empty:
-            pass
+        """Take the messages that are there; wait for one if there is nothing to do, or if drafts are about to come."""
+        wait = 0.0 if any(map(self._is_ready, self._seats.values())) else _LOOK
+        while True:
+            with suppress(Empty):
+                self._take(self._inbox.get(block=wait > 0, timeout=wait))
+                for _ in range(self._inbox.qsize()):  # those that come meanwhile wait for the next pass
+                    self._take(self._inbox.get_nowait())
+            wait = min(pause_for(list(self._seats.values()), self._is_ready, self._checking), _PAUSE)
+            if not wait:
+                break
         now = time.monotonic()
         with self._lock:
             gone = {client for client, since in self._away.items() if now - since > self.limits.away}
@@ -182,7 +187,7 @@ class Room:
             came.send(came.message.refused(Code.REFUSED, why))
 
     def _do(self, came: Came) -> None:
-        client, _, message, send, body = came
+        client, _, message, send, body, at = came
         seat = self._seats.get((client, message.session))
         if message.kind == Kind.FORGET:
             self._conversations.forget((client, message.session))
@@ -199,12 +204,13 @@ class Room:
                 return
             seat.send, seat.heard = send, time.monotonic()
             self._draft(seat, message, body)
+            seat.habit.replied(at, 1 + len(body.tokens))
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
     def _open(self, came: Came, wanted: Wanted, seat: Guest | None) -> None:
         """Take a session on, or up again."""
-        client, _, message, send, _ = came
+        client, _, message, send, _, _ = came
         if seat is not None and message.round <= seat.wire_round and seat.request.prompt == wanted.body.prompt:
             # it comes again, or the client has not heard the last answers, which its drafts will ask for
             if came.connection != seat.connection:
@@ -324,7 +330,7 @@ class Room:
         each = max(0, self.limits.rows // max(1, len(drafting)) - 1)
         context, size = self._verifier.context_length, self._verifier.vocab_size
         drafts = [seat.draft(each, context, size) for seat in drafting]
-        chunks = chunks_of(list(self._seats.values()), self._spare(drafts))
+        chunks = chunks_of(list(self._seats.values()), self.limits.beside(sum(len(draft) + 1 for draft in drafts)))
         if not drafts and not chunks:
             return
         verdicts = self._checked(drafts, chunks)
@@ -339,11 +345,6 @@ class Room:
                 self._settle(seat, verdict)
             elif seat is not None:  # a pass that failed had gone on without a word: its client opens it again
                 self._fail(seat, Code.GONE, "the host has lost this text")
-
-    def _spare(self, drafts: Sequence[Draft]) -> int:
-        """How many rows of prompts a pass may have beside its drafts."""
-        rows, together = self.limits.prompt_rows, self.limits.together
-        return rows if together is None else max(1, min(rows, together - sum(len(draft) + 1 for draft in drafts)))
 
     def _checked(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> list[Verdict]:
         """The verdicts of a pass. If it fails, each session gets one of its own, so that only those at fault end."""

@@ -2,8 +2,8 @@
 
 The rounds of the texts are given: what was drafted, what came of it, and how long each part of the work takes. The
 networks are the relay's (`foretoken.remote.network`). The host makes passes as `foretoken.remote.room` does: a pass
-takes what is there when it begins. But prompts are left out, and drafts are never cut, as a host cuts them that has
-more than 512 rows. The same rounds always give the same times.
+takes what is there when it begins, and waits for drafts that are about to come if that pays. But prompts are left out,
+and drafts are never cut, as a host cuts them that has more than 512 rows. The same rounds always give the same times.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from foretoken.remote.network import Lane, Profile
+from foretoken.remote.waiting import Habit, pause
 
 
 class Step(NamedTuple):
@@ -65,10 +66,12 @@ def play(
     def begin(client: int) -> None:
         step = next(steps[client], None)
         if step is None:
+            habits[client].answered = None
             return
         arrives = now if at_host else lanes[client][0].message(now + step.drafting + handling, step.sent)
         heapq.heappush(happens, (arrives, next(order), client, step))
 
+    habits = [Habit() for _ in texts]
     waiting: list[tuple[int, Step]] = []
     under_way: list[tuple[int, Step]] = []
     ends = 0.0  # the pass under way
@@ -76,13 +79,18 @@ def play(
         begin(client)
     while happens or waiting or under_way:
         if waiting and not under_way:
-            under_way, waiting = waiting, []
-            ends = now + checking(sum(step.rows for _, step in under_way))
-            ends += sum(step.drafting for _, step in under_way) if at_host else 0.0
-            passes += 1
+            coming = [each for habit in habits if (each := habit.coming(now)) is not None]
+            wait = pause([step.rows for _, step in waiting], coming, checking)
+            if not wait or not happens or now + wait < happens[0][0]:
+                now += wait
+                under_way, waiting = waiting, []
+                ends = now + checking(sum(step.rows for _, step in under_way))
+                ends += sum(step.drafting for _, step in under_way) if at_host else 0.0
+                passes += 1
         if under_way and (not happens or ends <= happens[0][0]):
             now = ends
             for client, step in under_way:
+                habits[client].answered = now
                 arrives = now if at_host else lanes[client][1].message(now, step.received)
                 heapq.heappush(happens, (arrives, next(order), client, None))
             under_way = []
@@ -93,5 +101,6 @@ def play(
             if its is None:
                 begin(client)
             else:
+                habits[client].replied(now, its.rows)
                 waiting.append((client, its))
     return Played(now, sum(step.tokens for text in texts for step in text), passes)

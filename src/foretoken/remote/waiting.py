@@ -1,0 +1,64 @@
+"""When a pass of a host waits for drafts that are about to come.
+
+Two clients whose drafts never meet take turns: each waits for the pass of the other one, although a pass over both
+would hardly take longer. Once their drafts have met, both answers leave together, and the next drafts meet, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_LEARN = 0.3  # how much the last time between an answer and a draft changes the usual one
+_LATE, _SOON = 0.25, 0.001  # of the usual time, and seconds: a draft that is later than that is not waited for
+
+
+class Coming(NamedTuple):
+    """A draft that is about to come: in how many seconds, and how many rows its check may have."""
+
+    seconds: float
+    rows: int
+
+
+def pause(ready: Sequence[int], coming: Iterable[Coming], checking: Callable[[int], float]) -> float:
+    """The seconds that a pass waits; 0: it begins now. ready: the rows of each draft that is there. checking: seconds
+    of a pass by its rows.
+
+    It waits for those of the coming drafts with which all of these clients, those of the ready ones included, together
+    wait least for their answers.
+    """
+    rows, alone = sum(ready), checking(sum(ready))
+    most, best = 0.0, 0.0
+    late, more, without = 0, 0, len(ready) * alone
+    for seconds, its in sorted(coming):
+        late, more = late + 1, more + its
+        apart = without + late * (max(alone, seconds) + checking(more))
+        together = (len(ready) + late) * (seconds + checking(rows + more))
+        if apart - together > most:
+            most, best = apart - together, seconds
+    return best
+
+
+@dataclass
+class Habit:
+    """How soon a client sends its next draft. Times are seconds of any clock. answered: when the last answer left,
+    until a draft comes. usual: seconds from an answer to the next draft. rows: of the last draft's check."""
+
+    answered: float | None = None
+    usual: float | None = None
+    rows: int = 1
+
+    def replied(self, now: float, rows: int) -> None:
+        """A draft came."""
+        if self.answered is not None:
+            took = now - self.answered
+            self.usual = took if self.usual is None else self.usual + _LEARN * (took - self.usual)
+        self.answered, self.rows = None, rows
+
+    def coming(self, now: float) -> Coming | None:
+        """The next draft; None if it is there, or late, or if nobody knows."""
+        if self.answered is None or self.usual is None:
+            return None
+        seconds = self.answered + (1 + _LATE) * self.usual + _SOON - now
+        return Coming(seconds, self.rows) if seconds > 0 else None
