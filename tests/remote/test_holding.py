@@ -148,6 +148,19 @@ def test_a_host_that_is_away_before_the_first_token_is_waited_for(monkeypatch: p
     assert said[-1].startswith("the host is there again after ")
 
 
+def test_a_host_that_refuses_ends_the_waiting(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("correct horse\n", encoding="utf-8")
+    host = hosted(plain(), Listening(port=0, token="correct horse"), Limits())
+    port = int(host.url.rpartition(":")[2])
+    model = client(host, draft="lookup", offline="hold", patience=0.1, token_file=token)
+    host.close()
+    other = hosted(plain(), Listening(port=port, token="battery staple"), Limits())
+    with pytest.raises(RemoteError, match="the token is wrong"):
+        list(Held(model, PROMPT, GenerateSettings.of(ASKED), provisional=False))
+    other.close()
+
+
 def test_another_model_ends_the_waiting() -> None:
     host = started()
     port = int(host.url.rpartition(":")[2])
@@ -166,13 +179,21 @@ def test_a_host_that_writes_another_text_is_an_error_where_nothing_can_be_taken_
         list(its)
 
 
-def test_the_longest_draft_of_a_text_is_kept() -> None:
-    done = truth(**ASKED)
-    before, short = replace(done, tokens=(1, 2, 3, 4, 5)), replace(done, tokens=(1, 2), unverified=0)
-    assert holding._merged(before, short).tokens == (1, 2, 3, 4, 5)
-    assert holding._merged(before, replace(done, tokens=(1, 9), unverified=0)).tokens == (1, 9)
-    assert holding._merged(before, replace(done, tokens=(1, 2, 7), unverified=1)).tokens == (1, 2, 3, 4, 5)
-    assert holding._merged(short, before).tokens == before.tokens
+def test_the_most_that_is_known_of_a_text_is_kept() -> None:
+    def tried(tokens: tuple[int, ...], unverified: int = 0) -> foretoken.Completion:
+        return replace(truth(**ASKED), tokens=tokens, unverified=unverified)
+
+    def merged(before: foretoken.Completion, done: foretoken.Completion) -> tuple[tuple[int, ...], int]:
+        its = holding._merged(before, done)
+        return its.tokens, its.unverified
+
+    before = tried((1, 2, 3, 4, 5), unverified=2)
+    assert merged(before, tried((1, 2))) == ((1, 2, 3, 4, 5), 2)
+    assert merged(before, tried((1, 2, 7, 7, 7, 7), unverified=4)) == ((1, 2, 3, 4, 5), 2), "three were checked"
+    assert merged(before, tried((1, 2, 3, 4))) == ((1, 2, 3, 4, 5), 1)
+    assert merged(before, tried((1, 2, 3, 9))) == ((1, 2, 3, 9), 0)
+    assert merged(before, tried((1, 9))) == ((1, 9), 0), "the host writes another text"
+    assert merged(before, tried((1, 2, 3, 4, 8, 8), unverified=2)) == ((1, 2, 3, 4, 8, 8), 2)
 
 
 @pytest.mark.prove

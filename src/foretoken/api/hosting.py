@@ -19,6 +19,7 @@ from foretoken.decoder.decoder import Decoder
 from foretoken.drafters.trained import OBSERVED_IN, trained_for
 from foretoken.errors import SettingError
 from foretoken.kernels import native
+from foretoken.pace.cost import Moment, PassCost
 from foretoken.remote.about import About
 from foretoken.remote.features import MOST_EXTRACTORS, NOTHING_OFFERED, Offered, layout_of
 from foretoken.remote.files import hash_of, packed
@@ -83,7 +84,7 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
     if model.settings.memory is None and (left := memory_left()) is not None:
         limits = replace(limits, positions=max(target.config.context_length, left // 2 // each))
     limits = replace(limits, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
-    checking = None if price is None else price.of
+    checking = None if price is None else PassCost(price, Moment())
     room = Room(verifier, limits, lambda: changed(model.mapped), about.offered, checking)
     try:
         return Host(room, about, files, listening)

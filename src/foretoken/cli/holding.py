@@ -17,7 +17,7 @@ from foretoken.cli.common import say
 from foretoken.common.progress import many
 from foretoken.errors import RemoteError
 from foretoken.loop.output import Piece, Stream
-from foretoken.remote.link import OtherModelError
+from foretoken.remote.link import AwayError
 from foretoken.settings.generate import GenerateSettings
 
 if TYPE_CHECKING:
@@ -40,13 +40,14 @@ class Held:
     """A text that ends when the host has checked all of it. Iterate it for what is to be shown; then `completion` has
     the whole. provisional: whether text is shown that nobody has checked yet, and may be taken back.
 
-    Raises RemoteError if the host has another model when it is there again, or writes another text than it did.
+    Raises RemoteError if the host refuses, has another model when it is there again, or writes another text.
     """
 
     def __init__(self, model: Model, prompt: Prompt, settings: GenerateSettings, *, provisional: bool) -> None:
         self._model, self._prompt, self._settings = model, prompt, settings
         self._provisional = provisional
         self._shown = ""
+        self._sure = 0  # so much of it the host has checked
         self._best: Completion | None = None  # with the most that may be the model's
         self._completion: Completion | None = None
 
@@ -61,9 +62,10 @@ class Held:
             stream, first = self._begun()
             at = 0  # so much of what was shown has come again
             for piece in _behind(first, stream):
-                if piece.unverified and not self._provisional:
+                if piece.unverified and (not self._provisional or at < self._sure):
                     continue
                 at += yield from self._beyond(at, piece)
+                self._sure = self._sure if piece.unverified else max(self._sure, at)
             done = stream.completion
             if done.finish_reason != "disconnected":
                 yield from self._back_to(at)
@@ -102,9 +104,7 @@ class Held:
                 stream = self._model.recheck(self._prompt, self._best, self._settings)
             try:
                 first = next(stream, None)
-            except OtherModelError:
-                raise
-            except RemoteError as error:
+            except AwayError as error:
                 if str(error) != told:
                     told = str(error)
                     self._say(f"{told}; waiting, Ctrl-C ends")
@@ -121,10 +121,13 @@ class Held:
 
 
 def _merged(before: Completion, done: Completion) -> Completion:
-    """The longer of two drafts of a text, with what was checked last."""
-    checked = done.tokens[: len(done.tokens) - done.unverified]
-    rest = before.tokens[len(checked) :] if before.tokens[: len(checked)] == checked else ()
-    return done if len(done.tokens) >= len(before.tokens) else replace(done, tokens=(*checked, *rest))
+    """What is known of a text after another try: the most that was checked, and behind it the most that was not."""
+    sure, again = (each.tokens[: len(each.tokens) - each.unverified] for each in (before, done))
+    if len(again) < len(sure) and sure[: len(again)] == again:
+        return before
+    rest = before.tokens[len(again) :] if before.tokens[: len(again)] == again else ()
+    tokens = max(done.tokens, (*again, *rest), key=len)
+    return replace(done, tokens=tokens, unverified=len(tokens) - len(again))
 
 
 def _behind(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:

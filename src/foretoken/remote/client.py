@@ -25,7 +25,7 @@ from foretoken.remote.alone import Alone
 from foretoken.remote.answers import Answers
 from foretoken.remote.features import Arriving, bytes_of_row
 from foretoken.remote.limits import asked_of
-from foretoken.remote.link import Address, Link
+from foretoken.remote.link import Address, AwayError, Link
 from foretoken.remote.seats import Seat
 from foretoken.remote.wire import (
     MOST_JSON,
@@ -296,7 +296,8 @@ class RemoteVerifier:
         if error is None and seat.output:
             return Verdict(sequence, round_, known, (), (), (), finish_reason="disconnected")
         if error is None:  # there is nothing to keep
-            error = RemoteError(str(self._lost or (seat.busy or (0, "the host is busy"))[1]))
+            why = self._lost or AwayError((seat.busy or (0, "the host is busy"))[1])
+            error = type(why)(str(why))  # each text has an error of its own
         return Verdict(sequence, round_, known, (), (), (), error=error)
 
     # -- what is sent again -----------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from foretoken.errors import NumericsError
+from foretoken.pace.cost import LearnedCost
 from foretoken.protocol.types import Draft, Features, PromptChunk, Request, Verdict
 from foretoken.remote.features import Layout, bytes_of_row, packed
 from foretoken.remote.limits import Wanted
@@ -76,8 +77,6 @@ class Guest:
 
     def tell(self, kind: Kind, body: bytes, *, round: int = 0, mark: int = 0) -> None:
         """Send the client an answer."""
-        if kind in (Kind.READY, Kind.VERDICT):
-            self.habit.answered = time.monotonic()
         self.send(Message(kind, self.session, round, body, mark))
 
     def show(self, features: Features, stop: int) -> None:
@@ -109,6 +108,22 @@ class Guest:
         with suppress(NumericsError):
             return packed(features, self.layout, root, root + len(verdict.tokens))
         return b""
+
+    def answer(self, verdict: Verdict, kept: int, *, reading: bool) -> None:
+        """Tell what a verdict says: of the prompt, if that was being read, or of a draft. kept: so many answers may be
+        asked for again."""
+        if reading:
+            self.ready = ReadyBody(self.read, self.cached, self.known, verdict.tokens, verdict.finish_reason)
+            self.tell(Kind.READY, self.ready.packed())
+        else:
+            seen = self.seen_in(verdict)
+            mark, _ = self.drafts.pop(self.wire_round)
+            answer = VerdictBody(verdict.position, verdict.tokens, verdict.finish_reason, seen)
+            self.answers[self.wire_round] = answer
+            self.answers.pop(self.wire_round - kept, None)
+            self.tell(Kind.VERDICT, answer.packed(), round=self.wire_round, mark=mark)
+        self.habit.answered = time.monotonic()
+        self.wire_round += 1
 
     @property
     def current(self) -> tuple[int, DraftBody] | None:
@@ -143,14 +158,13 @@ def chunks_of(guests: Sequence[Guest], rows: int) -> list[PromptChunk]:
     return chunks
 
 
-def pause_for(
-    guests: Sequence[Guest], is_ready: Callable[[Guest], bool], checking: Callable[[int], float] | None
-) -> float:
-    """The seconds that a pass over the guests that are ready waits for drafts of the others. checking: as in `pause`;
-    None: it does not wait. Nor does a pass that reads prompts."""
+def pause_for(guests: Sequence[Guest], is_ready: Callable[[Guest], bool], checking: LearnedCost) -> float:
+    """The seconds that a pass over the guests that are ready waits for drafts of the others. checking: seconds of a
+    pass by its rows; until it has heard of passes, nothing waits. Nor does a pass that reads prompts."""
     ready, now = [guest for guest in guests if is_ready(guest)], time.monotonic()
-    if checking is None or not ready or any(guest.left or guest.replay for guest in ready):
+    if not checking.known or not ready or any(guest.left or guest.replay for guest in ready):
         return 0.0
     others = (guest for guest in guests if guest not in ready and not guest.ended)
     coming = [each for guest in others if (each := guest.habit.coming(now)) is not None]
-    return pause([guest.habit.rows for guest in ready], coming, checking)
+    rows = [1 + len(guest.current[1].tokens) for guest in ready if guest.current is not None]
+    return pause(rows, coming, checking.of)

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from foretoken.common.files import read_bytes
 from foretoken.errors import RemoteError, SettingError, one_line, quoted
 from foretoken.remote.about import About
-from foretoken.remote.wire import LARGEST, VERSION, ErrorBody, Kind, Message, read_json, to_json
+from foretoken.remote.wire import LARGEST, VERSION, Code, ErrorBody, Kind, Message, read_json, to_json
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -147,7 +147,7 @@ class Link:
                 # two threads of websockets use one TLS connection, which very seldom stalls at its beginning
                 connection = connect(url, **its).__enter__()
         except (OSError, TimeoutError, WebSocketException, ValueError) as error:
-            raise RemoteError(
+            raise AwayError(
                 f"the host {url} cannot be reached ({error}); see that `foretoken host` runs there, and that no "
                 "firewall is in between"
             ) from None
@@ -163,7 +163,9 @@ class Link:
             came = Message.read(connection.recv(timeout=_OPEN))
             round_trip = time.perf_counter() - began
             if came.kind == Kind.ERROR:
-                raise RemoteError(f"the host {url} refuses: {one_line(ErrorBody.read(came.body).text)}")
+                said = ErrorBody.read(came.body)
+                kind = AwayError if said.code == Code.BUSY else RemoteError
+                raise kind(f"the host {url} refuses: {one_line(said.text)}")
             if came.kind != Kind.WELCOME:
                 raise RemoteError(f"the host {url} answered with {came.kind.name}, expected WELCOME")
             about = About.read(read_json(came.body))
@@ -175,7 +177,7 @@ class Link:
             raise
         except (OSError, TimeoutError, WebSocketException) as error:
             connection.close()
-            raise RemoteError(f"the host {url} does not say who it is ({error}); see who answers there") from None
+            raise AwayError(f"the host {url} does not say who it is ({error}); see who answers there") from None
 
     def _trusted(self) -> ssl.SSLContext | None:
         if not self.address.url.startswith("wss://"):
@@ -245,9 +247,7 @@ class Link:
                 continue
             if time.monotonic() > self._until + _OPEN:
                 connection.close()
-                raise RemoteError(
-                    f"the connection to {self.address.url} breaks again and again; see what is in between"
-                )
+                raise AwayError(f"the connection to {self.address.url} breaks again and again; see what is in between")
             self._connection.close()
             self._connection, self.about, self.round_trip = connection, about, round_trip
             self._since = time.monotonic()
@@ -259,6 +259,10 @@ class Link:
         self._closed.set()
         self._outbox.put(None)
         self._lost(error)
+
+
+class AwayError(RemoteError):
+    """A host is not there, or has no room now. It may help to try again later."""
 
 
 class OtherModelError(RemoteError):

@@ -23,6 +23,8 @@ from dataclasses import replace
 from queue import Empty, Full, Queue
 
 from foretoken.errors import ForetokenError, RemoteError
+from foretoken.pace.cost import LearnedCost
+from foretoken.pace.unpriced import SeenCost
 from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Draft, PromptChunk, Verdict
 from foretoken.remote.conversations import Conversations
@@ -37,7 +39,6 @@ from foretoken.remote.wire import (
     Message,
     OpenBody,
     ReadyBody,
-    VerdictBody,
 )
 from foretoken.settings.values import whole
 
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 _KEPT = 8  # answers to a session that may be asked for again, and drafts that may wait
 _INBOX = 4  # messages of each session that wait for the thread; then connections wait, too
 _UNKNOWN = "the host does not know this text any more"
-_LOOK, _PAUSE = 1.0, 0.5  # seconds after which the thread looks who is idle, and that a pass waits for drafts at most
+_LOOK, _PAUSE = 1.0, 0.3  # seconds after which the thread looks who is idle, and that a pass waits for drafts at most
 
 
 class Room:
@@ -54,8 +55,8 @@ class Room:
 
     verifier: its target checks them all; nobody else may use it meanwhile. changed: the error if the target's files
     have changed since they were mapped; asked after each pass. offered: the features that clients may ask for.
-    checking: the seconds of a pass by its rows; None: no pass waits for drafts. `over` is set when the room has ended;
-    `error` is then the reason, if it was not asked to.
+    checking: the seconds of a pass by its rows, which goes on learning. `over` is set when the room has ended; `error`
+    is then the reason, if it was not asked to.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class Room:
         limits: Limits,
         changed: Callable[[], ForetokenError | None] = lambda: None,
         offered: Offered = NOTHING_OFFERED,
-        checking: Callable[[int], float] | None = None,
+        checking: LearnedCost | None = None,
     ) -> None:
         self.limits = limits
         self._offered = offered
@@ -73,7 +74,7 @@ class Room:
         self.passes = 0
         self.checked = 0  # tokens of drafts
         self._changed = changed
-        self._checking = checking
+        self._checking = checking or SeenCost()
         self._verifier = verifier
         self._inbox: Queue[Came | None] = Queue(_INBOX * limits.sessions)
         self._stopping = False
@@ -154,15 +155,12 @@ class Room:
 
     def _hear(self) -> None:
         """Take the messages that are there; wait for one if there is nothing to do, or if drafts are about to come."""
-        wait = 0.0 if any(map(self._is_ready, self._seats.values())) else _LOOK
-        while True:
-            with suppress(Empty):
-                self._take(self._inbox.get(block=wait > 0, timeout=wait))
-                for _ in range(self._inbox.qsize()):  # those that come meanwhile wait for the next pass
-                    self._take(self._inbox.get_nowait())
-            wait = min(pause_for(list(self._seats.values()), self._is_ready, self._checking), _PAUSE)
-            if not wait:
+        self._hear_for(0.0 if any(map(self._is_ready, self._seats.values())) else _LOOK)
+        until = time.monotonic() + _PAUSE
+        while (wait := pause_for(list(self._seats.values()), self._is_ready, self._checking)) and not self._stopping:
+            if (wait := min(wait, until - time.monotonic())) <= 0:
                 break
+            self._hear_for(wait)
         now = time.monotonic()
         with self._lock:
             gone = {client for client, since in self._away.items() if now - since > self.limits.away}
@@ -172,6 +170,13 @@ class Room:
         for seat in list(self._seats.values()):
             if seat.client in gone or (now - seat.heard > self.limits.idle and not self._is_ready(seat)):
                 self._end(seat)
+
+    def _hear_for(self, seconds: float) -> None:
+        """Take the messages that are there; wait for the first one. Those that come meanwhile stay where they are."""
+        with suppress(Empty):
+            self._take(self._inbox.get(block=seconds > 0, timeout=seconds))
+            for _ in range(self._inbox.qsize()):
+                self._take(self._inbox.get_nowait())
 
     def _take(self, came: Came | None) -> None:
         """Do what a message asks for. Whatever it is, it must not end this thread. None only wakes it."""
@@ -203,8 +208,9 @@ class Room:
                 send(message.refused(Code.GONE, _UNKNOWN))
                 return
             seat.send, seat.heard = send, time.monotonic()
+            if message.round == seat.wire_round and message.round not in seat.drafts:
+                seat.habit.replied(at, 1 + len(body.tokens))
             self._draft(seat, message, body)
-            seat.habit.replied(at, 1 + len(body.tokens))
 
     # -- sessions ---------------------------------------------------------------------------------------------------
 
@@ -333,7 +339,10 @@ class Room:
         chunks = chunks_of(list(self._seats.values()), self.limits.beside(sum(len(draft) + 1 for draft in drafts)))
         if not drafts and not chunks:
             return
+        began = time.monotonic()
         verdicts = self._checked(drafts, chunks)
+        if not chunks:
+            self._checking.heard(sum(len(draft) + 1 for draft in drafts), time.monotonic() - began)
         if (error := self._changed()) is not None:
             raise error
         self.passes += 1
@@ -373,19 +382,8 @@ class Room:
             return
         if seat.replay:
             self._replayed(seat, verdict)
-        elif reading:
-            seat.ready = ReadyBody(seat.read, seat.cached, seat.known, verdict.tokens, verdict.finish_reason)
-            seat.wire_round += 1
-            seat.tell(Kind.READY, seat.ready.packed())
         else:
-            seen = seat.seen_in(verdict)
-            mark, _ = seat.drafts.pop(seat.wire_round)
-            answer = seat.answers[seat.wire_round] = VerdictBody(
-                verdict.position, verdict.tokens, verdict.finish_reason, seen
-            )
-            seat.answers.pop(seat.wire_round - _KEPT, None)
-            seat.tell(Kind.VERDICT, answer.packed(), round=seat.wire_round, mark=mark)
-            seat.wire_round += 1
+            seat.answer(verdict, _KEPT, reading=reading)
         seat.ended = seat.ended or verdict.last
 
     def _replayed(self, seat: Guest, verdict: Verdict) -> None:

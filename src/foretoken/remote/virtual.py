@@ -3,7 +3,8 @@
 The rounds of the texts are given: what was drafted, what came of it, and how long each part of the work takes. The
 networks are the relay's (`foretoken.remote.network`). The host makes passes as `foretoken.remote.room` does: a pass
 takes what is there when it begins, and waits for drafts that are about to come if that pays. But prompts are left out,
-and drafts are never cut, as a host cuts them that has more than 512 rows. The same rounds always give the same times.
+drafts are never cut, as a host cuts them that has more than 512 rows, and a pass waits once. The same rounds always
+give the same times.
 """
 
 from __future__ import annotations

@@ -6,11 +6,13 @@ would hardly take longer. Once their drafts have met, both answers leave togethe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median
 from typing import NamedTuple
 
-_LEARN = 0.3  # how much the last time between an answer and a draft changes the usual one
+_LAST = 5  # times between an answer and a draft that are remembered
 _LATE, _SOON = 0.25, 0.001  # of the usual time, and seconds: a draft that is later than that is not waited for
 
 
@@ -43,22 +45,26 @@ def pause(ready: Sequence[int], coming: Iterable[Coming], checking: Callable[[in
 @dataclass
 class Habit:
     """How soon a client sends its next draft. Times are seconds of any clock. answered: when the last answer left,
-    until a draft comes. usual: seconds from an answer to the next draft. rows: of the last draft's check."""
+    until a draft comes. rows: of the last draft's check."""
 
     answered: float | None = None
-    usual: float | None = None
     rows: int = 1
+    _took: deque[float] = field(default_factory=lambda: deque(maxlen=_LAST))
+
+    @property
+    def usual(self) -> float | None:
+        """The seconds from an answer to the next draft: the median of the last ones, so a long pause does not count."""
+        return median(self._took) if self._took else None
 
     def replied(self, now: float, rows: int) -> None:
-        """A draft came."""
-        if self.answered is not None:
-            took = now - self.answered
-            self.usual = took if self.usual is None else self.usual + _LEARN * (took - self.usual)
+        """A draft came. One that was sent before the answer had left says nothing."""
+        if self.answered is not None and now >= self.answered:
+            self._took.append(now - self.answered)
         self.answered, self.rows = None, rows
 
     def coming(self, now: float) -> Coming | None:
         """The next draft; None if it is there, or late, or if nobody knows."""
-        if self.answered is None or self.usual is None:
+        if self.answered is None or (usual := self.usual) is None:
             return None
-        seconds = self.answered + (1 + _LATE) * self.usual + _SOON - now
+        seconds = self.answered + (1 + _LATE) * usual + _SOON - now
         return Coming(seconds, self.rows) if seconds > 0 else None
