@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from foretoken.common.source import EMBEDDED
 from foretoken.errors import CheckpointError
-from foretoken.text.tokenizer import Tokenizer
+from foretoken.text.tokenizer import Tokenizer, _without_warnings
 
 PEERS = Path(__file__).parent.parent / "src" / "foretoken" / "bench" / "peers"
 Change = Callable[[dict[str, Any]], object]
@@ -129,6 +129,18 @@ def test_what_transformers_advises_reaches_nobody(monkeypatch: pytest.MonkeyPatc
         assert heard == ["of something else"]
     finally:
         log.removeHandler(handler)
+
+
+def test_threads_that_load_tokenizers_leave_the_level_as_it_was() -> None:
+    log = logging.getLogger("transformers")
+    before = log.level
+    first, other = _without_warnings(), _without_warnings()
+    first.__enter__()
+    other.__enter__()
+    first.__exit__(None, None, None)
+    assert log.level == logging.ERROR, "the other one is still loading"
+    other.__exit__(None, None, None)
+    assert log.level == before
 
 
 # -- what the library panics over -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import logging
 import operator
 import re
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -22,6 +23,8 @@ _TAKEN |= {"continue_final_message", "tokenize", "sanitize_control_tokens", "pad
 _TAKEN |= {"return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs", "self"}
 TOKENIZER_OF = "tokenizer"  # in a rehearsal's entry of config.json: the family of the model whose tokenizer it has
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+_lock = threading.Lock()
+_levels: list[int] = []  # the level at which transformers logged, once for each thread that has made it quiet
 
 
 class Tokenizer:
@@ -223,14 +226,19 @@ def expect_whole(text: str, what: str) -> None:
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Within it, transformers does not advise how a checkpoint's files should have been written: a user cannot know
-    what is meant, nor do anything about it."""
+    what is meant, nor do anything about it. Several threads may be within it: the last one that leaves puts the level
+    back that the first one found."""
     log = logging.getLogger("transformers")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    with _lock:
+        _levels.append(log.level if not _levels else _levels[0])
+        log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        log.setLevel(before)
+        with _lock:
+            before = _levels.pop()
+            if not _levels:
+                log.setLevel(before)
 
 
 @contextmanager
