@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -203,9 +204,9 @@ def test_the_command_waits_and_ends_well() -> None:
     port = int(first.url.rpartition(":")[2])
     command = [sys.executable, "-m", "foretoken", "generate", PROMPT, "-n", "300", "--ignore-eos"]
     command += ["--remote", first.url, "--offline", "hold", "--draft", "lookup"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
-        came = process.stdout.read(8)
+        came = os.read(process.stdout.fileno(), 8)  # past its buffer, which `communicate` does not know
         first.close()
         time.sleep(36)
         second = started(port)
@@ -214,8 +215,8 @@ def test_the_command_waits_and_ends_well() -> None:
         finally:
             second.close()
     assert process.returncode == 0, said
-    assert "waiting, Ctrl-C ends" in said
-    assert came + rest == truth(max_new_tokens=300, ignore_eos=True).text.rstrip("\n") + "\n"
+    assert b"waiting, Ctrl-C ends" in said
+    assert (came + rest).decode() == truth(max_new_tokens=300, ignore_eos=True).text.rstrip("\n") + "\n"
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ class Tokenizer:
         CheckpointError if the tokenizer cannot be loaded."""
         if not any((folder / name).exists() for name in TOKENIZER_FILES):
             return None
-        from transformers import AutoTokenizer
+        with _lock:  # transformers finds its classes when they are first asked for, and one thread at a time can
+            from transformers import AutoTokenizer
 
         with _blaming_its_files(f"the tokenizer in {folder} cannot be loaded"), _without_warnings():
             _expect_sound_merges(folder / "tokenizer.json")
