@@ -21,8 +21,10 @@ from foretoken.protocol.types import Draft, PromptChunk
 from foretoken.remote.features import NOTHING_OFFERED
 from foretoken.remote.host import Host, Listening
 from foretoken.remote.limits import Limits
-from tests.offload.faulty import large  # noqa: F401  a fixture
+from tests.offload.faulty import large
 from tests.remote.served import client
+
+__all__ = ["large"]
 
 MODEL, CONTEXT, DRAFT = "stdlib-7m", 256, "lookup:tokens=23"
 PROMPTS = ["import os\n", "def test_one(self):\n    self.assertEqual(1, 1)\n\n\ndef test_two(self):"]
@@ -126,7 +128,7 @@ def test_what_a_trained_drafter_sees_is_not_offered(host: Host, model: foretoken
 
 @pytest.mark.prove
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the peak of memory")
-def test_a_host_stays_within_its_bound(large: Path) -> None:  # noqa: F811
+def test_a_host_stays_within_its_bound(large: Path) -> None:
     """A process of its own, as a user starts it, with three clients at once."""
     options = ["--memory", "520MB", "--context", "512"]
     command = [sys.executable, "-m", "foretoken", "host", str(large), "--listen", "127.0.0.1:0", *options]
@@ -152,5 +154,6 @@ def test_a_host_stays_within_its_bound(large: Path) -> None:  # noqa: F811
             process.terminate()
     expected = foretoken.load(large, draft="none").generate(PROMPTS[1], max_new_tokens=100, ignore_eos=True).tokens
     assert texts == [expected] * 3
-    peak = int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) * 1024  # type: ignore[union-attr]
-    assert peak <= 520_000_000
+    peak = re.search(r"VmHWM:\s+(\d+)", status)
+    assert peak is not None
+    assert int(peak.group(1)) * 1024 <= 520_000_000

@@ -42,10 +42,11 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
     or InputError for a folder that holds no drafter of this model.
     """
     target = model.target
-    if model.settings.memory is not None:
-        limits = _as_planned(limits, model)
+    bounded = model.settings.memory is not None
+    if bounded:
+        limits = _as_planned(limits, model, drafters)
     its_own = fingerprint(model.folder, read_config(model.folder))
-    observers = _observers(model, drafters, its_own)
+    observers = [] if bounded else _observers(model, drafters, its_own)
     files = packed(model.folder) if model.tokenizer is not None else b""
     if len(files) > LARGEST - 1024:
         raise SettingError(
@@ -72,7 +73,7 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         ends,
         {} if price is None else price.seconds,
         its_own,
-        NOTHING_OFFERED if model.settings.memory is not None else _offered(target, observers),
+        NOTHING_OFFERED if bounded else _offered(target, observers),
     )
     verifier = LocalVerifier(
         target,
@@ -81,7 +82,7 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         stops=watch_for_stops(model.tokenizer),
     )
     each = target.config.bytes_of_position(target.weights.embedding.element_size())
-    if model.settings.memory is None and (left := memory_left()) is not None:
+    if not bounded and (left := memory_left()) is not None:
         limits = replace(limits, positions=max(target.config.context_length, left // 2 // each))
     limits = replace(limits, bytes_each=each, prompt_rows=model.settings.prefill_chunk)
     checking = None if price is None else PassCost(price, Moment())
@@ -93,13 +94,19 @@ def host(model: Model, listening: Listening, limits: Limits, drafters: Sequence[
         raise
 
 
-def _as_planned(limits: Limits, model: Model) -> Limits:
+def _as_planned(limits: Limits, model: Model, drafters: Sequence[str]) -> Limits:
     """The limits within a bound of memory, which was planned for the keys and values of one text, and for a pass over
-    one draft. A client gets one text at a time: several of its own would wait for one another."""
+    one draft, but not for what drafters see. A client gets one text at a time: several of its own would wait for one
+    another. drafters: those that are named for clients."""
     if model.target.device.type != "cpu":
         raise SettingError(
             f"memory bounds the model on {model.target.device.type}, where each text takes the room of a whole one; "
             "leave memory out on a host"
+        )
+    if drafters:
+        raise SettingError(
+            "a drafter is named for clients, and under a bound of memory there is no room for what it sees; leave one "
+            "of the two out"
         )
     rows = min(limits.rows, 1 + max((budget.rows for budget in model.budgets.values()), default=0))
     return replace(
@@ -115,14 +122,7 @@ def _as_planned(limits: Limits, model: Model) -> Limits:
 
 def _observers(model: Model, drafters: Sequence[str], its_own: str) -> list[ObservingLayers]:
     """The parts of trained drafters that run beside the model. its_own: the model's fingerprint."""
-    found: Sequence[str] = trained_for(model.folder)
-    if model.settings.memory is not None:  # what observes needs memory, for which nobody has planned
-        if drafters:
-            raise SettingError(
-                "a drafter is named for clients, and under a bound of memory there is no room for what it sees; leave "
-                "one of the two out"
-            )
-        found = ()
+    found = trained_for(model.folder)
     usual = OBSERVED_IN if model.target.arithmetic.startswith("native") and native.module() is not None else None
     observers: dict[str, ObservingLayers] = {}
     for name in (*drafters, *found):

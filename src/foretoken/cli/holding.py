@@ -61,7 +61,7 @@ class Held:
         while self._completion is None:
             stream, first = self._begun()
             at = 0  # so much of what was shown has come again
-            for piece in _behind(first, stream):
+            for piece in itertools.chain(() if first is None else (first,), stream):
                 if piece.unverified and (not self._provisional or at < self._sure):
                     continue
                 at += yield from self._beyond(at, piece)
@@ -128,12 +128,6 @@ def _merged(before: Completion, done: Completion) -> Completion:
     rest = before.tokens[len(again) :] if before.tokens[: len(again)] == again else ()
     tokens = max(done.tokens, (*again, *rest), key=len)
     return replace(done, tokens=tokens, unverified=len(tokens) - len(again))
-
-
-def _behind(first: Piece | None, rest: Iterator[Piece]) -> Iterator[Piece]:
-    if first is not None:
-        yield first
-        yield from rest
 
 
 def marked(held: Held) -> Iterator[str]:

@@ -216,7 +216,7 @@ class Room:
 
     def _open(self, came: Came, wanted: Wanted, seat: Guest | None) -> None:
         """Take a session on, or up again."""
-        client, _, message, send, _, _ = came
+        client, message, send = came.client, came.message, came.send
         if seat is not None and message.round <= seat.wire_round and seat.request.prompt == wanted.body.prompt:
             # it comes again, or the client has not heard the last answers, which its drafts will ask for
             if came.connection != seat.connection:
@@ -336,17 +336,18 @@ class Room:
         each = max(0, self.limits.rows // max(1, len(drafting)) - 1)
         context, size = self._verifier.context_length, self._verifier.vocab_size
         drafts = [seat.draft(each, context, size) for seat in drafting]
-        chunks = chunks_of(list(self._seats.values()), self.limits.beside(sum(len(draft) + 1 for draft in drafts)))
+        rows = sum(len(draft) + 1 for draft in drafts)
+        chunks = chunks_of(list(self._seats.values()), self.limits.beside(rows))
         if not drafts and not chunks:
             return
         began = time.monotonic()
         verdicts = self._checked(drafts, chunks)
         if not chunks:
-            self._checking.heard(sum(len(draft) + 1 for draft in drafts), time.monotonic() - began)
+            self._checking.heard(rows, time.monotonic() - began)
         if (error := self._changed()) is not None:
             raise error
         self.passes += 1
-        self.checked += sum(map(len, drafts))
+        self.checked += rows - len(drafts)
         answered = {verdict.sequence: verdict for verdict in verdicts}
         for sequence in [*(draft.sequence for draft in drafts), *(chunk.sequence for chunk in chunks)]:
             seat, verdict = self._by_sequence.get(sequence), answered.get(sequence)

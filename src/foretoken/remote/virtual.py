@@ -59,7 +59,7 @@ def play(
     for the network.
     """
     lanes = [(Lane(profile, 2 * each + seed), Lane(profile, 2 * each + 1 + seed)) for each in range(len(texts))]
-    steps = [iter(text) for text in texts]
+    steps, habits = [iter(text) for text in texts], [Habit() for _ in texts]
     order = itertools.count()  # of what happens at one time
     happens: list[tuple[float, int, int, Step | None]] = []  # when; the client; its draft at the host, or its answer
     now, passes = 0.0, 0
@@ -72,7 +72,6 @@ def play(
         arrives = now if at_host else lanes[client][0].message(now + step.drafting + handling, step.sent)
         heapq.heappush(happens, (arrives, next(order), client, step))
 
-    habits = [Habit() for _ in texts]
     waiting: list[tuple[int, Step]] = []
     under_way: list[tuple[int, Step]] = []
     ends = 0.0  # the pass under way
