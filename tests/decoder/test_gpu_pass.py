@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from foretoken.decoder.decoder import Decoder
-from foretoken.decoder.gpu_pass import GpuPass
+from foretoken.decoder.gpu_pass import GpuPass, _Placed
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.weights import assemble
 from foretoken.formats import FORMATS
+from foretoken.kernels.gpu import CHUNK
 from tests.decoder.low_bit import SHAPES, made
 from tests.tiny import one_thread
 
@@ -131,6 +132,49 @@ def test_a_recorded_pass_has_the_bits_of_one_that_is_not() -> None:
         cache.commit(range(5), rows.writer)
     assert isinstance(decoder._pass, GpuPass)
     assert len(decoder._pass._recordings)
+
+
+@pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU passes are recorded")
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_a_recorded_pass_over_several_texts_has_the_bits_of_each_alone(count: int) -> None:
+    decoder = pair(max_position_embeddings=1024)[1]
+    generator = torch.Generator().manual_seed(0)
+    texts = [torch.randint(0, 90, (40 + 60 * at,), generator=generator).tolist() for at in range(count)]
+    expected = [decoder.run(chain(decoder.new_cache(), [*text, *text[:30]])) for text in texts]
+    assert isinstance(decoder._pass, GpuPass)
+    decoder._pass._recordings.drop()
+    caches = [decoder.new_cache() for _ in texts]
+    for cache, text in zip(caches, texts, strict=True):
+        rows = chain(cache, text)
+        decoder.forward(rows)
+        cache.commit(range(len(text)), rows.writer)
+    before = len(decoder._pass._recordings)
+    for at in range(0, 30, 3):
+        segments = [(cache, text[at : at + 3], [-1, 0, 1]) for cache, text in zip(caches, texts, strict=True)]
+        both = Rows(segments)
+        found = decoder.run(both)
+        for number, (cache, text) in enumerate(zip(caches, texts, strict=True)):
+            for row in range(3):
+                alone = expected[number].logits(len(text) + at + row)
+                assert torch.equal(found.logits(3 * number + row), alone), (at, number, row)
+            cache.commit(both.segments[number].slots, both.writer)
+    assert len(decoder._pass._recordings) > before
+
+
+def test_rows_and_texts_that_are_not_there_change_nothing() -> None:
+    decoder = pair()[1]
+    its = decoder._pass
+    assert isinstance(its, GpuPass)
+
+    def rows() -> Rows:
+        segments = [(decoder.new_cache(), TEXT[:at], range(-1, at - 1)) for at in (2, 1, 3, 1, 1)]
+        return Rows([*segments, (decoder.new_cache(), TEXT[:5], [-1, -1, 0, 0, 2])])
+
+    placed = _Placed.of(rows())
+    expected = its._whole(placed.on(DEVICE))
+    filled = _Placed.of(rows()).filled(16)
+    assert (filled.count, filled.texts, filled.aligned) == (16, 16, placed.aligned)
+    assert torch.equal(its._whole(filled.on(DEVICE, 2 * CHUNK - 1))[:13], expected)
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU passes are recorded")

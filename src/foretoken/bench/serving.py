@@ -34,13 +34,16 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlparse
 
+import torch
 from rich.progress import track
 
+from foretoken.api.checkpoint import expect_device
 from foretoken.bench.fields import expect_counts
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, suite_for
 from foretoken.bench.suites import first_turn
 from foretoken.common.source import resolve
 from foretoken.errors import InputError, SettingError
+from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 
 AT_ONCE = (1, 2, 4, 8, 16)
@@ -176,7 +179,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     tokenizer = Tokenizer.load(resolve(args.model))
     suite = suite_for(args.model, args.suite)
     prompts = [first_turn(prompt, tokenizer) for prompt in suite.prompts]
-    with served(args.model, args.draft) as client:
+    expect_device(LoadSettings(device=args.device).device)
+    with served(args.model, args.draft, "--device", args.device) as client:
         ways: dict[str, Ask] = {
             _DRAFTED: partial(client.complete, count=args.max_new_tokens),
             _PLAIN: partial(client.complete, count=args.max_new_tokens, draft="none"),
@@ -186,6 +190,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         newcomer = _newcomer(client, prompts, args) if args.prompt_tokens else None
     return {
         **asked_of(args.model, suite),
+        "device": args.device if args.device == "cpu" else torch.cuda.get_device_name(args.device),
         "draft": args.draft or "auto",
         "new_tokens": args.max_new_tokens,
         "repeats": args.repeats,
@@ -318,6 +323,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_and_suite(parser, 64)
     parser.add_argument("--draft", help="the server's draft (auto)")
+    parser.add_argument("--device", default="cpu", help="of the server's model: cpu or cuda (%(default)s)")
     parser.add_argument("--at-once", action="append", type=int, help="requests; several times (1, 2, 4, 8, 16)")
     parser.add_argument("--repeats", type=int, default=4, help="even, so that both orders count alike (%(default)s)")
     parser.add_argument(

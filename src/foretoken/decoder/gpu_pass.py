@@ -2,8 +2,8 @@
 
 A pass over a few rows is hundreds of small kernels, and starting them from Python takes longer than they run. So a pass
 in which nothing comes in from elsewhere is recorded when it has run once, and then repeated as a whole: a CUDA graph.
-It is recorded for a number of rows and of positions; what it needs to know of its rows it reads from a place that stays
-the same. The kernels are the same, recorded or not, and so are the bits.
+It is recorded for a number of rows, of texts and of positions; what it needs to know of its rows it reads from a place
+that stays the same. The kernels are the same, recorded or not, and so are the bits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from foretoken.kernels import gpu
 from foretoken.kernels.gpu import CHUNK, SEGMENT, Heads, RowsOnDevice
 
 _RECORDED = (1, 8, 16, 64)  # rows for which passes are recorded: what there is less of is filled up
+_TEXTS = (1, 4, 16, 64)  # the same of texts
 _PATHS = 64  # slots of a path of each of them, on average
 _POSITIONS = 4096  # for which cosines and sines are computed at first
 _STRETCHES = 4  # of a prefix: those of a cache, and of views on it
@@ -143,17 +144,19 @@ class GpuPass:
         return placed
 
     def _repeated(self, placed: _Placed) -> torch.Tensor | None:
-        """The pass, filled up to a number of rows and positions for which it can be recorded. None if it cannot be."""
+        """The pass, filled up to a number of rows, texts and positions for which it can be recorded. None if it cannot
+        be."""
         most = next((count for count in _RECORDED if count >= placed.count), None)
-        if not self._records or most is None or placed.texts > 1 or len(placed.paths) > most * _PATHS:
+        if not self._records or most is None or len(placed.paths) > most * _PATHS:
             return None
+        filled = placed.filled(most)
         chunks = 1 << (placed.last // CHUNK).bit_length()  # a power of two that suffices
 
         def rows() -> RowsOnDevice:
-            return placed.filled(most, chunks * CHUNK - 1, self._device)
+            return filled.on(self._device, chunks * CHUNK - 1)
 
-        found = self._recordings.get((most, chunks, placed.aligned), rows, self._recorded)
-        hidden = self._whole(rows()) if found is None else found.repeat(placed.numbers_for(most))
+        found = self._recordings.get((most, filled.texts, chunks, placed.aligned), rows, self._recorded)
+        hidden = self._whole(rows()) if found is None else found.repeat(filled.numbers)
         return hidden[: placed.count]
 
     def _recorded(self, rows: RowsOnDevice) -> torch.Tensor:
@@ -260,28 +263,35 @@ class _Placed:
         """Whether all addresses are multiples of 16."""
         return not any(number % 16 for at, number in enumerate(self.table) if at % 4) and not self.head_bytes % 16
 
-    def on(self, device: torch.device) -> RowsOnDevice:
-        """On a device, as they are."""
+    @property
+    def numbers(self) -> torch.Tensor:
+        """All of them, one behind the other."""
         table, paths = (np.array(each, dtype=np.int64) for each in (self.table, self.paths))
-        numbers = np.concatenate([self.by_row.ravel(), table, paths])
-        return self._described(torch.from_numpy(numbers).to(device), self.count, self.last)
+        return torch.from_numpy(np.concatenate([self.by_row.ravel(), table, paths]))
 
-    def filled(self, count: int, last: int, device: torch.device) -> RowsOnDevice:
-        """On a device, filled up to some rows and positions."""
-        return self._described(self.numbers_for(count).to(device), count, last)
-
-    def numbers_for(self, count: int) -> torch.Tensor:
-        """The numbers, filled up to so many rows."""
+    def filled(self, count: int) -> _Placed:
+        """The same rows among so many, whose others are not there, with as many texts and slots of paths as passes
+        with so many rows are recorded for."""
         rows = np.full((5, count), -1, dtype=np.int64)
         rows[0], rows[2] = 0, 0
         rows[:, : self.count] = self.by_row
-        paths = np.zeros(count * _PATHS, dtype=np.int64)
-        paths[: len(self.paths)] = self.paths
-        return torch.from_numpy(np.concatenate([rows.ravel(), np.array(self.table, dtype=np.int64), paths]))
+        texts = next(most for most in _TEXTS if most >= self.texts)
+        table = self.table + [0] * ((texts - self.texts) * SEGMENT)
+        paths = self.paths + [0] * (count * _PATHS - len(self.paths))
+        return replace(self, by_row=rows, table=table, paths=paths)
 
-    def _described(self, numbers: torch.Tensor, count: int, last: int) -> RowsOnDevice:
-        table = 5 * count
-        return RowsOnDevice(numbers, count, table, table + len(self.table), last, self.aligned, self.dtype)
+    def on(self, device: torch.device, last: int | None = None) -> RowsOnDevice:
+        """On a device. last: a position that none is beyond, if not the last of them."""
+        table = 5 * self.count
+        return RowsOnDevice(
+            self.numbers.to(device),
+            self.count,
+            table,
+            table + len(self.table),
+            self.last if last is None else last,
+            self.aligned,
+            self.dtype,
+        )
 
 
 def _begin(start: int, place: Sequence[int], row_bytes: int) -> tuple[int, int, int]:
