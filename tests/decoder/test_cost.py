@@ -73,7 +73,9 @@ def test_operations_are_those_that_pytorch_counts_of_transformers(name: str, ari
         rows = chain(cache, [token])
         decoder.run(rows)
         cache.commit([0], rows.writer)
-    assert cost_of(decoder).flops == counter.get_total_flops() > 1_000_000
+    # transformers before 5.19 multiplies matrices for the angles of rotation, which we look up
+    angles = sum(sum(its.values()) for name, its in counter.get_flop_counts().items() if name.endswith("rotary_emb"))
+    assert cost_of(decoder).flops == counter.get_total_flops() - angles > 1_000_000
     whole = cost_of(decoder).flops
     decoder.run(chain(decoder.new_cache(), tokens))
     assert cost_of(decoder).flops == 2 * whole

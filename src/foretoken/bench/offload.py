@@ -201,6 +201,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         for way, its in runs.items():
             _say(f"{way.called}, {repeat + 1} of {arguments.repeats}")
             its.append(_run(asked(way)))
+            _say(f"{geometric_mean(_speeds(its)):.2f} tokens/s")
     plain = geometric_mean(_speeds(runs[ways[0]]))
     rows = [{**_row(way, its, plain, truth), "quantisers": _quantisers(way, folder)} for way, its in runs.items()]
     peers = []
