@@ -33,8 +33,10 @@ def where(record: Mapping[str, Any]) -> str:
 
 
 def machine(record: Mapping[str, Any]) -> str:
-    """The processor, the number of threads, and the engine."""
+    """The processor, the number of threads, and the engine; or the GPU and its engine."""
     its = record["machine"]
+    if its.get("gpu"):
+        return f"{its['gpu']}, engine {record.get('arithmetic')}"
     return f"{its.get('processor')}, {its.get('threads')} threads, engine {isa_of(its) or 'PyTorch'}"
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretoken.bench.pages import how_sure
+from foretoken.bench.pages import how_sure, where
 from foretoken.common.pictures import FAINT, INK, new_figure, save, style
-from foretoken.common.provenance import isa_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,12 +28,7 @@ def draw(path: str | Path, record: dict[str, Any]) -> None:
     _speeds(speeds, places, drafts, len(temperatures))
     _positions(positions, places)
     _ceiling(ceiling, places, record["read_bandwidth_gb_per_s"])
-    machine = record["machine"]
-    figure.suptitle(
-        f"{record['model']}: {machine.get('processor')}, {machine.get('threads')} threads, "
-        f"{isa_of(machine) or 'PyTorch'}, commit {str(record['commit'])[:12]}",
-        fontsize=10,
-    )
+    figure.suptitle(f"{record['model']}: {where(record)}", fontsize=10)
     save(figure, path)
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
@@ -194,12 +196,13 @@ def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:
     """A record's fields on a model and on the machine that runs it. origin: from `provenance`."""
     from foretoken.kernels import native
 
-    rehearsal = honest.about(model.folder)
+    rehearsal, device = honest.about(model.folder), model.target.device
     return {
         "machine": {
             **origin["machine"],
             "threads": model.target.threads,
             "isa": native.isa() if native.module() is not None else None,
+            **({} if device.type == "cpu" else {"gpu": torch.cuda.get_device_name(device)}),
         },
         "model": Path(name).absolute().name if Path(name).exists() else name,
         "model_sha256": fingerprint(model.folder, model.target.config),
