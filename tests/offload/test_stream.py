@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from foretoken.errors import CheckpointError, ContractError
 from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
 from foretoken.offload.ring import offsets
 from foretoken.offload.store import Extent
-from foretoken.offload.stream import Stream, Streamed
+from foretoken.offload.stream import BLOCK, Stream, Streamed
 
 PAGES = (3, 1, 5, 2, 4, 1, 3)  # of each unit
 
@@ -30,12 +31,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def stream_of(file: Path, pages: int, throttle: Throttle | None = None) -> Stream:
+def stream_of(
+    file: Path, pages: int, throttle: Throttle | None = None, *, sizes: Sequence[int] = PAGES, block: int = ALIGNED
+) -> Stream:
     units, at = [], 0
-    for size in PAGES:
+    for size in sizes:
         units.append([Extent(0, at, at + size * ALIGNED)])
         at += size * ALIGNED
-    return Stream([DirectFile(file)], units, allocate(pages * ALIGNED, huge=False), throttle or Throttle(None))
+    memory = allocate(pages * ALIGNED, huge=False)
+    return Stream([DirectFile(file)], units, memory, throttle or Throttle(None), block)
 
 
 @cache
@@ -57,9 +61,10 @@ def one_pass(stream: Stream, file: Path) -> None:
         stream.release(unit)
 
 
-@pytest.mark.parametrize("pages", [5, 6, 9, 12])
-def test_what_is_held_is_what_the_file_holds(file: Path, pages: int) -> None:
-    stream, chosen = stream_of(file, pages), random.Random(pages)
+@pytest.mark.parametrize("block", [ALIGNED, 2 * ALIGNED, BLOCK])
+@pytest.mark.parametrize("pages", [5, 6, 7, 9, 12])
+def test_what_is_held_is_what_the_file_holds(file: Path, pages: int, block: int) -> None:
+    stream, chosen = stream_of(file, pages, block=block), random.Random(pages)
     for _ in range(20):
         lo = chosen.randrange(len(PAGES))
         hi = chosen.randrange(lo, len(PAGES)) + 1
@@ -98,6 +103,30 @@ def test_nothing_is_written_over_a_unit_that_is_held(file: Path) -> None:
     stream.release(2)
     other.join(10)
     assert not other.is_alive()
+
+
+def test_what_is_free_of_a_unit_s_place_is_read_while_the_one_before_it_is_held(file: Path) -> None:
+    stream = stream_of(file, 5, sizes=(2, 3, 3, 3))
+    assert [stream.place(unit)[0] // ALIGNED for unit in range(4)] == [0, 2, 0, 2]
+    for unit, read in enumerate((2 + 3, 5 + 2, 8 + 2, 11 + 2)):  # those held, and what is free of the next one
+        stream.acquire(unit)
+        late = time.monotonic() + 10
+        while stream.traffic.bytes < read * ALIGNED and time.monotonic() < late:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        assert stream.traffic.bytes == read * ALIGNED, unit
+        expect_there(stream, file, unit)
+        stream.release(unit)
+
+
+def test_a_pass_that_begins_elsewhere_gives_up_what_had_no_place_yet(file: Path) -> None:
+    stream = stream_of(file, 5, sizes=(2, 3, 3, 3))
+    stream.acquire(1)  # of unit 2, two pages are read, and one has no place
+    stream.release(1)
+    for unit in (0, 3, 1, 2, 2, 1):
+        stream.acquire(unit)
+        expect_there(stream, file, unit)
+        stream.release(unit)
 
 
 def test_several_threads_have_what_they_hold(file: Path) -> None:
@@ -246,6 +275,11 @@ def test_a_buffer_has_room_for_the_largest_unit_and_begins_at_a_page(file: Path)
 def test_units_lie_one_behind_the_other() -> None:
     assert offsets([3, 1, 5, 2, 4, 1, 3], 12) == [0, 3, 4, 9, 0, 4, 5]
     assert offsets([3, 5, 2], 5) == [0, 0, 0]
+
+
+def test_where_two_units_have_no_room_they_share_as_little_as_they_can() -> None:
+    assert offsets([2, 3, 3, 3, 2, 3], 5) == [0, 2, 0, 2, 0, 2]
+    assert offsets([21, 33, 33, 33, 21, 33], 53) == [0, 20, 0, 20, 0, 20]
 
 
 @pytest.mark.parametrize("most", [0, 1, 2])

@@ -9,16 +9,20 @@ def offsets(sizes: Sequence[int], capacity: int) -> list[int]:
     """The beginning of each unit in a buffer of `capacity` bytes, which must have room for the largest.
 
     Units are laid one behind the other, in the order in which they are used. What does not fit before the buffer's end
-    goes to its beginning, over units that have been used by then.
+    goes to its beginning, over units that have been used by then; or to its end, where it lies over less of the unit
+    before it. What a unit has for itself can be read while the one before it is in use.
     """
-    found, end = [], 0
+    found: list[int] = []
+    before = (0, 0)
     for size in sizes:
-        start = end if end + size <= capacity else 0
+        start = before[1]
+        if start + size > capacity:
+            start = min((0, capacity - size), key=lambda at: shared((at, at + size), before))
         found.append(start)
-        end = start + size
+        before = (start, start + size)
     return found
 
 
-def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    """Whether two ranges of bytes [start, stop) have bytes in common."""
-    return one[0] < other[1] and other[0] < one[1]
+def shared(one: tuple[int, int], other: tuple[int, int]) -> int:
+    """How many bytes two ranges of bytes [start, stop) have in common."""
+    return max(0, min(one[1], other[1]) - max(one[0], other[0]))

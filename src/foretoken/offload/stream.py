@@ -1,8 +1,8 @@
 """Reads units of a model, in the order in which passes use them, into a buffer that has room for some of them.
 
-A unit is read as soon as its place is free: while the pass computes with units before it, and between passes. So at the
-end of a pass the first units of the next pass are read. A place is free when no unit lies there that is still to be
-used, and nothing is read into it any more.
+A unit is read as soon as its place is free, block by block: while the pass computes with units before it, and between
+passes. So at the end of a pass the first units of the next pass are read. A block's place is free when no unit lies
+there that is still to be used, and nothing is read into it any more.
 
 One thread, the clerk, decides what is read where; others only send it messages. Ctrl-C interrupts the main thread, at
 any instruction. That can leave a lock of Python's `threading` locked for ever, but not a queue of the kind that is used
@@ -24,7 +24,7 @@ import torch
 
 from foretoken.errors import ContractError, ForetokenError
 from foretoken.offload.direct import ALIGNED, Throttle
-from foretoken.offload.ring import offsets, overlap
+from foretoken.offload.ring import offsets, shared
 from foretoken.offload.store import Extent
 
 READERS = 4  # threads: disks do several reads at once
@@ -53,12 +53,13 @@ class _Hold(NamedTuple):
 
 @dataclass(eq=False)
 class _Visit:
-    """One reading of a unit into the buffer. asked: somebody waited for it when it began. left: how many reads are not
-    done yet. holders: the threads that use it now. waiting: those of them that wait for it. given_up: nobody will use
-    it; reads that have not begun are left out."""
+    """One reading of a unit into the buffer. asked: somebody waited for it when it began. later: the reads whose place
+    is not free yet. left: how many reads are not done yet, those among them. holders: the threads that use it now.
+    waiting: those of them that wait for it. given_up: nobody will use it; reads that have not begun are left out."""
 
     unit: int
     asked: bool
+    later: list[_Read] = field(default_factory=list)
     left: int = 0
     error: BaseException | None = None
     holders: list[int] = field(default_factory=list)
@@ -83,11 +84,11 @@ _Message = _Hold | _LetGo | _Done
 
 
 class _Read(NamedTuple):
-    """What a reader is to do."""
+    """What a reader is to do. place: the bytes [start, stop) of the buffer."""
 
     visit: _Visit
     file: Source
-    into: Any
+    place: tuple[int, int]
     offset: int
 
 
@@ -173,7 +174,7 @@ class _Clerk:
             for visit in [visit for visit in self._visits if not visit.holders]:  # a pass that begins elsewhere
                 self._forget(visit)
             self._next = self._waiting[0].unit
-            self._read_next()
+            self._begin_next()
         for hold in list(self._waiting):
             if (wanted := self._coming(hold.unit)) is not None:
                 self._waiting.remove(hold)
@@ -204,32 +205,50 @@ class _Clerk:
 
     def _forget(self, visit: _Visit) -> None:
         visit.given_up = True
+        visit.left -= len(visit.later)
+        visit.later = []
         self._visits.remove(visit)
         if visit.left:
             self._given_up.append(visit)
 
     def _read_ahead(self) -> None:
-        """Begin to read the next units, as many as have a free place."""
-        while self.ahead is None or sum(not visit.holders for visit in self._visits) < self.ahead:
-            if not self._read_next():
+        """Read what has a free place: more of the units that have begun, then of the next ones."""
+        for visit in self._visits:
+            self._go_on(visit)
+        while not any(visit.later for visit in self._visits) and (
+            self.ahead is None or sum(not visit.holders for visit in self._visits) < self.ahead
+        ):
+            if not self._begin_next():
                 return
 
-    def _read_next(self) -> bool:
-        """Begin to read the next unit. Returns False if its place is taken."""
-        start, stop = self.ranges[self._next]
-        taken = (self.ranges[visit.unit] for visit in (*self._visits, *self._given_up))
-        if any(overlap((start, stop), place) for place in taken):
-            return False
-        visit, at = _Visit(self._next, any(hold.unit == self._next for hold in self._waiting)), start
-        self._visits.append(visit)
+    def _begin_next(self) -> bool:
+        """Begin to read the next unit. Returns False if nothing of its place is free."""
+        visit = _Visit(self._next, any(hold.unit == self._next for hold in self._waiting))
+        at, _ = self.ranges[visit.unit]
         for extent in self.units[visit.unit]:
             for offset, size in extent.blocks(self.block):
-                visit.left += 1
-                self.reads.put(_Read(visit, self.files[extent.file], self.view[at : at + size], offset))
+                visit.later.append(_Read(visit, self.files[extent.file], (at, at + size), offset))
                 at += size
-        self.traffic.bytes += stop - start
+        visit.left = len(visit.later)
+        self._visits.append(visit)
+        if not self._go_on(visit):
+            self._visits.remove(visit)
+            return False
         self._next = (self._next + 1) % len(self.units)
         return True
+
+    def _go_on(self, visit: _Visit) -> bool:
+        """Begin those reads of a unit whose places are free. Returns whether there were any."""
+        earlier = self._visits[: self._visits.index(visit)]
+        taken = [self.ranges[each.unit] for each in (*earlier, *self._given_up)]
+        reads, visit.later = visit.later, []
+        for read in reads:
+            if any(shared(read.place, place) for place in taken):
+                visit.later.append(read)
+            else:
+                self.traffic.bytes += read.place[1] - read.place[0]
+                self.reads.put(read)
+        return len(visit.later) < len(reads)
 
 
 def _reader(clerk: _Clerk) -> None:
@@ -238,8 +257,9 @@ def _reader(clerk: _Clerk) -> None:
         error: BaseException | None = None
         if not read.visit.given_up and not clerk.ended:
             try:
-                until = clerk.throttle.begin(len(read.into))
-                read.file.read(read.into, read.offset)
+                start, stop = read.place
+                until = clerk.throttle.begin(stop - start)
+                read.file.read(clerk.view[start:stop], read.offset)
                 clerk.throttle.wait(until)
             except BaseException as found:
                 error = found
