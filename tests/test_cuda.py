@@ -66,13 +66,15 @@ def test_layers_that_are_copied_in_each_pass_say_what_those_on_the_gpu_say(draft
     assert (done.stats.accepted_tokens > 0) == (draft != "none")
 
 
-def test_a_part_is_never_overwritten_while_the_gpu_reads_it() -> None:
+@pytest.mark.parametrize(("room", "block"), [(3.0, 1.0), (1.5, 0.25)])
+def test_a_part_is_never_overwritten_while_the_gpu_reads_it(room: float, block: float) -> None:
     size, count, device = 1 << 20, 8, torch.device("cuda")
     memory = host_memory(size * count, device)
     memory.copy_(torch.randint(0, 256, (size * count,), dtype=torch.uint8))
     units = [[Extent(0, at * size, (at + 1) * size)] for at in range(count)]
     host = HostMemory(memory)
-    stream = Stream([host], units, torch.empty(3 * size, dtype=torch.uint8, device=device))
+    buffer = torch.empty(int(room * size), dtype=torch.uint8, device=device)
+    stream = Stream([host], units, buffer, block=int(block * size))
     homes = [Copied(stream, at, host=host) for at in range(count)]
     for at in [*range(count)] * 5:
         homes[at].acquire()

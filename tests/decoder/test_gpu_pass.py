@@ -149,11 +149,12 @@ def test_a_recorded_pass_over_several_texts_has_the_bits_of_each_alone(count: in
         decoder.forward(rows)
         cache.commit(range(len(text)), rows.writer)
     before = len(decoder._pass._recordings)
-    for at in range(0, 30, 3):
-        segments = [(cache, text[at : at + 3], [-1, 0, 1]) for cache, text in zip(caches, texts, strict=True)]
-        both = Rows(segments)
+    for turn in range(10):
+        some = list(zip(caches, texts, strict=True))[: count - turn % 2]  # one recording serves two numbers of texts
+        begin = [cache.length - len(text) for cache, text in some]
+        both = Rows([(cache, text[at : at + 3], [-1, 0, 1]) for (cache, text), at in zip(some, begin, strict=True)])
         found = decoder.run(both)
-        for number, (cache, text) in enumerate(zip(caches, texts, strict=True)):
+        for number, ((cache, text), at) in enumerate(zip(some, begin, strict=True)):
             for row in range(3):
                 alone = expected[number].logits(len(text) + at + row)
                 assert torch.equal(found.logits(3 * number + row), alone), (at, number, row)
@@ -167,13 +168,18 @@ def test_rows_and_texts_that_are_not_there_change_nothing() -> None:
     assert isinstance(its, GpuPass)
 
     def rows() -> Rows:
-        segments = [(decoder.new_cache(), TEXT[:at], range(-1, at - 1)) for at in (2, 1, 3, 1, 1)]
-        return Rows([*segments, (decoder.new_cache(), TEXT[:5], [-1, -1, 0, 0, 2])])
+        caches = [decoder.new_cache() for _ in range(6)]
+        for cache in caches:  # what a row that is not there would write before the slots
+            read = chain(cache, TEXT[5:8])
+            decoder.forward(read)
+            cache.commit(range(3), read.writer)
+        segments = [(cache, TEXT[:at], range(-1, at - 1)) for cache, at in zip(caches, (2, 1, 3, 1, 1), strict=False)]
+        return Rows([*segments, (caches[5], TEXT[:5], [-1, -1, 0, 0, 2])])
 
     placed = _Placed.of(rows())
     expected = its._whole(placed.on(DEVICE))
-    filled = _Placed.of(rows()).filled(16)
-    assert (filled.count, filled.texts, filled.aligned) == (16, 16, placed.aligned)
+    filled = (again := _Placed.of(rows())).filled(16)
+    assert (again.texts, filled.count, filled.texts, filled.aligned) == (6, 16, 16, placed.aligned)
     assert torch.equal(its._whole(filled.on(DEVICE, 2 * CHUNK - 1))[:13], expected)
 
 

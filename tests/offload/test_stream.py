@@ -9,15 +9,19 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foretoken.decoder.homes.huge_pages import allocate
 from foretoken.errors import CheckpointError, ContractError
 from foretoken.offload.direct import ALIGNED, DirectFile, Throttle
-from foretoken.offload.ring import offsets
+from foretoken.offload.ring import offsets, shared
 from foretoken.offload.store import Extent
 from foretoken.offload.stream import BLOCK, Stream, Streamed
 
@@ -120,26 +124,66 @@ def test_what_is_free_of_a_unit_s_place_is_read_while_the_one_before_it_is_held(
 
 
 def test_a_pass_that_begins_elsewhere_gives_up_what_had_no_place_yet(file: Path) -> None:
-    stream = stream_of(file, 5, sizes=(2, 3, 3, 3))
-    stream.acquire(1)  # of unit 2, two pages are read, and one has no place
+    stream, seen = stream_of(file, 5, sizes=(2, 3, 3, 3)), []
+
+    def passes() -> None:
+        for unit in (1, 0, 3, 1, 2, 0, 2, 1):  # acquired, and let go by the next: of the one behind it a page is left
+            stream.acquire(unit)
+            expect_there(stream, file, unit)
+            seen.append(unit)
+
+    thread = threading.Thread(target=passes, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert seen == [1, 0, 3, 1, 2, 0, 2, 1]
+
+
+class Gated(DirectFile):
+    """A disk whose reads end when they may. begun: where each has begun, in order."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.begun: list[int] = []
+        self.slow, self.may_end = -1, threading.Event()  # the read that waits
+
+    def read(self, into: Any, offset: int) -> None:
+        self.begun.append(offset // ALIGNED)
+        if offset // ALIGNED == self.slow:
+            assert self.may_end.wait(10)
+        super().read(into, offset)
+
+
+def test_a_place_into_which_something_given_up_is_still_read_is_not_free(file: Path) -> None:
+    plain = stream_of(file, 5, sizes=(2, 3, 3, 3))
+    disk = Gated(file)
+    disk.slow = 5  # the first page of unit 2, which lies where unit 0 does
+    stream = Stream([disk], plain.units, plain.memory, block=ALIGNED)
+    stream.acquire(1)  # unit 2 begins
+    while disk.slow not in disk.begun:
+        time.sleep(0.001)
+    disk.begun.clear()
+    other = threading.Thread(target=stream.acquire, args=(0,), daemon=True)
     stream.release(1)
-    for unit in (0, 3, 1, 2, 2, 1):
-        stream.acquire(unit)
-        expect_there(stream, file, unit)
-        stream.release(unit)
+    other.start()  # a pass that begins elsewhere
+    time.sleep(0.05)
+    assert not {0, 1} & set(disk.begun), "late bytes of unit 2 would lie over those of unit 0"
+    disk.may_end.set()
+    other.join(10)
+    assert not other.is_alive()
+    expect_there(stream, file, 0)
 
 
 def test_several_threads_have_what_they_hold(file: Path) -> None:
     stream, failed = stream_of(file, 7), []
 
-    def passes(seed: int) -> None:
+    def passes() -> None:
         try:
             for _ in range(15):
                 one_pass(stream, file)
         except BaseException as error:  # for the assertion below
             failed.append(error)
 
-    threads = [threading.Thread(target=passes, args=(seed,), daemon=True) for seed in range(3)]
+    threads = [threading.Thread(target=passes, daemon=True) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -191,10 +235,13 @@ class Broken(DirectFile):
         super()._fill(into, offset, expected)
 
 
-def test_a_read_that_fails_once_is_tried_again_and_twice_is_an_error_that_ends_with_the_fault(file: Path) -> None:
-    plain = stream_of(file, 9)
+@pytest.mark.parametrize("pages", [5, 6, 9])
+def test_a_read_that_fails_once_is_tried_again_and_twice_is_an_error_that_ends_with_the_fault(
+    file: Path, pages: int
+) -> None:
+    plain = stream_of(file, pages)
     disk = Broken(file)
-    stream = Stream([disk], plain.units, plain.memory)
+    stream = Stream([disk], plain.units, plain.memory, block=ALIGNED)
     disk.times = 1
     stream.acquire(0)
     expect_there(stream, file, 0)
@@ -206,10 +253,11 @@ def test_a_read_that_fails_once_is_tried_again_and_twice_is_an_error_that_ends_w
     one_pass(stream, file)
 
 
-def test_a_read_ahead_that_failed_is_tried_again_when_it_is_asked_for(file: Path) -> None:
-    plain = stream_of(file, 12)
+@pytest.mark.parametrize("pages", [6, 12])
+def test_a_read_ahead_that_failed_is_tried_again_when_it_is_asked_for(file: Path, pages: int) -> None:
+    plain = stream_of(file, pages)
     disk = Broken(file)
-    stream = Stream([disk], plain.units, plain.memory)
+    stream = Stream([disk], plain.units, plain.memory, block=ALIGNED)
     for unit in range(len(PAGES)):
         disk.times = 1000
         with pytest.raises(CheckpointError, match="could not be read"):
@@ -275,6 +323,25 @@ def test_a_buffer_has_room_for_the_largest_unit_and_begins_at_a_page(file: Path)
 def test_units_lie_one_behind_the_other() -> None:
     assert offsets([3, 1, 5, 2, 4, 1, 3], 12) == [0, 3, 4, 9, 0, 4, 5]
     assert offsets([3, 5, 2], 5) == [0, 0, 0]
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=20), more=st.integers(0, 90))
+def test_every_unit_has_a_place_within_the_buffer(sizes: list[int], more: int) -> None:
+    capacity = max(sizes) + more
+    places = [(start, start + size) for start, size in zip(offsets(sizes, capacity), sizes, strict=True)]
+    assert all(start >= 0 and stop <= capacity for start, stop in places)
+    for one, other in pairwise(places):
+        least = max(0, one[1] - one[0] + other[1] - other[0] - capacity)
+        assert shared(one, other) >= least
+        if one[0] == 0 or one[1] == capacity:
+            assert shared(one, other) == least, "neighbours share as little as they can"
+
+
+def test_a_buffer_whose_length_is_no_multiple_of_a_page_is_used_up_to_the_last_one(file: Path) -> None:
+    plain = stream_of(file, 6)
+    stream = Stream(plain.files, plain.units, plain.memory[: 5 * ALIGNED + 100], block=ALIGNED)
+    one_pass(stream, file)
+    assert not any(stream.place(unit)[0] % ALIGNED for unit in range(len(PAGES)))
 
 
 def test_where_two_units_have_no_room_they_share_as_little_as_they_can() -> None:

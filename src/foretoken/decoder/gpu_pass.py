@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ _TEXTS = (1, 4, 16, 64)  # the same of texts
 _PATHS = 64  # slots of a path of each of them, on average
 _POSITIONS = 4096  # for which cosines and sines are computed at first
 _STRETCHES = 4  # of a prefix: those of a cache, and of views on it
+
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class GpuPass:
@@ -214,9 +217,9 @@ class _Placed:
     """The rows of a pass, as numbers that are to be copied to a GPU: see `RowsOnDevice`. by_row: [5, N]. memory: what
     the addresses are of."""
 
-    by_row: np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    table: list[int]
-    paths: list[int]
+    by_row: Numbers
+    table: Numbers
+    paths: Numbers
     last: int
     dtype: torch.dtype
     head_bytes: int
@@ -245,13 +248,13 @@ class _Placed:
             if path:
                 by_row[4, at] = len(paths)
                 paths += path
-        cache = rows.segments[0].cache
-        return cls(by_row, table, paths, max(rows.positions), cache.dtype, cache.head_bytes, memory)
+        cache, (described, seen) = rows.segments[0].cache, (np.array(each, dtype=np.int64) for each in (table, paths))
+        return cls(by_row, described, seen, max(rows.positions), cache.dtype, cache.head_bytes, memory)
 
     @property
     def count(self) -> int:
         """Rows."""
-        return self.by_row.shape[1]
+        return len(self.by_row[0])
 
     @property
     def texts(self) -> int:
@@ -261,23 +264,25 @@ class _Placed:
     @property
     def aligned(self) -> bool:
         """Whether all addresses are multiples of 16."""
-        return not any(number % 16 for at, number in enumerate(self.table) if at % 4) and not self.head_bytes % 16
+        numbers = self.table.reshape(-1, 4)[:, 1:]  # the others are positions
+        return not (numbers % 16).any() and not self.head_bytes % 16
 
     @property
     def numbers(self) -> torch.Tensor:
         """All of them, one behind the other."""
-        table, paths = (np.array(each, dtype=np.int64) for each in (self.table, self.paths))
-        return torch.from_numpy(np.concatenate([self.by_row.ravel(), table, paths]))
+        return torch.from_numpy(np.concatenate([self.by_row.ravel(), self.table, self.paths]))
 
     def filled(self, count: int) -> _Placed:
-        """The same rows among so many, whose others are not there, with as many texts and slots of paths as passes
-        with so many rows are recorded for."""
+        """The same rows among so many, whose others are not there; with room for as many texts and slots of paths as a
+        recording has."""
         rows = np.full((5, count), -1, dtype=np.int64)
         rows[0], rows[2] = 0, 0
         rows[:, : self.count] = self.by_row
         texts = next(most for most in _TEXTS if most >= self.texts)
-        table = self.table + [0] * ((texts - self.texts) * SEGMENT)
-        paths = self.paths + [0] * (count * _PATHS - len(self.paths))
+        table = np.zeros(texts * SEGMENT, dtype=np.int64)
+        table[: len(self.table)] = self.table
+        paths = np.zeros(count * _PATHS, dtype=np.int64)
+        paths[: len(self.paths)] = self.paths
         return replace(self, by_row=rows, table=table, paths=paths)
 
     def on(self, device: torch.device, last: int | None = None) -> RowsOnDevice:

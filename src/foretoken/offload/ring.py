@@ -9,8 +9,8 @@ def offsets(sizes: Sequence[int], capacity: int) -> list[int]:
     """The beginning of each unit in a buffer of `capacity` bytes, which must have room for the largest.
 
     Units are laid one behind the other, in the order in which they are used. What does not fit before the buffer's end
-    goes to its beginning, over units that have been used by then; or to its end, where it lies over less of the unit
-    before it. What a unit has for itself can be read while the one before it is in use.
+    goes to its beginning, or to its end if it lies over less of the unit before it there: what it does not share with
+    that one can be read while that one is in use.
     """
     found: list[int] = []
     before = (0, 0)

@@ -54,8 +54,9 @@ class _Hold(NamedTuple):
 @dataclass(eq=False)
 class _Visit:
     """One reading of a unit into the buffer. asked: somebody waited for it when it began. later: the reads whose place
-    is not free yet. left: how many reads are not done yet, those among them. holders: the threads that use it now.
-    waiting: those of them that wait for it. given_up: nobody will use it; reads that have not begun are left out."""
+    is not free yet. left: how many reads are not done yet, those of `later` included. holders: the threads that use it
+    now. waiting: those of them that wait for it. given_up: nobody will use it; reads that have not begun are left
+    out."""
 
     unit: int
     asked: bool
@@ -94,7 +95,7 @@ class _Read(NamedTuple):
 
 @dataclass
 class Traffic:
-    """What was read from the disk, and how long passes waited for it."""
+    """What was asked of the disk, and how long passes waited for it. Of what is given up, some is not read."""
 
     bytes: int = 0
     waited: float = 0.0  # seconds
@@ -170,6 +171,7 @@ class _Clerk:
         """Do all that can be done now."""
         self._given_up = [visit for visit in self._given_up if visit.left]
         self._answer()
+        self._go_on()
         if self._waiting and self._coming(self._waiting[0].unit) is None:
             for visit in [visit for visit in self._visits if not visit.holders]:  # a pass that begins elsewhere
                 self._forget(visit)
@@ -213,8 +215,7 @@ class _Clerk:
 
     def _read_ahead(self) -> None:
         """Read what has a free place: more of the units that have begun, then of the next ones."""
-        for visit in self._visits:
-            self._go_on(visit)
+        self._go_on()
         while not any(visit.later for visit in self._visits) and (
             self.ahead is None or sum(not visit.holders for visit in self._visits) < self.ahead
         ):
@@ -223,32 +224,40 @@ class _Clerk:
 
     def _begin_next(self) -> bool:
         """Begin to read the next unit. Returns False if nothing of its place is free."""
-        visit = _Visit(self._next, any(hold.unit == self._next for hold in self._waiting))
-        at, _ = self.ranges[visit.unit]
+        start, stop = self.ranges[self._next]
+        taken = [self.ranges[each.unit] for each in (*self._visits, *self._given_up)]
+        if any(first <= start and stop <= last for first, last in taken):  # soon said, and the usual case
+            return False
+        visit, at = _Visit(self._next, any(hold.unit == self._next for hold in self._waiting)), start
         for extent in self.units[visit.unit]:
             for offset, size in extent.blocks(self.block):
                 visit.later.append(_Read(visit, self.files[extent.file], (at, at + size), offset))
                 at += size
-        visit.left = len(visit.later)
-        self._visits.append(visit)
-        if not self._go_on(visit):
-            self._visits.remove(visit)
+        visit.left = count = len(visit.later)
+        self._begin_free(visit, taken)
+        if len(visit.later) == count:
+            visit.later = []  # they know the visit: nobody else would let go of them
             return False
+        self._visits.append(visit)
         self._next = (self._next + 1) % len(self.units)
         return True
 
-    def _go_on(self, visit: _Visit) -> bool:
-        """Begin those reads of a unit whose places are free. Returns whether there were any."""
-        earlier = self._visits[: self._visits.index(visit)]
-        taken = [self.ranges[each.unit] for each in (*earlier, *self._given_up)]
-        reads, visit.later = visit.later, []
-        for read in reads:
+    def _go_on(self) -> None:
+        """Read more of the units that have begun, where there is room by now."""
+        for at, visit in enumerate(self._visits):
+            if visit.later:
+                self._begin_free(visit, [self.ranges[each.unit] for each in (*self._visits[:at], *self._given_up)])
+
+    def _begin_free(self, visit: _Visit, taken: Sequence[tuple[int, int]]) -> None:
+        """Begin those reads of a unit whose places are not taken."""
+        later = []
+        for read in visit.later:
             if any(shared(read.place, place) for place in taken):
-                visit.later.append(read)
+                later.append(read)
             else:
                 self.traffic.bytes += read.place[1] - read.place[0]
                 self.reads.put(read)
-        return len(visit.later) < len(reads)
+        visit.later = later
 
 
 def _reader(clerk: _Clerk) -> None:
@@ -292,7 +301,7 @@ class Stream:
                 f"a buffer of {len(self.memory)} bytes at {self.memory.data_ptr():#x}; expected at least {max(sizes)} "
                 f"at a multiple of {ALIGNED}"
             )
-        starts = offsets(sizes, len(self.memory))
+        starts = offsets(sizes, len(self.memory) // ALIGNED * ALIGNED)
         self._ranges = [(start, start + size) for start, size in zip(starts, sizes, strict=True)]
         self._begin()
 
