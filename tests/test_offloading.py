@@ -174,6 +174,8 @@ def test_a_bound_is_one_of_the_context_too() -> None:
     ("settings", "message"),
     [
         ({"memory": "8 gallons"}, "memory is '8 gallons', expected an amount such as 8GiB or 500MB"),
+        ({"memory": "1.2"}, "memory is '1.2', expected an amount such as 8GiB or 500MB"),
+        ({"memory": "8"}, "memory is '8', expected an amount such as 8GiB or 500MB"),
         ({"memory": 0}, "memory is 0, expected an amount"),
         ({"memory": -5}, "memory is -5, expected an amount"),
         ({"memory": 1.5}, "memory is 1.5, expected an amount"),

@@ -24,7 +24,7 @@ from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.mixture import Observing
 from foretoken.drafters.packing import shared_with
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
-from foretoken.drafters.table import CHAIN, DRAFTERS, TREE
+from foretoken.drafters.table import CHAIN, TREE
 from foretoken.drafters.trained import trained_level
 from foretoken.errors import DraftSpecError, RemoteError, SettingError, quoted
 from foretoken.kernels import forked, native
@@ -175,8 +175,8 @@ def _asked_for(url: str, offline: str, settings: Mapping[str, Any]) -> tuple[Loa
     for level in named:
         if level.name not in ("none", "lookup") and (level.is_copy or level.entry not in (CHAIN, TREE)):
             raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} needs the model's own weights, and these are on {url}; use lookup, or "
-                f"a small model, or a trained drafter (of {', '.join(DRAFTERS)}, lookup and none can be used)"
+                f"draft {quoted(level.name, 80)} needs the model's own weights, and these are on {url}; use lookup, "
+                "none, a small model or a trained drafter"
             )
     levels = [_found(level, first=level is named[0]) for level in named]
     if offline == KEEP and not levels[0].has_decoder:

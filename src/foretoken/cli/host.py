@@ -70,6 +70,9 @@ def host(
     try:
         everywhere = listening.host in ("0.0.0.0", "::")  # no address by which others reach it
         there = running.url.replace(listening.host, "NAME") if everywhere else running.url
+        if loaded.settings.memory is not None:
+            longest = f"{loaded.target.config.context_length:,} tokens"
+            say(f"within --memory: texts have up to {longest}, each client has one at a time, and no trained drafter")
         say(f"{loaded.name} listens at {running.url}; clients: foretoken generate --remote {there}")
         while not asked and not running.room.over.wait(_LOOK):
             pass

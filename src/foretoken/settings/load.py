@@ -11,6 +11,7 @@ from foretoken.settings.amounts import bytes_a_second, bytes_of
 from foretoken.settings.values import Settings, count, is_text, one_of
 
 MOST_DRAFT_TOKENS = 4096  # in a round
+_FEW_BYTES = 1 << 10  # no program runs in so little: whoever writes less has left out the unit
 AUTO = "auto"  # the draft that is chosen for the model and the machine
 ALL = "all"  # layers
 REPLAY = "replay:"  # the beginning of a pace that names a file
@@ -139,7 +140,8 @@ class LoadSettings(Settings):
         ):
             value = getattr(self, name)
             amount = read(value) if isinstance(value, str) else value
-            if value is not None and not (type(amount) is int and amount > 0):
+            unit_is_missing = isinstance(value, str) and type(amount) is int and amount < _FEW_BYTES
+            if value is not None and (unit_is_missing or not (type(amount) is int and amount > 0)):
                 raise SettingError(f"{name} is {quoted(value)}, expected an amount such as {example}")
             object.__setattr__(self, name, amount)
         if self.context is not None:
