@@ -72,8 +72,9 @@ class Held:
                 self._completion = done
             else:
                 self._best = done if self._best is None else _merged(self._best, done)
-                since = f" ({many(done.unverified, 'token')} of them unchecked)" if done.unverified else ""
-                self._say(f"the host is gone after {many(len(done.tokens), 'token')}{since}; waiting, Ctrl-C ends")
+                sure = many(len(done.tokens) - done.unverified, "token")
+                more = f"; {many(done.unverified, 'token')} behind them are unchecked" if done.unverified else ""
+                self._say(f"the host is gone after {sure}{more}; waiting, Ctrl-C ends")
 
     def _beyond(self, at: int, piece: Piece) -> Generator[Shown, None, int]:
         """What a piece adds to what was shown. Returns the length of its text."""
@@ -106,8 +107,9 @@ class Held:
                 first = next(stream, None)
             except AwayError as error:
                 if str(error) != told:
+                    if told or self._best is None:  # else it has just been said that the host is gone
+                        self._say(f"{error}; waiting, Ctrl-C ends")
                     told = str(error)
-                    self._say(f"{told}; waiting, Ctrl-C ends")
                 time.sleep(_PAUSE)
                 continue
             if self._best is not None or told:
