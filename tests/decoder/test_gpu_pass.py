@@ -26,6 +26,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+recorded = pytest.mark.skipif(DEVICE.type != "cuda", reason="a recording is a CUDA graph, so it needs a GPU")
 TEXT = [5, 9, 2, 7, 11, 3, 8, 1, 6, 4, 10, 12]
 FAMILIES: list[dict[str, Any]] = [
     {},
@@ -119,7 +120,7 @@ def test_keys_beyond_a_chunk_and_views_on_views() -> None:
     assert torch.equal(found.logits(2), expected.logits(281))
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU passes are recorded")
+@recorded
 def test_a_recorded_pass_has_the_bits_of_one_that_is_not() -> None:
     decoder = pair(max_position_embeddings=1024)[1]
     cache = decoder.new_cache()
@@ -134,7 +135,7 @@ def test_a_recorded_pass_has_the_bits_of_one_that_is_not() -> None:
     assert len(decoder._pass._recordings)
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU passes are recorded")
+@recorded
 @pytest.mark.parametrize("count", [2, 4, 7])
 def test_a_recorded_pass_over_several_texts_has_the_bits_of_each_alone(count: int) -> None:
     decoder = pair(max_position_embeddings=1024)[1]
@@ -178,12 +179,13 @@ def test_rows_and_texts_that_are_not_there_change_nothing() -> None:
 
     placed = _Placed.of(rows())
     expected = its._whole(placed.on(DEVICE))
-    filled = (again := _Placed.of(rows())).filled(16)
+    again = _Placed.of(rows())
+    filled = again.filled(16)
     assert (again.texts, filled.count, filled.texts, filled.aligned) == (6, 16, 16, placed.aligned)
     assert torch.equal(its._whole(filled.on(DEVICE, 2 * CHUNK - 1))[:13], expected)
 
 
-@pytest.mark.skipif(DEVICE.type != "cuda", reason="only on a GPU passes are recorded")
+@recorded
 def test_a_text_outgrows_the_table_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foretoken.decoder.gpu_pass._POSITIONS", 256)
     decoder = pair(max_position_embeddings=2048)[1]

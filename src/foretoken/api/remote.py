@@ -105,9 +105,9 @@ def connect(
     url: ws://HOST:PORT or wss://HOST:PORT. token_file: a file with the token that the host asks for. ca: a PEM file
     with the certificate of whoever signed the host's, if the system does not know it. patience: seconds for which a
     lost connection is tried again. offline: what happens when the host is gone for good. "stop" ends the text. "keep"
-    goes on with the draft alone, which must be a model, and marks those tokens as unverified. "hold" goes on like
-    "keep" if the draft is a model, and else ends the text like "stop"; `Model.recheck` finishes the text when the host
-    is there again. settings: the draft, its length and its pace, and the threads and the type of a small model, as in
+    generates the rest with the draft alone, which must be a model, and marks those tokens as unverified. "hold" does
+    the same if the draft is a model, and otherwise ends the text; `Model.recheck` finishes it when the host is there
+    again. settings: the draft, its length and its pace, and the threads and the type of a small model, as in
     `foretoken.load`.
 
     Raises RemoteError if the host cannot be reached, or refuses; SettingError or DraftSpecError for settings that make

@@ -23,6 +23,7 @@ from foretoken.api.build import load
 from foretoken.api.checkpoint import expect_device
 from foretoken.api.model import Model
 from foretoken.bench.fields import expect_counts
+from foretoken.bench.on_gpu import name_of
 from foretoken.bench.script import carry_out
 from foretoken.common.files import write_json
 from foretoken.common.pictures import expect_drawable, new_figure, save, style
@@ -91,7 +92,7 @@ def _measure(args: argparse.Namespace) -> dict[str, Any]:
     record = {
         "model": Path(args.model).name,
         "model_sha256": fingerprint(model.folder, read_config(model.folder)),
-        "device": args.device if args.device == "cpu" else torch.cuda.get_device_name(),
+        "device": args.device if args.device == "cpu" else name_of(torch.device(args.device)),
         "tokens": {"learned": len(streams.learned), "heldout": len(streams.heldout)},
         "chains_of": DRAFTED,
         "rows": rows,

@@ -39,6 +39,7 @@ from rich.progress import track
 
 from foretoken.api.checkpoint import expect_device
 from foretoken.bench.fields import expect_counts
+from foretoken.bench.on_gpu import name_of
 from foretoken.bench.script import add_model_and_suite, asked_of, carry_out, suite_for
 from foretoken.bench.suites import first_turn
 from foretoken.common.source import resolve
@@ -190,7 +191,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         newcomer = _newcomer(client, prompts, args) if args.prompt_tokens else None
     return {
         **asked_of(args.model, suite),
-        "device": args.device if args.device == "cpu" else torch.cuda.get_device_name(args.device),
+        "device": args.device if args.device == "cpu" else name_of(torch.device(args.device)),
         "draft": args.draft or "auto",
         "new_tokens": args.max_new_tokens,
         "repeats": args.repeats,

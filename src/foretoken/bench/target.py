@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from foretoken.api.build import load, with_draft
 from foretoken.api.levels import Loaded
 from foretoken.api.model import Model
 from foretoken.bench.fields import expect_counts, expect_once
+from foretoken.bench.on_gpu import name_of
 from foretoken.bench.statistics import PLAIN
 from foretoken.bench.suites import Suite, first_turn, open_suite
 from foretoken.common.hashes import sha256
@@ -202,7 +201,7 @@ def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:
             **origin["machine"],
             "threads": model.target.threads,
             "isa": native.isa() if native.module() is not None else None,
-            **({} if device.type == "cpu" else {"gpu": torch.cuda.get_device_name(device)}),
+            **({} if device.type == "cpu" else {"gpu": name_of(device)}),
         },
         "model": Path(name).absolute().name if Path(name).exists() else name,
         "model_sha256": fingerprint(model.folder, model.target.config),

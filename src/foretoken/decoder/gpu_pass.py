@@ -248,8 +248,16 @@ class _Placed:
             if path:
                 by_row[4, at] = len(paths)
                 paths += path
-        cache, (described, seen) = rows.segments[0].cache, (np.array(each, dtype=np.int64) for each in (table, paths))
-        return cls(by_row, described, seen, max(rows.positions), cache.dtype, cache.head_bytes, memory)
+        cache = rows.segments[0].cache
+        return cls(
+            by_row,
+            np.array(table, dtype=np.int64),
+            np.array(paths, dtype=np.int64),
+            max(rows.positions),
+            cache.dtype,
+            cache.head_bytes,
+            memory,
+        )
 
     @property
     def count(self) -> int:
@@ -264,8 +272,8 @@ class _Placed:
     @property
     def aligned(self) -> bool:
         """Whether all addresses are multiples of 16."""
-        numbers = self.table.reshape(-1, 4)[:, 1:]  # the others are positions
-        return not (numbers % 16).any() and not self.head_bytes % 16
+        addresses = self.table.reshape(-1, 4)[:, 1:]  # the first of four is a number of positions
+        return not (addresses % 16).any() and not self.head_bytes % 16
 
     @property
     def numbers(self) -> torch.Tensor:

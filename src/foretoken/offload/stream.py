@@ -171,7 +171,7 @@ class _Clerk:
         """Do all that can be done now."""
         self._given_up = [visit for visit in self._given_up if visit.left]
         self._answer()
-        self._go_on()
+        self._go_on()  # before another unit begins: somebody may wait for these
         if self._waiting and self._coming(self._waiting[0].unit) is None:
             for visit in [visit for visit in self._visits if not visit.holders]:  # a pass that begins elsewhere
                 self._forget(visit)

@@ -140,8 +140,8 @@ class LoadSettings(Settings):
         ):
             value = getattr(self, name)
             amount = read(value) if isinstance(value, str) else value
-            unit_is_missing = isinstance(value, str) and type(amount) is int and amount < _FEW_BYTES
-            if value is not None and (unit_is_missing or not (type(amount) is int and amount > 0)):
+            least = _FEW_BYTES if isinstance(value, str) else 1
+            if value is not None and not (type(amount) is int and amount >= least):
                 raise SettingError(f"{name} is {quoted(value)}, expected an amount such as {example}")
             object.__setattr__(self, name, amount)
         if self.context is not None:
