@@ -81,8 +81,8 @@ ABOVE = (
 )
 # Of a test with many sets of parameters, `make test` tries the first and about one in n of the others, and `make prove`
 # all. Without the native module fewer are tried again: all of them meet it, and PyTorch is slow.
-SOME, MANY = (12, 2), (48, 3)  # from so many sets on, one in n
-AGAIN = 3
+SETS = (49, 6), (13, 4), (5, 2)  # from so many sets on, one in n
+AGAIN = 5
 # every drafter meets its contract, every draft its rule; sets of the benches are different cases, and no products
 WHOLE = ("contracts", "acceptance", "bench")
 WITH_BOTH = ("cli/test_generate.py", "cli/test_doctor.py", "doctor/test_engine.py")
@@ -95,7 +95,7 @@ def _one_in(item: pytest.Item, place: Path, sets: int) -> int:
         return int(sampled.args[0])
     if place.parts[0] in WHOLE:
         return 1
-    return next((n for least, n in (MANY, SOME) if sets >= least), 1)
+    return next((n for least, n in SETS if sets >= least), 1)
 
 
 @pytest.hookimpl(tryfirst=True)  # before some are left out by their markers

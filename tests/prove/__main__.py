@@ -30,7 +30,12 @@ LARGE = Size(prompts=2, longest_prompt=90, tokens=16)  # of models beyond tiny: 
 
 
 def run(
-    tokens: int, seed: int, models: list[str], progress: Progress | None = None, small: Size = SMALL
+    tokens: int,
+    seed: int,
+    models: list[str],
+    progress: Progress | None = None,
+    small: Size = SMALL,
+    large: Size = LARGE,
 ) -> dict[str, object]:
     """The record of a proof of so many tokens."""
     origin = provenance()  # of what is running, whatever is committed until it ends
@@ -56,7 +61,7 @@ def run(
         subject = make(chance)
         subjects[f"{subject.name}, {subject.kind}"] += 1
         try:
-            prove(subject, levels, small if name.startswith("tiny") or name == "stdlib-1m" else LARGE, chance, events)
+            prove(subject, levels, small if name.startswith("tiny") or name == "stdlib-1m" else large, chance, events)
         except Difference as found:
             difference = str(found)
         except KeyboardInterrupt:  # what was compared until then is compared

@@ -11,7 +11,8 @@ from tests.prove.drafters import SAMPLING
 
 @pytest.mark.skipif(native.module() is None, reason="the native module is not built, or is switched off")
 def test_a_slice_of_the_proof() -> None:
-    record = run(tokens=1_200, seed=1, models=["no/such/model"], small=Size(prompts=2, longest_prompt=90, tokens=24))
+    small, large = Size(prompts=2, longest_prompt=90, tokens=24), Size(prompts=1, longest_prompt=40, tokens=8)
+    record = run(tokens=1_200, seed=1, models=["no/such/model"], small=small, large=large)
     assert record["first_difference"] is None
     assert record["left_out"] == ["no/such/model"]
     drawn = {f"accepted tokens, {name}" for name in SAMPLING}  # a slice has few subjects, each with one of them
