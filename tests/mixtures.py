@@ -15,6 +15,7 @@ from foretoken.trained.following import FollowingDecoder
 from foretoken.trained.network import Block, Mixture, Stack
 from foretoken.trained.observer import ObservingLayers
 from foretoken.trained.sizes import block_of, eagle2_for, eagle3_for, independent_for, mixture_for
+from tests.published import published_decoder
 
 
 def random_mixture(
@@ -88,6 +89,8 @@ def _observer(trained: Trained, target: Decoder) -> ObservingLayers:
 
 def following_decoder(target: Decoder, method: str, seed: int = 0, scale: float = 0.02) -> FollowingDecoder:
     """The decoder of an EAGLE for a target."""
+    if method == "published":
+        return published_decoder(target, seed, scale)
     _, trained = random_stack(target, method, seed, scale)
     config, weights = trained.weights(target)
     return FollowingDecoder(config, weights, trained, arithmetic=target.arithmetic, threads=1)

@@ -23,6 +23,7 @@ from foretoken.trained.files import write_trained
 from foretoken.trained.network import Mixture, Stack
 from foretoken.trained.sizes import eagle2_for, mixture_for
 from tests.cli.conftest import Cli
+from tests.published import random_published, write_published
 
 SMALL = ("stdlib-1m", "--num-prompts", 2, "--max-new-tokens", 6)
 
@@ -37,6 +38,22 @@ def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def remembered(draft: str) -> Path:
     folder = resolve("stdlib-1m")
     return automatic.remember(Recommended(draft, 1.5), folder, read_config(folder), LoadSettings())
+
+
+def test_a_published_drafter_is_measured_and_named_from_the_root(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = load("stdlib-1m", draft="none").target
+    write_published(tmp_path / "heads" / "it", *random_published(target, sees=(0, 2)), 4096, "sglang")
+    monkeypatch.chdir(tmp_path)
+    done = cli("recommend", *SMALL, "--also", "heads/it:tokens=2", "--also", "lookup")
+    assert done.code == 0, done.err
+    measured = [line.split()[0] for line in done.out.splitlines()[1:7]]
+    assert f"{tmp_path}/heads/it:tokens=2" in measured
+    assert measured.count("lookup") == 1
+    refused = cli("recommend", *SMALL, "--also", "no/such")
+    assert refused.code == 2
+    assert refused.err.count("\n") == 1
 
 
 def test_what_is_fastest_is_said_remembered_and_used(cli: Cli, tmp_path: Path, memory: Path) -> None:

@@ -367,6 +367,8 @@ TABLE: dict[str, Entry] = {
     "eagle2, tree": Entry(lambda s: _eagle(s, "eagle2", "beam"), own=_TREE),
     "eagle3": Entry(lambda s: _eagle(s, "eagle3")),
     "eagle3, tree": Entry(lambda s: _eagle(s, "eagle3", "best-first"), own=_TREE),
+    "eagle3, published": Entry(lambda s: _eagle(s, "published")),
+    "eagle3, published, tree": Entry(lambda s: _eagle(s, "published", "best-first"), own=_TREE),
     "mixture, tree, lookup": Entry(lambda s: _mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
     "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
     "lookup, left out by the tree above": Entry(

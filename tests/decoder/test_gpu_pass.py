@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -87,6 +88,21 @@ def test_low_bit_weights_stay_low_bit(format: str) -> None:
     torch.testing.assert_close(logits[1], logits[0], rtol=0.1, atol=0.1)
     one = decoder.run(chain(decoder.new_cache(), TEXT[:1])).logits(0)
     assert torch.equal(one, decoder.run(chain(decoder.new_cache(), TEXT)).logits(0))
+
+
+@pytest.mark.parametrize("lo", [0, 1])
+def test_a_layer_reads_what_it_is_given_in_place_of_its_norm(lo: int) -> None:
+    made = pair()[1]
+    layers = tuple(replace(layer, input_norm=made.weights.norm) for layer in made.weights.layers)
+    decoder = Decoder(made.config, replace(made.weights, layers=layers), threads=1, arithmetic="triton")
+    found = []
+    for factor in (None, 1, 2):
+        rows = chain(decoder.new_cache(), TEXT)
+        hidden = decoder.layers(decoder.embed(rows), rows, 0, lo)
+        entering = None if factor is None else factor * decoder.norm(hidden)
+        found.append(decoder.layers(hidden, rows, lo, None, entering))
+    assert torch.equal(found[0], found[1]), "given its own norm, it does what it does without"
+    assert not torch.allclose(found[0], found[2])
 
 
 def test_texts_in_one_pass_are_independent() -> None:

@@ -175,7 +175,7 @@ def _block(stage: Stage) -> Drafter:
 def _eagle(stage: Stage) -> Drafter:
     """One of EAGLE's with random weights."""
     seed, scale = stage.chance.randrange(10**6), stage.chance.choice([0.02, 0.2])
-    method = stage.chance.choice(["eagle2", "eagle3"])
+    method = stage.chance.choice(["eagle2", "eagle3", "published"])
     model = following_decoder(stage.target, method, seed, scale)
     common = {"name": method, "vocab_size": model.config.valid_vocab_size, "model": model, "samplers": sampler}
     if stage.chance.random() < 0.5:

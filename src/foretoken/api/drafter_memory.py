@@ -10,9 +10,11 @@ import torch
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.low_bit import size_in
 from foretoken.decoder.memory import FIRST_CAPACITY, doubled
+from foretoken.decoder.shards import weight_files
 from foretoken.drafters.recipe import Level
 from foretoken.trained.config import BlockConfig, MixtureConfig, StackConfig, TrainedConfig
-from foretoken.trained.files import WEIGHTS, expected_shapes, parameters_of, read_trained_config
+from foretoken.trained.files import expected_shapes, read_trained_config
+from foretoken.trained.published import OWN_HEAD, PublishedConfig
 
 _FLOAT = 4  # bytes of a number in what it sees
 
@@ -31,11 +33,12 @@ def memory_of_drafter(level: Level, target: DecoderConfig, positions: int, dtype
     assert level.folder is not None
     its, _ = read_trained_config(level.folder)
     decoder = its.decoder(target)
-    file = (level.folder / WEIGHTS).stat().st_size
-    beside = sum(prod(shape) for name, shape in expected_shapes(its).items() if not name.startswith("layers."))
-    layers = (parameters_of(its) - beside) * dtype.itemsize
+    file = sum(file.stat().st_size for file in weight_files(level.folder))
+    numbers = {name: prod(shape) for name, shape in expected_shapes(its).items() if name != OWN_HEAD}
+    beside = sum(count for name, count in numbers.items() if not name.startswith("layers."))
+    layers = (sum(numbers.values()) - beside) * dtype.itemsize
     loading = file + (2 * _FLOAT * beside if isinstance(its, MixtureConfig) else 0)  # an observer in float32, twice
-    choices = its.choices if isinstance(its, MixtureConfig) else 0
+    choices = its.choices if isinstance(its, MixtureConfig | PublishedConfig) else 0
     table = (choices or target.vocab_size) * its.rank if isinstance(its, BlockConfig) else 0  # made in float32
     loading += 2 * _FLOAT * table
     beside += table
@@ -58,5 +61,7 @@ def _seen(its: TrainedConfig) -> int:
     """How many numbers of what the model computes are kept for a position, those that are made of them included."""
     if isinstance(its, MixtureConfig):
         return its.observed + its.hidden_size
+    if isinstance(its, PublishedConfig):
+        return its.hidden_size * (its.reduced_from + 1)
     assert isinstance(its, StackConfig)
     return its.hidden_size * (len(its.sees) + 1) if its.sees else 0

@@ -31,10 +31,12 @@ from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.blocks import BlockDecoder
 from foretoken.trained.choosing import ChoosingDecoder
-from foretoken.trained.config import BlockConfig, MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.config import BlockConfig, MixtureConfig, TrainedConfig
 from foretoken.trained.files import InRows, Trained, read_trained, read_trained_config
 from foretoken.trained.following import FollowingDecoder
 from foretoken.trained.observer import Sight
+from foretoken.trained.published import PublishedConfig
+from foretoken.trained.published_decoder import PublishedDecoder
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +165,8 @@ def _trained(
     began = perf_counter()
     assert level.folder is not None
     read = read_trained(level.folder)
+    if isinstance(read.config, PublishedConfig):
+        read = replace(read, config=read.config.of_target(target.config))
     chooses = isinstance(read.config, MixtureConfig) and read.config.choices > 0
     if level.format is None or ("format" not in level.options and not target.arithmetic.startswith("native")):
         config, weights = read.weights(target)
@@ -182,8 +186,9 @@ def _trained(
         cast_to = OBSERVED_IN
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
     threads = settings.threads
-    if isinstance(read.config, StackConfig) and read.config.follows:
-        return LoadedLevel(FollowingDecoder(config, weights, read, cast_to, threads=threads))
+    if read.config.follows:
+        following = PublishedDecoder if isinstance(read.config, PublishedConfig) else FollowingDecoder
+        return LoadedLevel(following(config, weights, read, cast_to, threads=threads))
     if isinstance(read.config, BlockConfig):
         made: Decoder = BlockDecoder(config, weights, read, cast_to, threads=threads)
     elif chooses:
@@ -205,7 +210,7 @@ def _observer(
 def _in_rows(folder: Path, target: Decoder, drafter: TrainedConfig, settings: LoadSettings) -> InRows:
     """Of the target's weights those that a drafter shares, as their file has them."""
     theirs, ends = target.weights, isinstance(drafter, MixtureConfig) and drafter.ends
-    tied = target.config.tied
+    tied = target.config.tied or isinstance(drafter, PublishedConfig)  # whose output layer is its own
     if (not tied and theirs.head.layout != "rows") or (ends and theirs.layouts != {"rows"}):
         theirs = weights_of(folder, target.config, _mapped(settings))
     return InRows(Linear(target.weights.embedding, None) if tied else theirs.head, theirs.layers)

@@ -64,9 +64,26 @@ class Found:
         return Recommended(self.best.draft, float(self.best.speedup))
 
 
-def candidates(model: str, loading: LoadSettings) -> tuple[list[str], dict[str, str]]:
-    """The drafts to measure, and those that are left out, each with the reason."""
+def candidates(model: str, loading: LoadSettings, also: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
+    """The drafts to measure, and those that are left out, each with the reason. also: drafts that the user names.
+    Raises DraftSpecError for one of these that does not suit the model."""
     folder = resolve(model, loading.revision, accept=read_config)
+    drafts, left_out = _usual(folder, loading)
+    for draft in also:
+        expect_honest(draft, loading, folder)
+        drafts.append(_from_anywhere(draft))
+    return list(dict.fromkeys(drafts)), left_out
+
+
+def _from_anywhere(draft: str) -> str:
+    """A draft whose folders are named from the root: what is remembered is used from other folders, too."""
+    levels = [level.partition(":") for level in draft.split(",")]
+    rooted = ((str(Path(n).absolute()) if "/" in n and Path(n).exists() else n, *more) for n, *more in levels)
+    return ",".join("".join(parts) for parts in rooted)
+
+
+def _usual(folder: Path, loading: LoadSettings) -> tuple[list[str], dict[str, str]]:
+    """Those that are tried for every model."""
     config, left = read_config(folder), memory_left()
     of_model = sum(path.stat().st_size for path in deciding_files(folder).values())
     drafts, left_out, copies = [LOOKUP], {}, {}

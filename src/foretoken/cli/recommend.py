@@ -20,6 +20,14 @@ from foretoken.settings.load import LoadSettings
 def recommend(
     loading: LoadSettings,
     model: Annotated[str, typer.Argument(help="A folder, a hub id (owner/name) or an embedded model.")] = "stdlib-7m",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another draft to measure, as --draft takes it: a smaller model, or a drafter of EAGLE-3 that others "
+            "have trained. The option can be repeated.",
+            metavar="DRAFT",
+        ),
+    ] = None,
     prompts: options.Prompts = "auto",
     num_prompts: Annotated[int, typer.Option(help="How many of the prompts are used.", min=1)] = 6,
     max_new_tokens: Annotated[
@@ -34,11 +42,11 @@ def recommend(
     """Measure which draft is fastest for a model on this machine, and remember it.
 
     It completes a few prompts with each of these, in turn: no draft; lookup; a drafter that was trained for the model,
-    if one lies beside it (MODEL-moa); and, if the copies of the model fit into memory, mxfp4,lookup; mxfp4:k=2,lookup;
-    int4:k=2,lookup. It prints a table, and the command to use. From then on, `--draft auto` (the default of generate
-    and chat) uses the recommended draft for this model, machine and settings, unless layers are read from the disk. The
-    best draft depends on the text: give prompts of your own with --prompts. It takes all cores: close other programs.
-    Exit code 1 if a token differs from plain decoding.
+    if one lies beside it (MODEL-moa); if the copies of the model fit into memory, mxfp4,lookup; mxfp4:k=2,lookup;
+    int4:k=2,lookup; and what --also names. It prints a table, and the command to use. From then on, `--draft auto` (the
+    default of generate and chat) uses the recommended draft for this model, machine and settings, unless layers are
+    read from the disk. The best draft depends on the text: give prompts of your own with --prompts. It takes all cores:
+    close other programs. Exit code 1 if a token differs from plain decoding.
     """
     if json_file is not None:
         expect_new(json_file)
@@ -50,7 +58,7 @@ def recommend(
     from foretoken.decoder.config import read_config
 
     decode.Asked(model, [], prompts, num_prompts, max_new_tokens, repeats, loading, [temperature])  # refuses at once
-    drafts, left_out = bench.candidates(model, loading)
+    drafts, left_out = bench.candidates(model, loading, also or ())
     asked = decode.Asked(model, drafts, prompts, num_prompts, max_new_tokens, repeats, loading, [temperature])
     with saying(), bar(is_kept=True) as progress:
         found, record = bench.measure(asked, progress)

@@ -72,6 +72,7 @@ class DecoderConfig:
     low_bit: Format | None = None  # the format of the linear layers, if it is a low-bit format
     # by layer, where feed-forward layers differ, as in trained drafters; `intermediate_size` is the largest then
     intermediate_sizes: tuple[int, ...] | None = None
+    wide: bool = False  # the attention of layer 0 reads two states side by side, as in published drafters of EAGLE-3
 
     def bytes_of_position(self, itemsize: int) -> int:
         """The bytes of the keys and values of one position in all layers. itemsize: of one number."""
@@ -107,13 +108,20 @@ def read_config(folder: Path) -> DecoderConfig:
     """The configuration of the model in a checkpoint's folder. Raises what `read_json` and `parse_config` raise."""
     try:
         raw = read_json(folder / "config.json")
-        if DRAFTER in raw:
+        if DRAFTER in raw or is_published_drafter(raw):
             raise UnsupportedModelError(f"{folder} holds a drafter that was trained for a model; give it to --draft")
         return parse_config(raw)
     except ModelError as error:
         if str(error).startswith("config.json: "):
             raise type(error)(f"{folder}/{error}") from None
         raise
+
+
+def is_published_drafter(raw: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a drafter that others have trained for a model, whatever its kind."""
+    names = raw.get("architectures")
+    eagle = isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
+    return DRAFTER not in raw and (eagle or "speculators_model_type" in raw or "draft_vocab_size" in raw)
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:

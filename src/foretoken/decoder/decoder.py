@@ -77,6 +77,7 @@ class Decoder:
             )
         self.threads = threads or (forked.threads() if self.because is None else torch.get_num_threads())
         self._bad: str | None = None  # the weight that holds NaN or infinities; "": none does; None: not checked yet
+        self.skips = 0  # so many tokens at the beginning of a text it does not read
         self.room = FIRST_CAPACITY  # positions for which a new cache has room at once; it then need not grow
         self._costs = CostModel(config, weights)
         rope = RopeTable(config.rope, config.head_dim, self.device)
@@ -119,11 +120,19 @@ class Decoder:
         return hidden
 
     @torch.no_grad()  # not inference mode: drafters edit hidden states, and train on them
-    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int = 0, hi: int | None = None) -> torch.Tensor:
+    def layers(
+        self,
+        hidden: torch.Tensor,
+        rows: Rows,
+        lo: int = 0,
+        hi: int | None = None,
+        entering: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Run layers lo to hi (not included) over the rows, and write their keys and values to their slots.
 
-        hidden: float32 [N, hidden], before layer lo. Returns the same before layer hi. Raises ContractError where
-        shapes or layers do not fit.
+        hidden: float32 [N, hidden], before layer lo. entering: what the attention of layer lo reads in place of its
+        norm of `hidden`, float32 [N, inputs of its projections]; None: that norm. Returns the hidden states before
+        layer hi. Raises ContractError where shapes or layers do not fit.
         """
         hi = self.config.num_layers if hi is None else hi
         expected = (len(rows), self.config.hidden_size)
@@ -132,7 +141,14 @@ class Decoder:
                 f"layers {lo} to {hi} over hidden states {list(hidden.shape)}; expected a range within 0 to "
                 f"{self.config.num_layers}, and hidden states {list(expected)}"
             )
-        hidden = self._passed(lambda: self._pass.layers(hidden, rows, lo, hi))
+        if lo < hi:
+            wanted = (len(rows), self.weights.layers[lo].query.weight.shape[1])
+            came = expected if entering is None else entering.shape
+            if came != wanted or not (entering is None or entering.is_contiguous()):
+                raise ContractError(
+                    f"the attention of layer {lo} was given {list(came)}; expected {list(wanted)}, contiguous"
+                )
+        hidden = self._passed(lambda: self._pass.layers(hidden, rows, lo, hi, entering))
         self._add_cost(self._costs.layers(rows, lo, hi), rows)
         return hidden
 

@@ -71,10 +71,13 @@ class GpuPass:
         """float32 [N, hidden]."""
         return self._embedded(torch.tensor(tokens, device=self._device))
 
-    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
-        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed."""
+    def layers(
+        self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int, entering: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed. entering: as
+        `Decoder.layers` has it."""
         with self._turn():
-            hidden = self._through(hidden, self._placed(rows, range(lo, hi)).on(self._device), lo, hi)
+            hidden = self._through(hidden, self._placed(rows, range(lo, hi)).on(self._device), lo, hi, entering)
         rows.tag(range(lo, hi))
         return hidden
 
@@ -175,14 +178,17 @@ class GpuPass:
     def _embedded(self, tokens: torch.Tensor) -> torch.Tensor:
         return self._weights.embedding[tokens].float()
 
-    def _through(self, hidden: torch.Tensor, rows: RowsOnDevice, lo: int, hi: int) -> torch.Tensor:
+    def _through(
+        self, hidden: torch.Tensor, rows: RowsOnDevice, lo: int, hi: int, entering: torch.Tensor | None = None
+    ) -> torch.Tensor:
         for parts, home in stretches(self._weights.homes, lo, hi):
             with acquired(home):
                 for part in parts:
                     index, which = divmod(part, len(PARTS))
                     w = self._weights.layers[index]
                     if which == 0:
-                        hidden = hidden + self._attention(index, w, hidden, rows)
+                        enters = self._normed(hidden, w.input_norm) if entering is None else entering
+                        hidden, entering = hidden + self._attention(index, w, enters, rows), None
                     elif which == 1:
                         normed = self._normed(hidden, w.post_norm)
                         gate = self._multiply(normed, w.gate)
@@ -192,8 +198,8 @@ class GpuPass:
                         hidden = hidden + self._multiply(inner, w.down)
         return hidden
 
-    def _attention(self, index: int, w: LayerWeights, hidden: torch.Tensor, rows: RowsOnDevice) -> torch.Tensor:
-        x, shape = self._normed(hidden, w.input_norm), self._shapes[index]
+    def _attention(self, index: int, w: LayerWeights, x: torch.Tensor, rows: RowsOnDevice) -> torch.Tensor:
+        shape = self._shapes[index]
         query, key, value = (self._multiply(x, linear) for linear in (w.query, w.key, w.value))
         if w.query_norm is not None and w.key_norm is not None:
             query, key = (

@@ -105,11 +105,14 @@ class NativePass:
         rows = torch.from_numpy(as_bits.numpy()[tokens]).view(table.dtype)
         return native.widen(rows.flatten(), self.isa).view(rows.shape)
 
-    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
-        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed."""
+    def layers(
+        self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int, entering: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed. entering: as
+        `Decoder.layers` has it."""
         out = torch.empty(hidden.shape)
         np.copyto(out.numpy(), hidden.detach().float().numpy())
-        self._run(rows, range(lo, hi), out, embed=False)
+        self._run(rows, range(lo, hi), out, embed=False, entering=entering)
         return out
 
     def forward(self, rows: Rows) -> torch.Tensor:
@@ -194,10 +197,13 @@ class NativePass:
         *,
         embed: bool = True,
         scores: tuple[torch.Tensor, torch.Tensor] | None = None,
+        entering: torch.Tensor | None = None,
     ) -> None:
         """Run layers over hidden states, which are overwritten. embed: the pass begins with the rows' embeddings.
-        scores: where to write logits and choices after the last layer."""
+        scores: where to write logits and choices after the last layer. entering: float32, contiguous."""
         self._expect_fit(rows, layers)
+        if entering is not None and any(self._weights.homes):
+            raise ContractError("layers whose weights come in part by part take nothing but hidden states")
         with _placed(rows) as places, self._alone():
             pieces = list(self._pieces(rows, places, hidden, scores))
             for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):
@@ -213,6 +219,7 @@ class NativePass:
                             *(piece.scores if ends else (0, 0)),
                             piece.before,
                             len(rows),
+                            0 if entering is None else entering.data_ptr(),
                         )
         rows.tag(layers)
 

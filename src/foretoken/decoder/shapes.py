@@ -20,9 +20,9 @@ def linear_shapes(config: DecoderConfig, *, without: Collection[int] = ()) -> di
         if i in without:
             continue
         attention, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
-        shapes[f"{attention}.q_proj"] = (queries, c.hidden_size)
-        shapes[f"{attention}.k_proj"] = (keys, c.hidden_size)
-        shapes[f"{attention}.v_proj"] = (keys, c.hidden_size)
+        enters = 2 * c.hidden_size if c.wide and i == 0 else c.hidden_size
+        shapes[f"{attention}.q_proj"] = (queries, enters)
+        shapes[f"{attention}.k_proj"] = shapes[f"{attention}.v_proj"] = (keys, enters)
         shapes[f"{attention}.o_proj"] = (c.hidden_size, queries)
         shapes[f"{mlp}.gate_proj"] = shapes[f"{mlp}.up_proj"] = (c.intermediate_of(i), c.hidden_size)
         shapes[f"{mlp}.down_proj"] = (c.hidden_size, c.intermediate_of(i))

@@ -52,8 +52,11 @@ class TorchPass:
         self._expect_threads()
         return self._weights.embedding[torch.tensor(tokens, device=self._weights.embedding.device)].float()
 
-    def layers(self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int) -> torch.Tensor:
-        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed."""
+    def layers(
+        self, hidden: torch.Tensor, rows: Rows, lo: int, hi: int, entering: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Layers lo to hi (not included) over hidden states, float32 [N, hidden], which are not changed. entering: as
+        `Decoder.layers` has it."""
         self._expect_threads()
         rows.expect_placed()
         cos, sin = self._rope(rows.positions)
@@ -63,7 +66,9 @@ class TorchPass:
                     for part in parts:
                         index, which = divmod(part, len(PARTS))
                         if which == 0:
-                            hidden = self._attention(index, hidden, rows, cos, sin)
+                            own = self._weights.layers[index].input_norm
+                            enters = self._normed(hidden, own) if entering is None else entering
+                            hidden, entering = hidden + self._attention(index, enters, rows, cos, sin), None
                         elif which == 1:
                             normed, gate = self._gate(index, hidden)
                         elif which == 2:
@@ -131,18 +136,18 @@ class TorchPass:
                 "one has; begin it with 'spawn', or load the model in it with threads=1"
             )
 
-    def _attention(
-        self, index: int, hidden: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor
-    ) -> torch.Tensor:
-        w, eps = self._weights.layers[index], self._config.norm_eps
-        attended = self._attend(index, w, rowwise.rms_norm(hidden, w.input_norm, eps), rows, cos, sin)
-        return hidden + self._multiply(attended, w.output)
+    def _attention(self, index: int, x: torch.Tensor, rows: Rows, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        w = self._weights.layers[index]
+        return self._multiply(self._attend(index, w, x, rows, cos, sin), w.output)
 
     def _gate(self, index: int, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The inputs of the gate and up projections, and what the gate projection gives."""
         w = self._weights.layers[index]
-        normed = rowwise.rms_norm(hidden, w.post_norm, self._config.norm_eps)
+        normed = self._normed(hidden, w.post_norm)
         return normed, self._multiply(normed, w.gate)
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return rowwise.rms_norm(x, weight, self._config.norm_eps)
 
     def _multiply(self, x: torch.Tensor, linear: Linear) -> torch.Tensor:
         return self._linear(x, linear.values, linear.bias)

@@ -21,7 +21,7 @@ from foretoken.drafters.reading import DecoderDrafter, Open
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
-from foretoken.protocol.types import Needs, Request, Turn, Verdict
+from foretoken.protocol.types import Request, Turn, Verdict
 from foretoken.trained.following import Before, FollowingDecoder
 
 
@@ -35,8 +35,7 @@ class Following(DecoderDrafter):
 
     def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
         super().__post_init__(None)  # type: ignore[misc]
-        stack = self._decoder.stack
-        self.needs = Needs(normed=True) if stack.sees_normed else Needs(hidden=stack.sees)
+        self.needs = self._decoder.needs
 
     @property
     def _decoder(self) -> FollowingDecoder:
@@ -88,9 +87,10 @@ class Following(DecoderDrafter):
         return [Work(self.name, len(states), began, time.perf_counter() - began, cost={self.name: cost})]
 
     def opened(self, turn: Turn, count: int) -> Open | None:
-        """A sequence ready for a draft. None if a state is not known that a row of its text must follow."""
+        """A sequence ready for a draft. None if a state is not known that a row of its text must follow, or if there is
+        no such row."""
         before, text = self._before[turn.sequence], self._readings[turn.sequence].text
-        if len(before.known) < len(text) - 1:
+        if len(before.known) < len(text) - 1 or len(text) <= self._decoder.skips:
             return None
         self._decoder.follow(self._readings[turn.sequence].open(), before)
         return super().opened(turn, count)

@@ -33,8 +33,10 @@ from foretoken.trained.files import (
     is_trained,
     put_in_place,
     read_trained,
+    read_trained_config,
     write_trained,
 )
+from foretoken.trained.published import PublishedConfig
 
 _TARGET = "target"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -83,6 +85,11 @@ def shared_with(drafter: Path) -> tuple[DecoderConfig, Weights]:
     """
     embedded = {EMBEDDED_DRAFTERS[name]: EMBEDDED[model] for name, model in TRAINED_FOR.items()}
     place = embedded.get(drafter, drafter / _TARGET)
+    if isinstance(read_trained_config(drafter)[0], PublishedConfig):
+        raise CheckpointError(
+            f"{drafter} is a drafter that others have trained, which cannot draft on a client yet; use it where the "
+            "model is, or lookup here"
+        )
     if not (place / CONFIG).is_file():
         raise CheckpointError(
             f"{drafter} holds nothing of the model that it was trained for, and a client needs its embedding; write "

@@ -53,11 +53,12 @@ class Reading:
         draft. Returns the rows of the passes that were made."""
         made: list[Rows] = []
         stop = min(stop, len(self.text) - 1)
-        if self._own is None or self._own.length >= stop or not self.room():
+        if self._own is None or self._own.length >= self._held(stop) or not self.room():
             return made
         self.borrow(stop, twin)
-        while self._own.length < stop:
-            rows = chain(self._own, self.text[self._own.length : min(stop, self._own.length + _CHUNK)])
+        while self._own.length < self._held(stop):
+            at = self._model.skips + self._own.length
+            rows = chain(self._own, self.text[at : min(stop, at + _CHUNK)])
             self._model.forward(rows)
             self._own.commit(range(len(rows)), rows.writer)
             made.append(rows)
@@ -66,7 +67,7 @@ class Reading:
     def borrow(self, stop: int, twin: Reading | None) -> None:
         """Copy what a `twin` has read of the text's first `stop` tokens, if nothing was read of it here."""
         if twin is not None and twin._own is not None and self._own is not None and not self._own.length:
-            common = min(twin._own.length, agreeing(twin.text[:stop], self.text[:stop]))
+            common = min(twin._own.length, self._held(agreeing(twin.text[:stop], self.text[:stop])))
             self._own, self.seen = twin._own.copy(common), min(twin.seen, common)
 
     def take_over(self, kept: Kept[int]) -> None:
@@ -84,12 +85,12 @@ class Reading:
         if self._own is None:
             assert self._views is not None
             return self._views.view(self._sequence, length=len(self.text) - 1)
-        self._own.truncate(min(self._own.length, len(self.text) - 1))
+        self.keep(len(self.text) - 1)
         return self._own
 
     def pending(self, cache: Cache) -> list[int]:
         """The end of the text for which a cache has no keys and values: at least the last token."""
-        return self.text[cache.length :]
+        return self.text[self._model.skips + cache.length :]
 
     def room(self) -> int:
         """How many more tokens the model's context can hold."""
@@ -104,20 +105,23 @@ class Reading:
         """Forget the text from a position on."""
         del self.text[position:]
         self._unknown = [at for at in self._unknown if at < position]
-        if self._own is not None:
-            self._own.truncate(min(self._own.length, position))
+        self.keep(position)
         self.seen = min(self.seen, position)
         self.sampler.rewind(position - self._prompt)
 
     def keep(self, length: int) -> None:
-        """Keep the first `length` positions that are committed in the own cache, and drop the rest."""
+        """Keep what the own cache has committed of the text's first `length` tokens, and drop the rest."""
         if self._own is not None:
-            self._own.truncate(min(self._own.length, length))
+            self._own.truncate(min(self._own.length, self._held(length)))
 
     def keep_branch(self, slots: Sequence[int], writer: int) -> None:
         """Commit rows from the scratch of the own cache: they are the text's."""
         if self._own is not None:
             self._own.commit(slots, writer)
+
+    def _held(self, tokens: int) -> int:
+        """How many positions a cache has for the first `tokens` tokens of the text."""
+        return max(0, tokens - self._model.skips)
 
     def _extend(self, tokens: Sequence[int]) -> None:
         size = self._model.config.vocab_size

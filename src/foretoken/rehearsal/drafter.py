@@ -23,8 +23,8 @@ from foretoken.rehearsal.honest import KEY
 from foretoken.rehearsal.noise import Noise
 from foretoken.rehearsal.shapes import Shape
 from foretoken.rehearsal.write import RehearsalPlan
-from foretoken.trained.config import EAGLE2, EAGLE3, BlockConfig, MixtureConfig, StackConfig, TrainedConfig
-from foretoken.trained.files import VOCABULARY, Trained, expect_trained, expected_shapes, read_trained, write_trained
+from foretoken.trained.config import EAGLE2, EAGLE3, VOCABULARY, BlockConfig, MixtureConfig, StackConfig, TrainedConfig
+from foretoken.trained.files import Trained, expect_trained, expected_shapes, read_trained, write_trained
 from foretoken.trained.sizes import block_of, eagle2_for, eagle3_for, independent_for, mixture_for
 
 _LAYER, _DECODER = "observer.layer.", "model.layers.0."  # names of the observer's layer, and of one of a model

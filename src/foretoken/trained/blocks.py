@@ -78,7 +78,7 @@ class BlockDecoder(ChoosingDecoder):
     def _scored(self, logits: torch.Tensor) -> Scored:
         """Of its own rows: a draft looks at those."""
         logits = logits.cpu()
-        return Scored(logits, self._choice(logits))
+        return Scored(logits, self._choices.choice(logits))
 
     @torch.no_grad()
     def correction(self, normed: torch.Tensor, tokens: Sequence[int]) -> torch.Tensor:

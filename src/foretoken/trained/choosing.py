@@ -18,8 +18,42 @@ from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.outputs import Scored
 from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import Weights
-from foretoken.trained.files import VOCABULARY, Trained
+from foretoken.trained.config import VOCABULARY
+from foretoken.trained.files import Trained
 from foretoken.trained.stepwise import StepwiseDecoder
+
+
+class Choices:
+    """The tokens that the rows of an output layer stand for. trained: the drafter as it was read. count: of its rows,
+    how many stand for tokens that may be chosen."""
+
+    def __init__(self, trained: Trained, count: int) -> None:
+        listed = trained.tensors.get(VOCABULARY)
+        self.tokens = np.arange(count) if listed is None else listed.long().numpy()[:count]
+        self._are_all = listed is None
+
+    def over_all(self, logits: torch.Tensor) -> torch.Tensor:
+        """Logits of the layer's rows, float32 [..., rows], as logits of all tokens up to the last that can be
+        chosen: -inf for the others."""
+        if self._are_all:
+            return logits
+        found = np.full((*logits.shape[:-1], int(self.tokens[-1]) + 1), -np.inf, dtype=np.float32)
+        found[..., self.tokens] = logits.numpy()
+        return torch.from_numpy(found)
+
+    def scored(self, logits: torch.Tensor) -> Scored:
+        """What logits of the layer's rows, float32 [N, rows], stand for."""
+        logits = logits.cpu()
+        return Scored(self.over_all(logits), self.choice(logits))
+
+    def choice(self, logits: torch.Tensor) -> Callable[[int], int | None]:
+        """The token with the largest logit of a row of the pass. logits: of the layer's rows."""
+
+        def choice(row: int) -> int | None:
+            place = kernels.argmax(logits[row])
+            return None if place is None else int(self.tokens[place])
+
+        return choice
 
 
 class ChoosingDecoder(StepwiseDecoder):
@@ -36,33 +70,19 @@ class ChoosingDecoder(StepwiseDecoder):
         arithmetic: str = "auto",
     ) -> None:
         super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
-        listed = trained.tensors.get(VOCABULARY)
-        every = np.arange(config.valid_vocab_size)
-        self._tokens = every if listed is None else listed.long().numpy()[: config.valid_vocab_size]
+        self._choices = Choices(trained, config.valid_vocab_size)
 
     def tokens_at(self, places: Sequence[int]) -> list[int]:
         """The tokens whose logits lie at some places of a row of its own."""
-        found: list[int] = self._tokens[list(places)].tolist()
+        found: list[int] = self._choices.tokens[list(places)].tolist()
         return found
 
     def over_all(self, logits: torch.Tensor) -> torch.Tensor:
-        """Logits of its own rows, float32 [..., rows], as logits of all tokens up to the last that it can choose."""
-        found = np.full((*logits.shape[:-1], int(self._tokens[-1]) + 1), -np.inf, dtype=np.float32)
-        found[..., self._tokens] = logits.numpy()
-        return torch.from_numpy(found)
+        """As `Choices.over_all`."""
+        return self._choices.over_all(logits)
 
     def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
         return lambda hidden: self._scored(self.head(hidden, rows))
 
     def _scored(self, logits: torch.Tensor) -> Scored:
-        logits = logits.cpu()
-        return Scored(self.over_all(logits), self._choice(logits))
-
-    def _choice(self, logits: torch.Tensor) -> Callable[[int], int | None]:
-        """The token with the largest logit of a row of its own."""
-
-        def choice(row: int) -> int | None:
-            place = kernels.argmax(logits[row])
-            return None if place is None else int(self._tokens[place])
-
-        return choice
+        return self._choices.scored(logits)

@@ -17,6 +17,7 @@ from foretoken.errors import CheckpointError, quoted
 
 MIXTURE, BLOCK, EAGLE2, EAGLE3, INDEPENDENT = "mixture", "block", "eagle2", "eagle3", "independent"
 VERSION = 3
+VOCABULARY = "vocabulary"  # the tensor of the tokens that a drafter can draft, in order, if these are not all
 LAYERS = 2  # of a mixture: self-attention over tokens, then attention to what the target has computed
 _MOST, _MOST_LAYERS = 1 << 24, 1 << 10  # of any size; of layers
 _LISTS = ("layers", "ends", "sees")

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from foretoken.common.source import named_beside
-from foretoken.decoder.config import DRAFTER, DecoderConfig, read_json
+from foretoken.decoder.config import DRAFTER, DecoderConfig, is_published_drafter, read_json
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.homes.huge_pages import copied
 from foretoken.decoder.linear import Linear
@@ -27,14 +27,32 @@ from foretoken.decoder.weights import LayerWeights, Weights, assemble, repacked
 from foretoken.errors import CheckpointError, InputError, ModelError
 from foretoken.formats.table import Format
 from foretoken.formats.values import dequantise
-from foretoken.trained.config import EAGLE3, BlockConfig, MixtureConfig, StackConfig, TrainedConfig, config_of
+from foretoken.trained.config import (
+    EAGLE3,
+    VOCABULARY,
+    BlockConfig,
+    MixtureConfig,
+    StackConfig,
+    TrainedConfig,
+    config_of,
+)
 from foretoken.trained.network import Observer
 from foretoken.trained.observer import ObservingLayers, Sight
+from foretoken.trained.published import (
+    OWN_EMBEDDING,
+    OWN_HEAD,
+    OWN_NORM,
+    PublishedConfig,
+    published_config,
+    tensors_of,
+)
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 BESIDE = ("moa", "block")  # kinds that are looked for beside a model
-VOCABULARY = "vocabulary"  # the tokens that a drafter can draft, in order, if these are not all
 PACKED = "packed"  # in config.json: the digest of the observer that was left out
+_EMBEDDED, _HEAD, _FINAL_NORM = f"{EMBEDDING}.weight", f"{HEAD}.weight", "model.norm.weight"
+# what a drafter may have in place of the target's
+_INSTEAD = {OWN_EMBEDDING: _EMBEDDED, OWN_HEAD: _HEAD, OWN_NORM: _FINAL_NORM}
 OBSERVING = "observer.layer."  # what the names begin with of tensors that run beside the target
 
 
@@ -101,8 +119,11 @@ class Trained:
 
     @property
     def more(self) -> dict[str, torch.Tensor]:
-        """The tensors of a stack beside its layers."""
-        return {name: each for name, each in self.tensors.items() if not name.startswith("layers.")}
+        """The tensors of a stack beside its layers and what it has in place of the target's."""
+        others = (OWN_HEAD, OWN_NORM, OWN_EMBEDDING, VOCABULARY)
+        return {
+            name: each for name, each in self.tensors.items() if not name.startswith("layers.") and name not in others
+        }
 
     def with_head_of_choices(self, weights: Weights, head: Linear) -> Weights:
         """A drafter's weights, with an output layer for the tokens that it can draft. head: the target's, in rows.
@@ -128,17 +149,18 @@ class Trained:
         theirs, its = target.weights, self.config
         like = theirs.embedding
         own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
+        own |= {stored: self.tensors[name] for name, stored in _INSTEAD.items() if name in self.tensors}
         if rows is None and like.device.type == "cpu":
             own = copied(own, like.dtype)
         else:  # a cast reads each matrix once, from where it lies; vectors stay
             own = {
-                name: tensor.to(dtype=like.dtype, device=like.device, copy=tensor.ndim == 1)
+                name: tensor.to(dtype=like.dtype, device=like.device, copy=tensor.ndim == 1 or name == _EMBEDDED)
                 for name, tensor in own.items()
             }
-        shared = {f"{EMBEDDING}.weight": like, "model.norm.weight": theirs.norm}
-        place = {} if config.tied else {f"{HEAD}.weight": like}  # of the target's own head
+        shared = {_EMBEDDED: like, _FINAL_NORM: theirs.norm}
+        place = {} if config.tied else {_HEAD: like}  # of the target's own head
         last = its.ends if isinstance(its, MixtureConfig) else ()
-        made = assemble({**shared, **own, **place}, replace(config, num_layers=config.num_layers - len(last)))
+        made = assemble({**shared, **place, **own}, replace(config, num_layers=config.num_layers - len(last)))
         engine, _, isa = target.arithmetic.partition(" ")
         if engine == "native" and rows is None:
             made = repacked(made, isa, target.threads)
@@ -146,7 +168,7 @@ class Trained:
         return config, replace(
             made,
             layers=(*made.layers, *(layers[layer] for layer in last)),
-            head=theirs.head if rows is None else rows.head,
+            head=made.head if _HEAD in own else theirs.head if rows is None else rows.head,
             tensors={**shared, **own},
             mapped=theirs.mapped,
         )
@@ -160,32 +182,30 @@ def place_beside(folder: Path, kind: str = BESIDE[0]) -> Path:
 def is_trained(folder: Path) -> bool:
     """Whether a folder holds a trained drafter, whatever its kind. A folder without a readable config.json does not."""
     try:
-        return DRAFTER in read_json(folder / CONFIG)
+        raw = read_json(folder / CONFIG)
     except ModelError:
         return False
+    return DRAFTER in raw or is_published_drafter(raw)
 
 
 def expect_trained(folder: Path) -> None:
-    """Raise InputError for a folder that holds no trained drafter."""
-    if not is_trained(folder):
-        raise InputError(f"{folder} holds no trained drafter; name a folder that `foretoken train` has written")
+    """Raise InputError for a folder that holds no drafter of ours."""
+    if is_trained(folder) and not is_published_drafter(read_json(folder / CONFIG)):
+        return
+    what = "a drafter that others have trained" if is_trained(folder) else "no trained drafter"
+    raise InputError(f"{folder} holds {what}; name a folder that `foretoken train` has written")
 
 
 def read_trained_config(folder: Path) -> tuple[TrainedConfig, dict[str, Any]]:
     """The configuration in a folder, and all else that its file holds."""
     raw = read_json(folder / CONFIG)
-    return config_of(raw, str(folder)), raw
+    return published_config(folder, raw) if is_published_drafter(raw) else config_of(raw, str(folder)), raw
 
 
 def read_trained(folder: Path) -> Trained:
     """A trained drafter from its folder. Raises CheckpointError if it is damaged or incomplete."""
     config, raw = read_trained_config(folder)
-    try:
-        tensors = load_file(folder / WEIGHTS)
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{folder / WEIGHTS} cannot be read as safetensors ({error}); fetch it again, or train the drafter again"
-        ) from None
+    tensors = tensors_of(folder, config) if isinstance(config, PublishedConfig) else _loaded(folder / WEIGHTS)
     packed = raw.get(PACKED)
     for name, shape in expected_shapes(config).items():
         if packed is not None and name.startswith(OBSERVING):
@@ -207,6 +227,16 @@ def read_trained(folder: Path) -> Trained:
     return Trained(config, tensors, accepted_of(raw), raw.get("training"), packed)
 
 
+def _loaded(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        found: dict[str, torch.Tensor] = load_file(file)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read as safetensors ({error}); fetch it again, or train the drafter again"
+        ) from None
+    return found
+
+
 def accepted_of(raw: Mapping[str, Any]) -> tuple[float, ...]:
     """The shares of accepted tokens that a config.json holds; none if it holds something else."""
     shares = raw.get("accepted")
@@ -218,6 +248,8 @@ def expected_shapes(config: TrainedConfig) -> dict[str, tuple[int, ...]]:
     """The names and shapes of a drafter's tensors. Counted, because PyTorch would take a second to say them."""
     if isinstance(config, MixtureConfig):
         return _of_mixture(config)
+    if isinstance(config, PublishedConfig):
+        return config.shapes()
     assert isinstance(config, StackConfig)
     width, seen = config.hidden_size, len(config.sees)
     found = _layers_of(config.depth, config)

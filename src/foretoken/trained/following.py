@@ -9,7 +9,7 @@ Source: Li et al. 2024, "EAGLE-2", and 2025, "EAGLE-3".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -23,7 +23,8 @@ from foretoken.decoder.rows import Rows
 from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.telemetry import Cost
-from foretoken.trained.config import EAGLE3, StackConfig
+from foretoken.protocol.types import Needs
+from foretoken.trained.config import StackConfig
 from foretoken.trained.files import Trained
 from foretoken.trained.stepwise import StepwiseDecoder
 
@@ -33,15 +34,17 @@ _Floats = npt.NDArray[np.float32]
 @dataclass(eq=False)
 class Before:
     """The states that the rows of one cache follow. known: the target's, by position, as `FollowingDecoder.reduced`
-    gives them. own: those of rows of a draft, by slot and by position."""
+    gives them. slots, positions: those of rows of a draft, by slot and by position. first: the position of the cache's
+    first row in the text."""
 
     known: list[_Floats] = field(default_factory=list)
     slots: dict[int, _Floats] = field(default_factory=dict)
     positions: dict[int, _Floats] = field(default_factory=dict)
+    first: int = 0
 
     def of(self, cache: Cache, slot: int) -> _Floats | None:
         """The state of the row before the one in a slot; None if there is none."""
-        position, parent = cache.position(slot) - 1, cache.parent_of(slot)
+        position, parent = self.first + cache.position(slot) - 1, cache.parent_of(slot)
         if position < len(self.known):
             return self.known[position] if position >= 0 else None
         return self.slots.get(parent) if parent >= 0 else self.positions.get(position)
@@ -62,8 +65,7 @@ class FollowingDecoder(StepwiseDecoder):
         arithmetic: str = "auto",
     ) -> None:
         super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
-        assert isinstance(trained.config, StackConfig)
-        self.stack = trained.config
+        self._its = trained.config
         self._parts = self._beside(trained.more, format)
         self._before: WeakKeyDictionary[Cache, Before] = WeakKeyDictionary()
 
@@ -71,18 +73,31 @@ class FollowingDecoder(StepwiseDecoder):
         """From now on the rows of a cache follow these states."""
         before.slots.clear()
         before.positions.clear()
+        before.first = self.skips
         self._before[cache] = before
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs of the target."""
+        assert isinstance(self._its, StackConfig)
+        return Needs(normed=True) if self._its.sees_normed else Needs(hidden=self._its.sees)
 
     def reduced(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """What rows follow of the target's states: float32 [rows, hidden]. features: as `needs` names them."""
-        if self.stack.sees_normed:
+        if self.needs.normed:
             return features["normed"]
-        seen = torch.from_numpy(np.concatenate([features[f"hidden.{at}"].cpu().numpy() for at in self.stack.sees], 1))
-        return self._parts.multiplied(seen.to(self.device), "reduction")
+        return self._parts.multiplied(self._beside_each_other(self._seen(features)), "reduction")
+
+    def _seen(self, features: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        return [features[f"hidden.{at}"].to(self.device) for at in self.needs.hidden]
+
+    def _beside_each_other(self, states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Rows of several states each: float32 [N, states * hidden]."""
+        return torch.from_numpy(np.concatenate([each.cpu().numpy() for each in states], axis=1)).to(self.device)
 
     def cost_of_reducing(self, rows: int) -> Cost:
         """What `reduced` costs."""
-        return Cost() if self.stack.sees_normed else self._cost_of("reduction.weight", rows)
+        return Cost() if self.needs.normed else self._cost_of("reduction.weight", rows)
 
     def _cost_of(self, matrix: str, rows: int) -> Cost:
         return Cost(2 * rows * self._parts.numbers[matrix], self._parts.bytes_of(matrix))
@@ -90,12 +105,22 @@ class FollowingDecoder(StepwiseDecoder):
     @torch.no_grad()
     def forward(self, rows: Rows) -> torch.Tensor:
         """As `Decoder.forward`."""
-        hidden = self.layers(self._entered(rows), rows)
+        hidden = self._through(rows, *self._pair(rows))
         self._remember(rows, hidden)
         return hidden
 
-    def _entered(self, rows: Rows) -> torch.Tensor:
-        """The rows' input: float32 [N, hidden]."""
+    def _through(self, rows: Rows, embedded: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """What the layers put out for rows of such embeddings and states, float32 [N, hidden] each."""
+        rows.cost += self._cost_of("combination.weight", len(rows))
+        pair = [embedded, states] if self.needs.normed else self._normed_pair(embedded, states)
+        return self.layers(self._parts.multiplied(self._beside_each_other(pair), "combination"), rows)
+
+    def _normed_pair(self, embedded: torch.Tensor, states: torch.Tensor) -> list[torch.Tensor]:
+        named = ((embedded, "embedded_norm"), (states, "seen_norm"))
+        return [self._parts.normed(x, name, self.config.norm_eps) for x, name in named]
+
+    def _pair(self, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each row, the embedding of its token, and the state of the row before: float32 [N, hidden]."""
         embedded = self.embed(rows)
         states = np.zeros(tuple(embedded.shape), dtype=np.float32)
         for segment in rows.segments:
@@ -108,13 +133,11 @@ class FollowingDecoder(StepwiseDecoder):
                 state = before.of(segment.cache, slot)
                 if state is not None:
                     states[row] = state
-        rows.cost += self._cost_of("combination.weight", len(rows))
-        pair = [embedded, torch.from_numpy(states).to(self.device)]
-        if self.stack.method == EAGLE3:
-            named, eps = zip(pair, ("embedded_norm", "seen_norm"), strict=True), self.config.norm_eps
-            pair = [self._parts.normed(x, name, eps) for x, name in named]
-        both = np.concatenate([x.cpu().numpy() for x in pair], axis=1)
-        return self._parts.multiplied(torch.from_numpy(both).to(self.device), "combination")
+        return embedded, torch.from_numpy(states).to(self.device)
+
+    def _handed_on(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The states that following rows see, of what the layers put out."""
+        return self.norm(hidden) if self.needs.normed else hidden
 
     def _remember(self, rows: Rows, hidden: torch.Tensor) -> None:
         """Keep what rows of a draft put out, for the rows that will follow them."""
@@ -122,10 +145,9 @@ class FollowingDecoder(StepwiseDecoder):
         for segment in rows.segments:
             before = self._before.get(segment.cache)
             for row, slot in enumerate(segment.slots, segment.span.start):
-                position = rows.positions[row]
+                position = self.skips + rows.positions[row]
                 if before is None or position < len(before.known):
                     continue
                 if states is None:
-                    put_out = self.norm(hidden) if self.stack.sees_normed else hidden
-                    states = put_out.cpu().numpy()
+                    states = self._handed_on(hidden).cpu().numpy()
                 before.slots[slot] = before.positions[position] = states[row]

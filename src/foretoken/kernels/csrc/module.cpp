@@ -115,12 +115,13 @@ NB_MODULE(_native, m) {
            [](Plan& plan, Numbers tokens, Numbers positions, const std::vector<Address>& cosines,
               const std::vector<Address>& sines, const std::vector<Numbers>& segments, std::vector<Numbers> paths,
               bool embed, std::int64_t lo, std::int64_t hi, Address hidden, Address logits, Address best,
-              std::int64_t before, std::int64_t of) {
+              std::int64_t before, std::int64_t of, Address entering) {
              Rows r = rows(std::move(tokens), std::move(positions), cosines, sines, segments, std::move(paths));
              r.before = before;
              r.of = of;
              nb::gil_scoped_release release;
-             plan.run(r, embed, lo, hi, at<float>(hidden), at<float>(logits), at<std::int64_t>(best));
+             plan.run(r, embed, lo, hi, at<float>(hidden), at<float>(logits), at<std::int64_t>(best),
+                      at<const float>(entering));
            })
       .def("head",
            [](Plan& plan, std::int64_t n, Address hidden, Address logits, Address best) {

@@ -28,10 +28,11 @@ Plan::Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding,
   }
 }
 
-void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best) {
+void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best,
+               const float* entering) {
   const auto hold = pool_->lock();
   const FlushSubnormals flush;
-  run_locked(rows, embed, lo, hi, hidden);
+  run_locked(rows, embed, lo, hi, hidden, entering);
   if (logits) head_locked(static_cast<int64_t>(rows.positions.size()), hidden, logits, best);
 }
 
@@ -95,7 +96,7 @@ void Plan::reserve(int64_t n, int64_t of) {
   reserved_ = n;  // last: memory may have run out on the way
 }
 
-void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden) {
+void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, const float* entering) {
   const int64_t n = static_cast<int64_t>(rows.positions.size());
   reserve(n, rows.of);
   float* inner = inner_.data() + rows.before * shape_.intermediate;
@@ -109,7 +110,7 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
   for (int64_t part = lo; part < hi; ++part) {
     const int64_t index = part / kParts;
     switch (part % kParts) {
-      case 0: attention_part(index, rows, hidden); break;
+      case 0: attention_part(index, rows, hidden, part == lo ? entering : nullptr); break;
       case 1:
         if (part + 1 < hi) {
           gate_and_up_parts(index, n, hidden, inner);
@@ -163,13 +164,19 @@ void Plan::place(int64_t index, const Rows& rows, const Segment& segment, int64_
   kernels_->store(s.cache, value_.data() + row * keys, keys, segment.values + to);
 }
 
-void Plan::attention_part(int64_t index, const Rows& rows, float* hidden) {
+void Plan::attention_part(int64_t index, const Rows& rows, float* hidden, const float* entering) {
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   const Shape& s = shape_;
   const int64_t n = static_cast<int64_t>(rows.positions.size());
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
   char* packed = aligned(packed_);
-  norm_and_pack(hidden, w.input_norm, w.query, n);
+  if (entering) {
+    arithmetic_.pack(w.query, entering, n, packed);
+  } else if (w.query.inputs == s.hidden) {
+    norm_and_pack(hidden, w.input_norm, w.query, n);
+  } else {
+    throw std::invalid_argument("a layer whose attention reads more than a state was given nothing else");
+  }
   arithmetic_.multiply({{&w.query, query_.data(), queries, false},
                         {&w.key, key_.data(), keys, false},
                         {&w.value, value_.data(), keys, false}},

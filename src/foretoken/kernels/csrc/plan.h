@@ -69,9 +69,10 @@ class Plan {
 
   // Embeds the tokens first if `embed`; runs parts [lo, hi) over hidden (float32 [rows, hidden], in place); if `logits`
   // is given, goes on to the output layer: float32 [rows, vocabulary], and if `best` is given, each row's choice (-1 for
-  // a NaN).
+  // a NaN). If `entering` is given, part lo is an attention, which reads this in place of its norm of hidden: float32
+  // [rows, inputs of its projections].
   void run(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden, float* logits,
-           std::int64_t* best);
+           std::int64_t* best, const float* entering = nullptr);
 
   // Output layer alone.
   void head(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
@@ -86,10 +87,11 @@ class Plan {
   Pool& pool() { return *pool_; }
 
  private:
-  void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden);
+  void run_locked(const Rows& rows, bool embed, std::int64_t lo, std::int64_t hi, float* hidden,
+                  const float* entering = nullptr);
   void head_locked(std::int64_t n, const float* hidden, float* logits, std::int64_t* best);
   void reserve(std::int64_t n, std::int64_t of = 0);
-  void attention_part(std::int64_t index, const Rows& rows, float* hidden);
+  void attention_part(std::int64_t index, const Rows& rows, float* hidden, const float* entering);
   void gate_and_up_parts(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
   void gate_part(std::int64_t index, std::int64_t n, const float* hidden, float* inner);
   void up_part(std::int64_t index, std::int64_t n, const float* hidden, float* inner);

@@ -1,0 +1,68 @@
+"""The decoder of a published EAGLE-3: its first layer's attention reads the embedding and the state side by side, and
+it has an output layer of its own, for some of the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.outputs import Scored
+from foretoken.decoder.rows import Rows
+from foretoken.decoder.weights import Weights
+from foretoken.formats.table import Format
+from foretoken.protocol.types import Needs
+from foretoken.trained.choosing import Choices
+from foretoken.trained.files import Trained
+from foretoken.trained.following import FollowingDecoder
+from foretoken.trained.published import PublishedConfig
+
+
+class PublishedDecoder(FollowingDecoder):
+    """its: the sizes, with the layers named that are seen of the target. The others are `FollowingDecoder`'s."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        trained: Trained,
+        format: Format | None = None,
+        *,
+        threads: int | None = None,
+        arithmetic: str = "auto",
+    ) -> None:
+        super().__init__(config, weights, trained, format, threads=threads, arithmetic=arithmetic)
+        assert isinstance(trained.config, PublishedConfig)
+        self._published = trained.config
+        self._choices = Choices(trained, config.valid_vocab_size)
+        self.skips = 1  # its first row is that of the second token, behind the state of the first
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs of the target."""
+        return Needs(hidden=self._published.sees)
+
+    def reduced(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """As `FollowingDecoder.reduced`."""
+        seen, norms, eps = self._seen(features), self._published.norms, self.config.norm_eps
+        if norms == "each":
+            seen = [self._parts.normed(each, f"seen{at}", eps) for at, each in enumerate(seen)]
+        both = self._beside_each_other(seen)
+        if norms == "all":
+            both = self._parts.normed(both, "seen", eps)
+        return self._parts.multiplied(both, "reduction")
+
+    def _through(self, rows: Rows, embedded: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        pair = self._normed_pair(embedded, states)
+        hidden = pair[1] if self._published.residual_normed else states
+        return self.layers(hidden, rows, entering=self._beside_each_other(pair))
+
+    def _handed_on(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.norm(hidden) if self._published.hands_on_normed else hidden
+
+    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
+        return lambda hidden: self._scored(self.head(hidden, rows))
+
+    def _scored(self, logits: torch.Tensor) -> Scored:
+        return self._choices.scored(logits)
