@@ -15,7 +15,7 @@ from foretoken.api.on_gpu import SHARE
 from foretoken.bench.on_gpu import peak_memory
 from foretoken.decoder.on_device import host_memory
 from foretoken.decoder.rows import chain
-from foretoken.errors import ModelError
+from foretoken.errors import DraftSpecError, ModelError
 from foretoken.kernels import gpu
 from foretoken.kernels.gpu import telling_of_memory
 from foretoken.offload.host import Copied, HostMemory, unbound_memory
@@ -23,6 +23,7 @@ from foretoken.offload.store import Extent
 from foretoken.offload.stream import Stream
 from foretoken.training.drafter import Recipe, Training
 from foretoken.training.kinds import Kind
+from tests.published import random_dflash, random_published, write_published
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch sees no GPU here")
 
@@ -131,6 +132,26 @@ def test_a_gpu_without_memory_is_told_of_in_a_line() -> None:
         telling_of_memory(),
     ):
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.parametrize("format", ["", ":format=bf16"])
+def test_a_published_eagle_drafts_on_a_gpu(tmp_path: Path, format: str) -> None:
+    plain = foretoken.load("stdlib-7m", draft="none", device="cuda")
+    drafter = random_published(plain.target, sees=(0, 2, 4), residual_normed=False)
+    write_published(tmp_path / "it", *drafter, plain.target.config.vocab_size, "sglang")
+    expected = plain.generate(PROMPT, max_new_tokens=24, ignore_eos=True).tokens
+    for options in ("", ":k=2:depth=3"):
+        model = foretoken.load("stdlib-7m", draft=f"{tmp_path / 'it'}{options}{format}", device="cuda", pace="fixed")
+        found = model.generate(PROMPT, max_new_tokens=24, ignore_eos=True)
+        assert found.tokens == expected
+        assert found.stats.draft_tokens > 20
+
+
+def test_a_block_that_sees_all_its_rows_is_refused_on_a_gpu(tmp_path: Path) -> None:
+    target = foretoken.load("stdlib-7m", draft="none").target
+    write_published(tmp_path / "it", *random_dflash(target, sees=(1, 3)), target.config.vocab_size, "authors'")
+    with pytest.raises(DraftSpecError, match="runs on the CPU alone"):
+        foretoken.load("stdlib-7m", draft=str(tmp_path / "it"), device="cuda")
 
 
 KINDS = [Kind(), Kind(inferred=1), Kind("block"), Kind("block", inferred=1), Kind("eagle2"), Kind("eagle3")]

@@ -16,6 +16,7 @@ from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.earlier import EarlierTexts
+from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.ladder import name_levels
@@ -35,6 +36,7 @@ from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Script
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
 from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
+from tests.published import filling_decoder
 from tests.world import VOCABULARY, World, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
@@ -163,6 +165,20 @@ def _eagle(stage: Stage, method: str, shape: str | None = None) -> Drafter:
     if shape is None:
         return EagleDrafter(**common)
     return EagleTreeDrafter(shape=shape, sharpness=1.0, **common)
+
+
+def _dflash(stage: Stage, shape: str = "best-first", confidence: float = 0.0, **sizes: bool) -> Drafter:
+    """A published DFlash with random weights."""
+    return FillingDrafter(
+        model=filling_decoder(stage.world.target, **sizes),
+        samplers=Sampler,
+        name="dflash",
+        vocab_size=VOCABULARY,
+        shape=shape,
+        sharpness=1.0,
+        pauses=True,
+        confidence=confidence,
+    )
 
 
 def _spoiled(text: Sequence[int]) -> list[int]:
@@ -369,6 +385,10 @@ TABLE: dict[str, Entry] = {
     "eagle3, tree": Entry(lambda s: _eagle(s, "eagle3", "best-first"), own=_TREE),
     "eagle3, published": Entry(lambda s: _eagle(s, "published")),
     "eagle3, published, tree": Entry(lambda s: _eagle(s, "published", "best-first"), own=_TREE),
+    "dflash": Entry(_dflash),
+    "dflash, of some tokens, unsure": Entry(lambda s: _dflash(s, confidence=0.2, reduced=True)),
+    "dflash, tree": Entry(lambda s: _dflash(s, "best-first"), own=_TREE),
+    "dflash, beam": Entry(lambda s: _dflash(s, "beam", from_last=True), own=_TREE),
     "mixture, tree, lookup": Entry(lambda s: _mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
     "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
     "lookup, left out by the tree above": Entry(

@@ -178,7 +178,11 @@ def test_features_that_one_request_does_not_need_are_there_for_the_next() -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["eagle3", "eagle2, tree", "mixture", "mixture, whose features come with the verdicts"]
+    "name",
+    [
+        *("eagle3", "eagle2, tree", "mixture", "mixture, whose features come with the verdicts"),
+        *("eagle3, published", "dflash"),
+    ],
 )
 def test_behind_a_prefix_a_trained_drafter_drafts_as_it_does_without(name: str) -> None:
     entry, accepted = TABLE[name], []

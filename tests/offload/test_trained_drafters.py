@@ -21,20 +21,21 @@ from foretoken.settings.load import LoadSettings
 from foretoken.trained.files import expected_shapes, read_trained_config, write_trained
 from tests.mixtures import random_block, random_mixture, random_stack
 from tests.offload.faulty import PROMPT, bounded, large
-from tests.published import random_published, write_published
+from tests.published import random_dflash, random_published, write_published
 from tests.tiny import needs_native
 
 __all__ = ["large"]
 
 MODEL = EMBEDDED["stdlib-7m"]
-KINDS = ("moa", "block", "eagle2", "eagle3", "independent", "published")
+KINDS = ("moa", "block", "eagle2", "eagle3", "independent", "published", "dflash")
 
 
 def written(kind: str, out: Path, model: Path = MODEL) -> str:
     """A drafter with random weights, as --draft takes it."""
     target = foretoken.load(model, draft="none", threads=1).target
-    if kind == "published":
-        write_published(out, *random_published(target, sees=(0, 2, 3)), target.config.vocab_size, "sglang")
+    if kind in ("published", "dflash"):
+        its = random_published(target, sees=(0, 2, 3)) if kind == "published" else random_dflash(target, sees=(1, 3))
+        write_published(out, *its, target.config.vocab_size, "authors'")
         return str(out)
     if kind in ("moa", "tli"):
         _, trained = random_mixture(target, inferred=int(kind == "tli"))

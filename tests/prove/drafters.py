@@ -15,6 +15,7 @@ from foretoken.decoder.views import Views
 from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
+from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
@@ -40,6 +41,7 @@ from tests.fakes import (
 )
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
+from tests.published import filling_decoder
 
 Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
 
@@ -183,6 +185,23 @@ def _eagle(stage: Stage) -> Drafter:
     return EagleTreeDrafter(shape=stage.chance.choice(SHAPES), sharpness=1.0, **common)
 
 
+def _dflash(stage: Stage) -> Drafter:
+    """A published DFlash with random weights."""
+    chance = stage.chance
+    sizes = {name: chance.random() < 0.5 for name in ("reduced", "qk_norm", "from_last")}
+    model = filling_decoder(stage.target, chance.randrange(10**6), chance.choice([0.02, 0.2]), **sizes)
+    return FillingDrafter(
+        model=model,
+        samplers=sampler,
+        name="dflash",
+        vocab_size=stage.target.config.valid_vocab_size,
+        shape=chance.choice(SHAPES),
+        sharpness=1.0,
+        pauses=True,
+        confidence=chance.choice([0.0, 0.2]),
+    )
+
+
 class Thirds:
     """A grammar of sorts: after each token, by what it is and where it stands, a third of all tokens must not come."""
 
@@ -230,6 +249,7 @@ DRAFTERS: dict[str, Callable[[Stage], Drafter]] = {
     "mixture": _mixture,
     "block": _block,
     "eagle": _eagle,
+    "dflash": _dflash,
     "scripted": lambda s: Scripted(s.truth, s.shape),
     "two-lengths": lambda s: Scripted(s.truth, s.shape, lengths=(1, 4)),
     "random-trees": lambda s: RandomTrees(s.truth, s.chance.randrange(10**6)),

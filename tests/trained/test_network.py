@@ -241,7 +241,7 @@ def test_a_decoder_that_follows_states_gives_the_networks_states(arithmetic: str
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@pytest.mark.parametrize("method", ["eagle2", "eagle3"])
+@pytest.mark.parametrize("method", ["eagle2", "eagle3", "published"])
 def test_a_trees_rows_follow_their_own_parents(arithmetic: str, method: str) -> None:
     """Two texts in one pass, each with a tree of two branches: every row is that of a chain along its own path."""
     target = tiny_decoder(arithmetic=arithmetic)

@@ -33,10 +33,13 @@ from foretoken.trained.blocks import BlockDecoder
 from foretoken.trained.choosing import ChoosingDecoder
 from foretoken.trained.config import BlockConfig, MixtureConfig, TrainedConfig
 from foretoken.trained.files import InRows, Trained, read_trained, read_trained_config
+from foretoken.trained.filling import FillingDecoder
 from foretoken.trained.following import FollowingDecoder
 from foretoken.trained.observer import Sight
 from foretoken.trained.published import PublishedConfig
+from foretoken.trained.published_block import PublishedBlock
 from foretoken.trained.published_decoder import PublishedDecoder
+from foretoken.trained.published_eagle import PublishedEagle
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +169,10 @@ def _trained(
     assert level.folder is not None
     read = read_trained(level.folder)
     if isinstance(read.config, PublishedConfig):
-        read = replace(read, config=read.config.of_target(target.config))
+        its = read.config.of_target(target.config)
+        seen = ", ".join(map(str, its.sees))
+        log.info("%s: a published %s, which sees the model before layers %s", level.called, its.method, seen)
+        read = replace(read, config=its)
     chooses = isinstance(read.config, MixtureConfig) and read.config.choices > 0
     if level.format is None or ("format" not in level.options and not target.arithmetic.startswith("native")):
         config, weights = read.weights(target)
@@ -187,8 +193,10 @@ def _trained(
         _tell(level.called, weights, f"read from {level.folder} and cast to {level.format.label}", began)
     threads = settings.threads
     if read.config.follows:
-        following = PublishedDecoder if isinstance(read.config, PublishedConfig) else FollowingDecoder
+        following = PublishedDecoder if isinstance(read.config, PublishedEagle) else FollowingDecoder
         return LoadedLevel(following(config, weights, read, cast_to, threads=threads))
+    if isinstance(read.config, PublishedBlock):
+        return LoadedLevel(FillingDecoder(config, weights, read, cast_to, threads=threads))
     if isinstance(read.config, BlockConfig):
         made: Decoder = BlockDecoder(config, weights, read, cast_to, threads=threads)
     elif chooses:
@@ -210,7 +218,7 @@ def _observer(
 def _in_rows(folder: Path, target: Decoder, drafter: TrainedConfig, settings: LoadSettings) -> InRows:
     """Of the target's weights those that a drafter shares, as their file has them."""
     theirs, ends = target.weights, isinstance(drafter, MixtureConfig) and drafter.ends
-    tied = target.config.tied or isinstance(drafter, PublishedConfig)  # whose output layer is its own
+    tied = target.config.tied or (isinstance(drafter, PublishedConfig) and drafter.own_head)
     if (not tied and theirs.head.layout != "rows") or (ends and theirs.layouts != {"rows"}):
         theirs = weights_of(folder, target.config, _mapped(settings))
     return InRows(Linear(target.weights.embedding, None) if tied else theirs.head, theirs.layers)

@@ -20,14 +20,15 @@ from foretoken.bench.statistics import PLAIN
 from foretoken.bench.target import called, expect_honest
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import many, size
-from foretoken.common.source import resolve
+from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
 from foretoken.drafters.ladder import find_levels, name_levels
+from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.trained import can_be_sped_up, trained_for
 from foretoken.errors import DraftSpecError
 from foretoken.settings.drafts import parse_draft
-from foretoken.settings.load import LoadSettings
+from foretoken.settings.load import AUTO, LoadSettings
 
 LOOKUP = "lookup"
 OF_TRAINED = (",lookup", ":k=2,lookup")  # options of a drafter that was trained for the model, and what is below it
@@ -70,16 +71,32 @@ def candidates(model: str, loading: LoadSettings, also: Sequence[str] = ()) -> t
     folder = resolve(model, loading.revision, accept=read_config)
     drafts, left_out = _usual(folder, loading)
     for draft in also:
+        if draft == AUTO:
+            raise DraftSpecError(f"--also {AUTO} names no draft; leave it out: the usual drafts are measured anyhow")
         expect_honest(draft, loading, folder)
         drafts.append(_from_anywhere(draft))
     return list(dict.fromkeys(drafts)), left_out
 
 
 def _from_anywhere(draft: str) -> str:
-    """A draft whose folders are named from the root: what is remembered is used from other folders, too."""
-    levels = [level.partition(":") for level in draft.split(",")]
-    rooted = ((str(Path(n).absolute()) if "/" in n and Path(n).exists() else n, *more) for n, *more in levels)
-    return ",".join("".join(parts) for parts in rooted)
+    """A draft whose folders are named from the root: what is remembered is used from other folders, too. Raises
+    DraftSpecError for a folder that a draft cannot name."""
+    rooted = []
+    for level in draft.split(","):
+        name, *options = level.split(":")
+        parts = [_rooted(name) if name not in DRAFTERS else name]
+        parts += [f"from={_rooted(each[5:])}" if each.startswith("from=") else each for each in options]
+        rooted.append(":".join(parts))
+    return ",".join(rooted)
+
+
+def _rooted(place: str) -> str:
+    if not Path(place).exists() or place in EMBEDDED or place in EMBEDDED_DRAFTERS:
+        return place
+    found = str(Path(place).absolute())
+    if set(found) & set(",:"):
+        raise DraftSpecError(f"{found!r} has a comma or a colon in it, so no draft can name it; rename the folder")
+    return found
 
 
 def _usual(folder: Path, loading: LoadSettings) -> tuple[list[str], dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,11 +22,12 @@ from foretoken.common.source import resolve
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.decoder.decoder import Decoder
+from foretoken.decoder.shards import weight_files
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.errors import PromptError, SettingError
 from foretoken.rehearsal import honest
 from foretoken.settings.load import AUTO, LoadSettings
-from foretoken.trained.files import WEIGHTS, is_trained
+from foretoken.trained.files import is_trained
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,10 @@ def _about_levels(loaded: Loaded) -> list[dict[str, Any]]:
 
 
 def _hash_of(folder: Path) -> str:
-    return sha256(folder / WEIGHTS) if is_trained(folder) else fingerprint(folder, read_config(folder))
+    if not is_trained(folder):
+        return fingerprint(folder, read_config(folder))
+    hashes = [sha256(file) for file in weight_files(folder)]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def about(name: str, model: Model, origin: dict[str, Any]) -> dict[str, Any]:

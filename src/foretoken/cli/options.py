@@ -51,13 +51,11 @@ LOAD: dict[str, Any] = {
         list[str],
         _LOADING,
         f"What proposes tokens: {'; '.join(DRAFTERS)}; a low-bit copy of the model ({', '.join(FORMATS)}); a "
-        "checkpoint (folder, hub id, stdlib-1m); or a drafter that was trained for the model (folder, moa; of EAGLE-3 "
-        "a hub id, too). lookup searches the text so far. Options follow a colon: lookup:min_match=3. Commas make a "
+        "checkpoint (folder, hub id, stdlib-1m); or a drafter that was trained for the model (folder or hub "
+        "id, moa). lookup searches the text so far. Options follow a colon: lookup:min_match=3. Commas make a "
         "ladder: with mxfp4,lookup, the copy drafts for the model, and lookup for the copy. auto chooses for you: "
-        "subspec,lookup "
-        "if layers are read from the disk; else what `foretoken recommend` found best for this model on this machine; "
-        "else a good guess. docs/drafters.md "
-        "describes all drafts, and how auto chooses.",
+        "subspec,lookup if layers are read from the disk; else what `foretoken recommend` found best for this model on "
+        "this machine; else a good guess. docs/drafters.md describes all drafts, and how auto chooses.",
         metavar="<str>",
     ),
     "num_speculative_tokens": _option(

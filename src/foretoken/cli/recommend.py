@@ -23,8 +23,8 @@ def recommend(
     also: Annotated[
         list[str] | None,
         typer.Option(
-            help="Another draft to measure, as --draft takes it: a smaller model, or a drafter of EAGLE-3 that others "
-            "have trained. The option can be repeated.",
+            help="Another draft to measure, as --draft takes it: a smaller model, or a drafter that others have "
+            "trained. The option can be repeated.",
             metavar="DRAFT",
         ),
     ] = None,

@@ -120,8 +120,9 @@ def read_config(folder: Path) -> DecoderConfig:
 def is_published_drafter(raw: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a drafter that others have trained for a model, whatever its kind."""
     names = raw.get("architectures")
-    eagle = isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
-    return DRAFTER not in raw and (eagle or "speculators_model_type" in raw or "draft_vocab_size" in raw)
+    named = isinstance(names, list) and any("eagle3" in str(name).lower() for name in names)
+    keys = ("speculators_model_type", "draft_vocab_size", "dflash_config")
+    return DRAFTER not in raw and (named or any(key in raw for key in keys))
 
 
 def parse_config(raw: Mapping[str, Any]) -> DecoderConfig:

@@ -144,9 +144,12 @@ class Decoder:
         if lo < hi:
             wanted = (len(rows), self.weights.layers[lo].query.weight.shape[1])
             came = expected if entering is None else entering.shape
-            if came != wanted or not (entering is None or entering.is_contiguous()):
+            given = hidden if entering is None else entering
+            readable = given.is_contiguous() and given.dtype == torch.float32 and given.device == hidden.device
+            if came != wanted or not (entering is None or readable):
                 raise ContractError(
-                    f"the attention of layer {lo} was given {list(came)}; expected {list(wanted)}, contiguous"
+                    f"the attention of layer {lo} was given {given.dtype} {list(came)} on {given.device}; expected "
+                    f"float32 {list(wanted)} on {hidden.device}, contiguous"
                 )
         hidden = self._passed(lambda: self._pass.layers(hidden, rows, lo, hi, entering))
         self._add_cost(self._costs.layers(rows, lo, hi), rows)
@@ -154,10 +157,11 @@ class Decoder:
 
     @torch.no_grad()
     def keys_and_values(
-        self, layer: int, hidden: torch.Tensor, positions: Sequence[int]
+        self, layer: int, hidden: torch.Tensor, positions: Sequence[int], *, entering: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The keys and values that a layer would write for hidden states before it, [N, hidden], at some positions:
-        [N, kv_heads, head_dim] each."""
+        """The keys and values that a layer would write for hidden states before it, float32 [N, hidden], at some
+        positions: [N, kv_heads, head_dim] each. entering: `hidden` is what the layer's attention reads, so the layer's
+        norm is left out."""
         if any(self.weights.homes):
             raise ContractError("keys and values were asked of a layer whose weights may be on the disk")
         if hidden.shape != (len(positions), self.config.hidden_size) or not 0 <= layer < self.config.num_layers:
@@ -165,7 +169,7 @@ class Decoder:
                 f"layer {layer} was asked for keys and values of hidden states {list(hidden.shape)} at "
                 f"{len(positions)} positions; expected [positions, {self.config.hidden_size}]"
             )
-        return self._pass.keys_and_values(layer, hidden, list(positions))
+        return self._pass.keys_and_values(layer, hidden, list(positions), entering=entering)
 
     @torch.no_grad()
     def norm(self, hidden: torch.Tensor) -> torch.Tensor:

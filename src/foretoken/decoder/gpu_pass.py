@@ -109,12 +109,12 @@ class GpuPass:
             return self._normed(hidden, self._weights.norm)
 
     def keys_and_values(
-        self, layer: int, hidden: torch.Tensor, positions: list[int]
+        self, layer: int, hidden: torch.Tensor, positions: list[int], *, entering: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values that a layer would write: float32 [N, kv_heads, head_dim] each."""
         w, shape = self._weights.layers[layer], (len(positions), self._config.num_kv_heads, self._config.head_dim)
         with self._turn():
-            x = self._normed(hidden, w.input_norm)
+            x = hidden if entering else self._normed(hidden, w.input_norm)
             keys = self._multiply(x, w.key).view(shape)
             keys = keys if w.key_norm is None else self._normed(keys, w.key_norm)
             return rotate(keys, *self._rope(positions)), self._multiply(x, w.value).view(shape)
@@ -143,6 +143,8 @@ class GpuPass:
                 "after a fork; load it in the new process, and begin that with 'spawn'"
             )
         rows.expect_fit(kind_of(self._config, self.cache_dtype), self._device, layers)
+        if rows.sees is not rows.positions:
+            raise ContractError("on a GPU no row sees those behind it; run such rows on the CPU")
         placed = _Placed.of(rows)
         if placed.last >= len(self._turns[0]):
             self._turns = self._rope.upto(max(placed.last + 1, 2 * len(self._turns[0])))

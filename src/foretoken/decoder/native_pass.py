@@ -146,11 +146,12 @@ class NativePass:
         return native.linear(x, linear.weight, bias, self.isa, self._threads, repacked=repacked, inputs=linear.inputs)
 
     def keys_and_values(
-        self, layer: int, hidden: torch.Tensor, positions: list[int]
+        self, layer: int, hidden: torch.Tensor, positions: list[int], *, entering: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values that a layer would write, as the cache stores them: [N, kv_heads, head_dim] each."""
         w, c = self._weights.layers[layer], self._config
-        x = self._normed(hidden.detach().float().contiguous(), w.input_norm)
+        x = hidden.detach().float().contiguous()
+        x = x if entering else self._normed(x, w.input_norm)
         key, value = (self._multiplied(x, linear).view(-1, c.head_dim) for linear in (w.key, w.value))
         if w.key_norm is not None:
             key = self._normed(key, w.key_norm)
@@ -241,7 +242,7 @@ class NativePass:
                 for first, end, length, slot, *others in places
                 if first < stop and end > start
             ]
-            its = (rows.tokens[start:stop], positions, *self._rope.addresses(positions), segments)
+            its = (rows.tokens[start:stop], rows.sees[start:stop], *self._rope.addresses(positions), segments)
             of = [0, 0] if scores is None else [tensor[start:stop].data_ptr() for tensor in scores]
             yield _Piece(start, (*its, rows.paths[start:stop]), hidden[start:stop].data_ptr(), (of[0], of[1]))
 

@@ -60,6 +60,17 @@ class Rows:
         self.paths: list[list[int]] = [
             _path(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
+        self.sees = self.positions  # for each row, the last position that it sees
+
+    def see_each_other(self) -> None:
+        """Let each row see all rows of its segment, those behind it, too: so a drafter fills a block of places at once.
+        Raises ContractError for rows that are no chain, or that do not begin at the end of the prefix."""
+        self.sees = list(self.positions)
+        for segment in self.segments:
+            if segment.slots.start or any(self.paths[segment.span]):
+                raise ContractError("rows that see each other must be a chain, and the only scratch of their cache")
+            last = self.positions[segment.span.stop - 1]
+            self.sees[segment.span] = [last] * len(segment.slots)
 
     def part(self, first: int, stop: int, tokens: Sequence[int]) -> Rows:
         """Rows `first` to `stop` (not included) of a pass over one sequence, with `tokens` in their slots, as a pass of
@@ -70,6 +81,7 @@ class Rows:
         one = copy(self)
         one.cost = Cost()
         one.tokens, one.positions, one.paths = list(tokens), self.positions[first:stop], self.paths[first:stop]
+        one.sees = self.sees[first:stop]
         one.segments = [Segment(segment.cache, segment.slots[first:stop], slice(0, stop - first), segment.epoch)]
         return one
 

@@ -100,13 +100,13 @@ class TorchPass:
             return rowwise.rms_norm(hidden, self._weights.norm, self._config.norm_eps)
 
     def keys_and_values(
-        self, layer: int, hidden: torch.Tensor, positions: list[int]
+        self, layer: int, hidden: torch.Tensor, positions: list[int], *, entering: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values that a layer would write: float32 [N, kv_heads, head_dim] each."""
         self._expect_threads()
         w = self._weights.layers[layer]
         with rowwise.pinned_threads(self._threads):
-            x = rowwise.rms_norm(hidden, w.input_norm, self._config.norm_eps)
+            x = hidden if entering else self._normed(hidden, w.input_norm)
             return self._rotated(x, w.key, w.key_norm, *self._rope(positions)), self._by_heads(x, w.value)
 
     def run(self, rows: Rows) -> tuple[torch.Tensor, Scored]:
@@ -177,7 +177,7 @@ class TorchPass:
         window = self._config.windows[index]
         keys, values = (tensor.float() for tensor in segment.cache.read(index))
         for row in range(segment.span.start, segment.span.stop):
-            seen = rows.positions[row] + 1
+            seen = rows.sees[row] + 1
             first = 0 if window is None else max(0, seen - window)
             if rows.paths[row]:
                 length = segment.cache.length

@@ -30,13 +30,12 @@ from foretoken.trained.files import (
     OBSERVING,
     PACKED,
     WEIGHTS,
+    is_ours,
     is_trained,
     put_in_place,
     read_trained,
-    read_trained_config,
     write_trained,
 )
-from foretoken.trained.published import PublishedConfig
 
 _TARGET = "target"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
@@ -49,6 +48,7 @@ def pack(model: Path, drafter: Path, out: Path) -> int:
     Raises CheckpointError for a drafter of another model, and InputError if `out` is there and was not packed, or for a
     model whose own weights are in a low-bit format.
     """
+    _expect_ours(drafter)
     config, trained = read_config(model), read_trained(drafter)
     if out.exists() and not is_packed(out):
         raise InputError(f"{out} is there, and was not packed for clients; name another folder, or remove it")
@@ -85,11 +85,7 @@ def shared_with(drafter: Path) -> tuple[DecoderConfig, Weights]:
     """
     embedded = {EMBEDDED_DRAFTERS[name]: EMBEDDED[model] for name, model in TRAINED_FOR.items()}
     place = embedded.get(drafter, drafter / _TARGET)
-    if isinstance(read_trained_config(drafter)[0], PublishedConfig):
-        raise CheckpointError(
-            f"{drafter} is a drafter that others have trained, which cannot draft on a client yet; use it where the "
-            "model is, or lookup here"
-        )
+    _expect_ours(drafter)
     if not (place / CONFIG).is_file():
         raise CheckpointError(
             f"{drafter} holds nothing of the model that it was trained for, and a client needs its embedding; write "
@@ -105,6 +101,14 @@ def shared_with(drafter: Path) -> tuple[DecoderConfig, Weights]:
     at = {layer: made.layers[number] for number, layer in enumerate(ends)}
     layers = tuple(at.get(layer, made.layers[0]) for layer in range(config.num_layers)) if at else ()
     return config, replace(made, layers=layers)
+
+
+def _expect_ours(drafter: Path) -> None:
+    if is_trained(drafter) and not is_ours(drafter):
+        raise CheckpointError(
+            f"{drafter} is a drafter that others have trained, which cannot draft on a client yet; use it where the "
+            "model is, or lookup here"
+        )
 
 
 def _ends(its: TrainedConfig) -> tuple[int, ...]:

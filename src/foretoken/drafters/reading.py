@@ -76,6 +76,7 @@ class Reading:
 
     def leave(self, conversation: int, to: KeptCaches[int]) -> None:
         """Leave the own cache, if there is one, to the next request of a conversation."""
+        assert not self._model.skips  # conversations count positions as tokens
         if self._own is not None and not self._unknown:
             to.put(conversation, self._own, self.text, self.seen)
             self._own = None

@@ -28,6 +28,7 @@ from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.config import MixtureConfig
 from foretoken.trained.files import read_trained_config
 from foretoken.trained.observer import Sight
+from foretoken.trained.published_block import PublishedBlock
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,16 @@ class Level:
         if not self.is_trained:
             return
         assert self.folder is not None
+        its, _ = read_trained_config(self.folder)
         if not settings.cache:
             why = "needs what the model has computed, which is not kept without a cache"
+        elif isinstance(its, PublishedBlock) and settings.device != "cpu":
+            why = "fills a block of places in one pass, which runs on the CPU alone"
         elif not settings.offloads:
             return
         elif settings.device != "cpu":
             why = "cannot be used with --memory or --stream-layers on a GPU yet"
-        elif isinstance(its := read_trained_config(self.folder)[0], MixtureConfig) and its.ends:
+        elif isinstance(its, MixtureConfig) and its.ends:
             why = "ends with layers of the model, which would have to come in for each draft token"
         else:
             return

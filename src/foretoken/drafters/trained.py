@@ -11,11 +11,12 @@ from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder.config import read_config
 from foretoken.drafters.recipe import Level
 from foretoken.drafters.table import TRAINED, TRAINED_TREE, TREE
-from foretoken.errors import CheckpointError, DraftSpecError, quoted
+from foretoken.errors import DraftSpecError, ModelError, quoted
 from foretoken.formats import FORMATS
 from foretoken.kernels import native
 from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import BESIDE, is_trained, place_beside, read_trained_config
+from foretoken.trained.published_block import PublishedBlock
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def trained_for(folder: Path) -> list[str]:
             continue
         try:
             its, _ = read_trained_config(place)
-        except CheckpointError as error:
+        except ModelError as error:
             log.warning("%s; it is left out", error)
             continue
         if its.fingerprint == fingerprint(folder, config):
@@ -67,13 +68,13 @@ def trained_level(level: Level, place: Path) -> Level:
             )
     entry = TRAINED_TREE if level.entry is TREE else TRAINED
     its, _ = read_trained_config(place)
-    if isinstance(its, BlockConfig):
+    if isinstance(its, BlockConfig | PublishedBlock):
         if "least" in level.options:
             raise DraftSpecError(
                 f"draft {quoted(level.name, 80)} drafts in one pass, so there is no other pass for 'least' to save; "
                 "leave it out"
             )
         if entry is TRAINED and "tokens" not in level.options and not level.is_asked:
-            level = replace(level, tokens=its.block)
+            level = replace(level, tokens=its.block if isinstance(its, BlockConfig) else its.drafts)
     usual = None if "format" in level.options or native.module() is None else FORMATS[_USUAL]
     return replace(level, entry=entry, folder=place, format=level.format or usual)

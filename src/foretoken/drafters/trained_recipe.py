@@ -9,6 +9,7 @@ from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.chain_recipe import ChainRecipe
 from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
+from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel
 from foretoken.drafters.tree import TreeDrafter
@@ -18,7 +19,9 @@ from foretoken.protocol.roles import Drafter
 from foretoken.trained.blocks import BlockDecoder
 from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import accepted_of, read_trained_config
+from foretoken.trained.filling import FillingDecoder
 from foretoken.trained.following import FollowingDecoder
+from foretoken.trained.published_block import PublishedBlock
 
 
 class TrainedRecipe(DecoderRecipe):
@@ -33,6 +36,8 @@ class TrainedRecipe(DecoderRecipe):
     def at_once(self, level: Level) -> int:
         """A block's drafts take one pass."""
         its = None if level.folder is None else read_trained_config(level.folder)[0]
+        if isinstance(its, PublishedBlock):
+            return its.drafts
         return its.block if isinstance(its, BlockConfig) else 1
 
     def arguments(self, level: Level, loaded: LoadedLevel, context: Context) -> dict[str, Any]:
@@ -41,6 +46,11 @@ class TrainedRecipe(DecoderRecipe):
         if context.rest and isinstance(loaded.decoder, FollowingDecoder):
             raise DraftSpecError(
                 f"draft {quoted(level.name, 80)} is EAGLE's, each of whose rows needs what the row before put out, so "
+                f"{context.rest[0].name!r} cannot speed it up; leave that out"
+            )
+        if context.rest and isinstance(loaded.decoder, FillingDecoder):
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} fills all places of a block at once, whatever the others hold, so "
                 f"{context.rest[0].name!r} cannot speed it up; leave that out"
             )
         if context.rest and context.rest[0].has_decoder and isinstance(loaded.decoder, BlockDecoder):
@@ -72,6 +82,9 @@ class TrainedChainRecipe(TrainedRecipe, ChainRecipe):
         if isinstance(loaded.decoder, BlockDecoder):
             its = self.arguments(level, loaded, context)
             return BlockDrafter(**its, shape="best-first", sharpness=1.0, pauses=True, confidence=confidence)
+        if isinstance(loaded.decoder, FillingDecoder):
+            its = self.arguments(level, loaded, context)
+            return FillingDrafter(**its, shape="best-first", sharpness=1.0, pauses=True, confidence=confidence)
         kind: Any = _kind(loaded, MixtureDrafter, EagleDrafter, ModelDrafter)
         made: ModelDrafter = kind(**self.arguments(level, loaded, context), confidence=confidence)
         return made
@@ -90,6 +103,8 @@ class TrainedTreeRecipe(TrainedRecipe, TreeRecipe):
 
 
 def _kind(loaded: LoadedLevel, mixture: Any, eagle: Any, independent: Any) -> Any:
+    if isinstance(loaded.decoder, FillingDecoder):
+        return FillingDrafter
     if isinstance(loaded.decoder, BlockDecoder):
         return BlockDrafter
     if loaded.observer is not None:

@@ -23,7 +23,7 @@ from foretoken.decoder.shapes import EMBEDDING
 from foretoken.errors import CheckpointError, DraftSpecError, quoted
 from foretoken.rehearsal.fit import has_room
 from foretoken.rehearsal.shapes import SHAPES, shape_of
-from foretoken.trained.files import is_trained
+from foretoken.trained.files import is_ours, is_trained
 
 KEY = "rehearsal"  # in config.json
 # embeddings that are compared: the last; the first are bytes, many of them untrained and so alike in every model
@@ -108,6 +108,11 @@ def expect_honest_draft(target: Path, draft: Path) -> None:
     if its is None:
         return
     if is_trained(draft):
+        if not is_ours(draft):
+            raise DraftSpecError(
+                f"draft {str(draft)!r} was trained by others, and the rehearsal {str(target)!r} says what "
+                f"{its.source_name} says; train one for that model, and pad it: foretoken rehearse --drafter"
+            )
         if about(draft) != its:
             raise DraftSpecError(
                 f"draft {str(draft)!r} was trained for the rehearsal {str(target)!r}, and is larger than "

@@ -43,9 +43,10 @@ from foretoken.trained.published import (
     OWN_HEAD,
     OWN_NORM,
     PublishedConfig,
-    published_config,
+    stored_names,
     tensors_of,
 )
+from foretoken.trained.published_kinds import published_config
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 BESIDE = ("moa", "block")  # kinds that are looked for beside a model
@@ -145,11 +146,17 @@ class Trained:
         config = self.config.decoder(target.config)
         if VOCABULARY in self.tensors:
             valid = int((self.tensors[VOCABULARY] < target.config.valid_vocab_size).sum())
+            if not valid:
+                raise CheckpointError(
+                    "none of the tokens that the drafter can draft is the model's; name a drafter of this model"
+                )
             config = replace(config, valid_vocab_size=valid)
         theirs, its = target.weights, self.config
         like = theirs.embedding
         own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
         own |= {stored: self.tensors[name] for name, stored in _INSTEAD.items() if name in self.tensors}
+        if _EMBEDDED in own and torch.equal(own[_EMBEDDED].to(like), like):
+            del own[_EMBEDDED]  # the target's once more
         if rows is None and like.device.type == "cpu":
             own = copied(own, like.dtype)
         else:  # a cast reads each matrix once, from where it lies; vectors stay
@@ -188,9 +195,14 @@ def is_trained(folder: Path) -> bool:
     return DRAFTER in raw or is_published_drafter(raw)
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether a folder holds a drafter that `foretoken train` has written."""
+    return is_trained(folder) and not is_published_drafter(read_json(folder / CONFIG))
+
+
 def expect_trained(folder: Path) -> None:
     """Raise InputError for a folder that holds no drafter of ours."""
-    if is_trained(folder) and not is_published_drafter(read_json(folder / CONFIG)):
+    if is_ours(folder):
         return
     what = "a drafter that others have trained" if is_trained(folder) else "no trained drafter"
     raise InputError(f"{folder} holds {what}; name a folder that `foretoken train` has written")
@@ -218,7 +230,8 @@ def read_trained(folder: Path) -> Trained:
                 f"{folder}: {name} {came}, expected {list(shape)} by {CONFIG}; fetch it again, or train it again"
             )
         if not torch.isfinite(found).all():
-            raise CheckpointError(f"{folder}: {name} holds NaN or infinities; fetch it again, or train it again")
+            stored = stored_names(config)[name] if isinstance(config, PublishedConfig) else name
+            raise CheckpointError(f"{folder}: {stored} holds NaN or infinities; fetch it again, or train it again")
     listed = tensors.get(VOCABULARY, torch.zeros(1)).long()
     if int(listed[0]) < 0 or bool((listed.diff() <= 0).any()):
         raise CheckpointError(
@@ -304,8 +317,8 @@ def _layer_shapes(name: str, width: int, queries: int, keys: int, inner: int) ->
 def write_trained(folder: Path, config: TrainedConfig, tensors: Mapping[str, torch.Tensor], **about: Any) -> None:
     """Write a drafter, in bf16, to a temporary folder beside `folder`, which it then replaces. about: what else
     config.json is to hold. Raises InputError if `folder` is there and holds something else."""
-    if folder.exists() and not is_trained(folder):
-        raise InputError(f"{folder} is there, and holds no trained drafter; name another folder, or remove it")
+    if folder.exists() and not is_ours(folder):
+        raise InputError(f"{folder} is there, and holds no trained drafter of ours; name another folder, or remove it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         new = Path(scratch) / "new"

@@ -1,58 +1,64 @@
-"""Drafters of EAGLE-3 that others have trained, as they are published.
+"""Drafters that others have trained, as they are published: what their kinds have in common, and how files are read.
 
-Two layouts are common: that of EAGLE's own code, which SGLang and SpecForge share, and that of the library speculators,
-which vLLM made. The networks are the same, but for switches that config.json names. Unlike in the paper's text, the
-first layer's attention reads two states side by side: the normed embedding of a token, and the normed state of the row
-before. The drafter has an output layer and a final norm of its own. Its first row is that of a text's second token:
-nothing comes before the first.
-
-Source: Li et al. 2025, "EAGLE-3", and the code that its authors published with it.
+Two layouts are common: that of the authors' own code, which SGLang and SpecForge share, and that of the library
+speculators, which vLLM made. The networks are the same, but for switches that config.json names. They see states of
+some of the target's layers. They may have an output layer and a final norm of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from foretoken.decoder.config import DecoderConfig, parse_config
 from foretoken.decoder.families import FAMILIES
+from foretoken.decoder.loading import DTYPES
 from foretoken.decoder.shapes import linear_shapes
-from foretoken.decoder.shards import weight_files
-from foretoken.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError, quoted
-from foretoken.trained.config import EAGLE3, VOCABULARY, TrainedConfig
+from foretoken.decoder.shards import INDEX, weight_files
+from foretoken.errors import CheckpointError, ModelError, ModelNotFoundError, UnsupportedModelError, quoted
+from foretoken.trained.config import VOCABULARY, TrainedConfig
 
 OWN_HEAD, OWN_NORM, OWN_EMBEDDING = "head.weight", "norm.weight", "embedding.weight"
-_HALF = "model.layers.0.self_attn."
-_NOT_SERVED = ("use_mtp_layernorm", "parallel_drafting")  # switches that change what is computed
+_FIRST = "model.layers.0."
+_PADDING = 100  # vocabularies that differ by less than one in so many differ by padding
+_MOST_LAYERS = 10_000
+# speculators leaves out of a configuration what has transformers' default
+_OF_ALL = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "rms_norm_eps": 1e-6,
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {**_OF_ALL, "vocab_size": 32000, "intermediate_size": 11008, "num_key_value_heads": None},
+    "qwen3": {**_OF_ALL, "vocab_size": 151936, "intermediate_size": 22016, "max_position_embeddings": 32768},
+}
 
 
 @dataclass(frozen=True)
 class PublishedConfig(TrainedConfig):
     """Sizes of a published drafter. It does not say for which model it was trained, but for the width of its states.
 
-    own: its layers, as a decoder's. sees: the layers of the target whose input is seen; empty: the usual ones. choices:
-    how many tokens it can draft. are_all: these are the vocabulary. residual_normed: what a layer adds to is the normed
-    state. norms: of what is seen of the target, before it is reduced: "", "all" (one norm for all of it) or "each" (one
-    for each layer). hands_on_normed: a row's state is what the final norm makes of it. own_embedding: it was trained,
-    too.
+    own: its layers, as a decoder's, with the vocabulary that it was trained for. sees: the layers of the target whose
+    input is seen. choices: how many tokens it can draft. are_all: these are the vocabulary. own_head: its output layer
+    is its own, not the target's. own_embedding: so is its embedding. target: the name of the model for which it was
+    trained, if it says that.
     """
 
     own: DecoderConfig
     sees: tuple[int, ...]
     choices: int
     are_all: bool
-    residual_normed: bool
-    norms: str
-    hands_on_normed: bool
+    own_head: bool
     own_embedding: bool
-
-    methods = (EAGLE3,)
-    seen = 3  # layers, if it does not say which
+    target: str
 
     @property
     def num_layers(self) -> int:
@@ -60,14 +66,9 @@ class PublishedConfig(TrainedConfig):
         return self.own.num_layers
 
     @property
-    def follows(self) -> bool:
-        """Each row needs the state of the row before."""
-        return True
-
-    @property
     def reduced_from(self) -> int:
-        """The layers of the target that are seen, by number."""
-        return len(self.sees) or self.seen
+        """How many layers of the target are seen."""
+        return len(self.sees)
 
     def decoder(self, target: DecoderConfig) -> DecoderConfig:
         """Its layers, with the embedding of the target. A text may be as long as the target's: nothing but its
@@ -80,48 +81,61 @@ class PublishedConfig(TrainedConfig):
         )
 
     def linears(self, target: DecoderConfig) -> DecoderConfig:
-        """As `decoder`, but as wide as its own output layer is."""
-        return replace(self.decoder(target), vocab_size=self.choices)
+        """As `decoder`, but as wide as its output layer is."""
+        return replace(self.decoder(target), vocab_size=self.choices if self.own_head else target.vocab_size)
 
-    def of_target(self, target: DecoderConfig) -> PublishedConfig:
-        """The same, with the layers named that it sees of a target."""
-        count = target.num_layers
-        return self if self.sees else replace(self, sees=(2, count // 2, count - 3))
+    def of_target(self, target: DecoderConfig) -> Self:
+        """The same, with the layers that it sees named by their inputs."""
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """Raises UnsupportedModelError: it has its authors' config.json."""
+        raise UnsupportedModelError("a drafter that others have trained is not written anew; copy its folder")
 
     def expect_suits(self, target: DecoderConfig, where: str) -> None:
-        """Raise CheckpointError for a target whose states have another width, or that lacks a layer that is seen."""
-        if self.hidden_size != target.hidden_size:
+        """Raise CheckpointError for a target of another width or vocabulary, or that lacks a layer that is seen."""
+        of = f" ({quoted(self.target, 80)}, as it says)" if self.target else ""
+        for name, ours, theirs, far in (
+            ("hidden_size", self.hidden_size, target.hidden_size, 0),
+            ("vocab_size", self.own.vocab_size, target.vocab_size, target.vocab_size // _PADDING),
+        ):
+            if abs(ours - theirs) > far:
+                raise CheckpointError(
+                    f"{where} was trained for a model{of} whose {name} is {ours}, and this one's is {theirs}; name a "
+                    "drafter of this model"
+                )
+        if self.own_embedding and self.own.vocab_size < target.vocab_size:
             raise CheckpointError(
-                f"{where} was trained for a model whose hidden_size is {self.hidden_size}, and this one's is "
-                f"{target.hidden_size}; name a drafter of this model"
+                f"{where} has an embedding of its own for {self.own.vocab_size} tokens, and this model has "
+                f"{target.vocab_size}; name a drafter of this model"
             )
         sees = self.of_target(target).sees
-        if sees[-1] > target.num_layers or list(sees) != sorted({*sees}):
+        if list(sees) != sorted({*sees}):
             raise CheckpointError(
-                f"{where} sees the model before its layers {', '.join(map(str, sees))}, and this one has "
-                f"{target.num_layers}; name a drafter of this model"
+                f"{where} sees the model before its layers {quoted(sees, 80)}, expected each once, in order; fetch its "
+                "config.json again"
+            )
+        if sees[-1] > target.num_layers:
+            raise CheckpointError(
+                f"{where} sees the model before its layers {quoted(sees, 80)}, and this one has {target.num_layers}; "
+                "name a drafter of this model"
             )
 
     def expect_made_for(self, fingerprint: str, where: str) -> None:
         """Nothing tells: the files name no weights. A drafter of another model costs time, and changes no token."""
 
     @property
-    def is_sound(self) -> bool:
-        """Whether it can draft, and sees something."""
-        return self.choices > 0 and self.reduced_from > 0
+    @abstractmethod
+    def beside(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """The tensors beside the layers and the output layer, by name: what the files call each, and its shape."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The names and shapes of its tensors, as `tensors_of` gives them."""
-        c, width, count = self.own, self.hidden_size, self.reduced_from
-        found: dict[str, tuple[int, ...]] = {
-            "reduction.weight": (width, count * width),
-            OWN_HEAD: (self.choices, width),
-            OWN_NORM: (width,),
-        }
-        if self.norms:
-            each = {"all": [("seen", count * width)], "each": [(f"seen{at}", width) for at in range(count)]}
-            found |= {f"{name}.weight": (size,) for name, size in each[self.norms]}
-        found |= dict.fromkeys(("embedded_norm.weight", "seen_norm.weight"), (width,))
+        c, width = self.own, self.hidden_size
+        found = {name: shape for name, (_, shape) in self.beside.items()}
+        found[OWN_NORM] = (width,)
+        if self.own_head:
+            found[OWN_HEAD] = (self.choices, width)
         if not self.are_all:
             found[VOCABULARY] = (self.choices,)
         if self.own_embedding:
@@ -142,103 +156,171 @@ class PublishedConfig(TrainedConfig):
         return found
 
 
-def published_config(folder: Path, raw: Mapping[str, Any]) -> PublishedConfig:
-    """The sizes of a published drafter in a folder. raw: its config.json. Raises CheckpointError for one that is
-    damaged, and UnsupportedModelError for another kind."""
-    kind = raw.get("speculators_model_type", "eagle3")
-    more = raw.get("eagle_config") if isinstance(raw.get("eagle_config"), dict) else {}
-    assert isinstance(more, dict)
-    if kind != "eagle3":
-        raise UnsupportedModelError(
-            f"{folder} is a drafter of kind {quoted(kind, 40)}; of those that others have trained, eagle3 is supported"
-        )
+@dataclass(frozen=True)
+class Publication:
+    """A folder with a published drafter, while its sizes are read. raw: its config.json. more: the part of it that is
+    of the drafter's kind alone, which some layouts have. names: of its tensors, as `_canonical` has them."""
 
-    def switch(name: str) -> bool:
-        return bool(raw.get(name, more.get(name, False)))
+    folder: Path
+    raw: Mapping[str, Any]
+    more: Mapping[str, Any]
+    names: frozenset[str]
 
-    for name in _NOT_SERVED:
-        if switch(name):
-            raise UnsupportedModelError(f"{folder} was trained with {name}, which is not supported; name another one")
-    if more.get("use_aux_hidden_state") is False:
-        raise UnsupportedModelError(
-            f"{folder} sees one state of the model, and EAGLE-3's that see several are supported; use another drafter"
-        )
-    names = _names(folder)
-    own = _layers(folder, raw)
-    hidden, wider = own.hidden_size, raw.get("target_hidden_size")
-    if wider not in (None, hidden):
-        raise UnsupportedModelError(
-            f"{folder} is {hidden} wide and was trained for states of {wider}; drafters as wide as their model are "
-            "supported"
-        )
-    choices = raw.get("draft_vocab_size") or own.vocab_size
-    if type(choices) is not int or not 0 < choices <= own.vocab_size:
-        raise CheckpointError(
-            f"{folder}: draft_vocab_size is {quoted(choices, 40)}, expected a whole number from 1 to {own.vocab_size}"
-        )
-    sees = raw.get("eagle_aux_hidden_state_layer_ids") or more.get("eagle_aux_hidden_state_layer_ids") or ()
-    if not isinstance(sees, list | tuple) or not all(type(at) is int and at >= 0 for at in sees):
-        raise CheckpointError(f"{folder}: eagle_aux_hidden_state_layer_ids is {quoted(sees, 40)}, expected numbers")
-    return PublishedConfig(
-        EAGLE3,
-        "",
-        0,
-        0,
-        own.head_dim,
-        hidden,
-        own.num_heads,
-        replace(
+    @classmethod
+    def of(cls, folder: Path, raw: Mapping[str, Any], part: str) -> Publication:
+        """part: what `more` is called in config.json. Raises CheckpointError for one that is no object, and
+        UnsupportedModelError for quantised weights."""
+        more = raw.get(part) or {}
+        if not isinstance(more, dict):
+            raise CheckpointError(f"{folder}: {part} is {quoted(more, 40)}, expected an object; fetch it again")
+        if raw.get("quantization_config"):
+            raise UnsupportedModelError(f"{folder} is quantised, which is not supported; use the bf16 original")
+        names = frozenset(_canonical(n) for path in _files(folder) for n in _open(path, lambda file: list(file.keys())))
+        return cls(folder, raw, more, names)
+
+    @property
+    def is_of_speculators(self) -> bool:
+        """Whether it has the layout of speculators."""
+        return "speculators_model_type" in self.raw
+
+    @property
+    def target(self) -> str:
+        """The name of the model that it was trained for; empty if it does not say that."""
+        found: Any = self.raw
+        for name in ("speculators_config", "verifier", "name_or_path"):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found if isinstance(found, str) else ""
+
+    def value(self, name: str) -> Any:
+        """What config.json says of something, in either place; None if it says nothing."""
+        found = self.raw.get(name)
+        return self.more.get(name) if found is None else found
+
+    def switch(self, name: str) -> bool:
+        """Whether something is switched on. Raises CheckpointError for what is neither true nor false."""
+        found = self.value(name)
+        if found not in (None, False, True) or isinstance(found, float):
+            raise CheckpointError(
+                f"{self.folder}: {name} is {quoted(found, 40)}, expected true or false; fetch it again"
+            )
+        return bool(found)
+
+    def number(self, name: str, most: int, usual: int | None = None) -> int:
+        """A whole number from 1 to `most`. Raises CheckpointError for anything else."""
+        found = self.value(name)
+        found = usual if found is None else found
+        if type(found) is not int or not 0 < found <= most:
+            raise CheckpointError(
+                f"{self.folder}: {name} is {quoted(found, 40)}, expected a whole number from 1 to {most}; fetch it "
+                "again"
+            )
+        return found
+
+    def choices(self, vocab_size: int) -> int:
+        """How many tokens can be drafted. Raises CheckpointError if these are not all, and nothing says which."""
+        count = self.number("draft_vocab_size", vocab_size, vocab_size)
+        if count != vocab_size and "d2t" not in self.names:
+            raise CheckpointError(
+                f"{self.folder} can draft {count} of {vocab_size} tokens, and d2t, which says which, is missing; fetch "
+                "it again"
+            )
+        return count
+
+    def layers_seen(self, name: str) -> tuple[int, ...]:
+        """Numbers of layers; none if config.json names none. Raises CheckpointError for anything else."""
+        found = self.value(name)
+        if found in (None, []):
+            return ()
+        if not isinstance(found, list) or not all(type(at) is int and 0 <= at <= _MOST_LAYERS for at in found):
+            raise CheckpointError(
+                f"{self.folder}: {name} is {quoted(found, 40)}, expected a list of numbers of layers; fetch it again"
+            )
+        return tuple(found)
+
+    def refuse(self, names: Iterable[str]) -> None:
+        """Raise UnsupportedModelError for the first of some settings that is on: they change what is computed."""
+        for name in names:
+            if self.value(name):
+                raise UnsupportedModelError(
+                    f"{self.folder} was trained with {name}, which is not supported; use another drafter of its model"
+                )
+
+    def expect_known(self, config: PublishedConfig) -> None:
+        """Raise UnsupportedModelError for a tensor that nothing here computes with."""
+        known = {f"model.{name}" for name in stored_names(config).values()}
+        spare = ("d2t", "t2d", "embed_tokens.weight", "lm_head.weight", "verifier_", "rotary_emb.")
+        for name in sorted(self.names - known):
+            if not name.removeprefix("model.").startswith(spare) and not name.endswith("rotary_emb.inv_freq"):
+                raise UnsupportedModelError(
+                    f"{self.folder} holds {quoted(name.removeprefix('model.'), 80)}, which drafters of its kind are "
+                    "not known to have; use another drafter of its model"
+                )
+
+    def layers(self, *, wide: bool = False) -> DecoderConfig:
+        """A drafter's layers, as wide as the states that it sees. wide: as `DecoderConfig` has it."""
+        given = self.raw.get("transformer_layer_config", self.raw)
+        if not isinstance(given, dict):
+            raise CheckpointError(
+                f"{self.folder}: transformer_layer_config is {quoted(given, 40)}, expected an object; fetch it again"
+            )
+        family = str(given.get("model_type"))
+        if self.is_of_speculators and family not in _DEFAULTS:
+            raise UnsupportedModelError(
+                f"{self.folder} has layers of type {quoted(family, 40)}; supported: {', '.join(_DEFAULTS)}"
+            )
+        if "sliding_attention" in str(given.get("layer_types")):
+            raise UnsupportedModelError(f"{self.folder} has layers with a window; use another drafter of its model")
+        usual = _DEFAULTS[family] if self.is_of_speculators else {}
+        family = family if family in FAMILIES else "llama"
+        try:
+            own = parse_config({**usual, **given, "model_type": family, "layer_types": None})
+        except ModelError as error:
+            raise type(error)(f"{self.folder}: {error}") from None
+        wider = self.raw.get("target_hidden_size")
+        if wider not in (None, own.hidden_size):
+            raise UnsupportedModelError(
+                f"{self.folder} is {own.hidden_size} wide and was trained for states of {quoted(wider, 20)}; drafters "
+                "as wide as their model are supported: use another drafter of its model"
+            )
+        return replace(
             own,
             tied=False,
-            wide=True,
-            low_bit=None,
-            qk_norm=f"{_HALF}q_norm.weight" in names,
-            qkv_bias=f"{_HALF}q_proj.bias" in names,
-            output_bias=f"{_HALF}o_proj.bias" in names,
-            mlp_bias="model.layers.0.mlp.gate_proj.bias" in names,
-        ),
-        _as_inputs(tuple(sees)),
-        choices,
-        are_all="d2t" not in names,
-        residual_normed=switch("norm_before_residual"),
-        norms="all" if switch("norm_before_fc") else "each" if switch("fc_norm") else "",
-        hands_on_normed=switch("norm_output"),
-        own_embedding=switch("embed_requires_grad"),
-    )
+            wide=wide,
+            windows=(None,) * own.num_layers,
+            qk_norm=f"{_FIRST}self_attn.q_norm.weight" in self.names,
+            qkv_bias=f"{_FIRST}self_attn.q_proj.bias" in self.names,
+            output_bias=f"{_FIRST}self_attn.o_proj.bias" in self.names,
+            mlp_bias=f"{_FIRST}mlp.gate_proj.bias" in self.names,
+        )
 
 
-def _layers(folder: Path, raw: Mapping[str, Any]) -> DecoderConfig:
-    """A drafter's layers. speculators leaves out what has transformers' default."""
-    layers: Mapping[str, Any] = raw
-    if "transformer_layer_config" in raw:
-        from transformers import AutoConfig
-
-        given = raw["transformer_layer_config"]
-        try:
-            layers = AutoConfig.for_model(**given).to_dict()
-        except Exception as error:
-            raise CheckpointError(
-                f"{folder}: transformer_layer_config {quoted(given, 80)} makes no sense ({error}); fetch it again"
-            ) from None
-    family = layers.get("model_type") if layers.get("model_type") in FAMILIES else "llama"
-    return parse_config({**layers, "model_type": family, "quantization_config": None})
-
-
-def _as_inputs(layers: tuple[int, ...]) -> tuple[int, ...]:
-    """Which layers' inputs are seen. Some configurations number layers by their inputs, and some by their outputs. The
-    first layer seen is the output of layer 1, so a list that begins with 1 is of the second kind (SGLang tells them
-    apart so, too)."""
-    return tuple(at + 1 for at in layers) if layers[:1] == (1,) else layers
+def stored_names(config: PublishedConfig) -> dict[str, str]:
+    """What the files call the tensors of `PublishedConfig.shapes`, but for the vocabulary."""
+    called = {name: theirs for name, (theirs, _) in config.beside.items()}
+    called |= {OWN_HEAD: "lm_head.weight", OWN_NORM: "norm.weight", OWN_EMBEDDING: "embed_tokens.weight"}
+    return {name: called.get(name, name) for name in config.shapes() if name != VOCABULARY}
 
 
 def tensors_of(folder: Path, config: PublishedConfig) -> dict[str, torch.Tensor]:
-    """The tensors of a published drafter, by the names of `PublishedConfig.shapes`. Those that are absent are left out.
-    Raises CheckpointError for files that cannot be read."""
-    wanted = {**_beside(config), **{name: f"model.{name}" for name in config.shapes() if name.startswith("layers.")}}
-    found = _read(folder, {*wanted.values(), "d2t"})
-    tensors = {name: found[stored] for name, stored in wanted.items() if stored in found}
-    if "d2t" in found and OWN_HEAD in tensors:  # how far the number of a token is from that of its row
-        tokens = found["d2t"].long() + torch.arange(len(found["d2t"]))
+    """The tensors of a published drafter, by the names of `PublishedConfig.shapes`, of sound shapes and types. Raises
+    CheckpointError for files that cannot be read, or that lack something, and UnsupportedModelError for other types."""
+    names, shapes = stored_names(config), config.shapes()
+    found = _read(folder, {*(f"model.{name}" for name in names.values()), "d2t"})
+    tensors = {}
+    for name, stored in names.items():
+        tensor = found.get(f"model.{stored}")
+        if tensor is None or tuple(tensor.shape) != shapes[name]:
+            came = "is missing" if tensor is None else f"has shape {list(tensor.shape)}"
+            raise CheckpointError(
+                f"{folder}: {stored} {came}, expected {list(shapes[name])} by config.json; fetch it again"
+            )
+        if tensor.dtype not in DTYPES.values():
+            raise UnsupportedModelError(
+                f"{folder}: {stored} is {tensor.dtype}; supported: {', '.join(DTYPES)}: use the bf16 original"
+            )
+        tensors[name] = tensor
+    if VOCABULARY in shapes:
+        tokens = _tokens(folder, found.get("d2t"), config)
         order = tokens.argsort()
         tensors[VOCABULARY] = tokens[order].int()
         if not torch.equal(order, torch.arange(len(order))):
@@ -246,32 +328,23 @@ def tensors_of(folder: Path, config: PublishedConfig) -> dict[str, torch.Tensor]
     return tensors
 
 
-def _beside(config: PublishedConfig) -> dict[str, str]:
-    """What the tensors beside the layers are called, in our words and in the files'."""
-    names = {
-        "reduction.weight": "model.fc.weight",
-        OWN_HEAD: "model.lm_head.weight",
-        OWN_NORM: "model.norm.weight",
-        "embedded_norm.weight": "model.layers.0.input_layernorm.weight",
-        "seen_norm.weight": "model.layers.0.hidden_norm.weight",
-    }
-    if config.own_embedding:
-        names[OWN_EMBEDDING] = "model.embed_tokens.weight"
-    if config.norms == "all":
-        names["seen.weight"] = "model.input_norm.weight"
-    if config.norms == "each":
-        names |= {f"seen{at}.weight": f"model.fc_norm.{at}.weight" for at in range(config.reduced_from)}
-    return names
+def _tokens(folder: Path, given: torch.Tensor | None, config: PublishedConfig) -> torch.Tensor:
+    """The tokens that a drafter's output layer has rows for. given: how far each is from the number of its row."""
+    sound = given is not None and given.dtype in (torch.int64, torch.int32) and given.shape == (config.choices,)
+    tokens = given.long() + torch.arange(config.choices) if sound and given is not None else torch.zeros(0)
+    if not sound or int(tokens.min()) < 0 or int(tokens.max()) >= config.own.vocab_size:
+        came = "is missing" if given is None else f"is {given.dtype} {list(given.shape)}"
+        raise CheckpointError(
+            f"{folder}: d2t {came}, expected {config.choices} whole numbers that lead to tokens from 0 to "
+            f"{config.own.vocab_size - 1}; fetch it again"
+        )
+    return tokens
 
 
 def _canonical(name: str) -> str:
     """A tensor's name as most files would have it, with `model.` before it."""
     name = name.removeprefix("model.").replace("midlayer.", "layers.0.", 1)
     return name if name in ("d2t", "t2d") else f"model.{name}"
-
-
-def _names(folder: Path) -> set[str]:
-    return {_canonical(name) for path in _files(folder) for name in _open(path, lambda file: list(file.keys()))}
 
 
 def _read(folder: Path, wanted: set[str]) -> dict[str, torch.Tensor]:
@@ -286,7 +359,7 @@ def _read(folder: Path, wanted: set[str]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _open(path: Path, use: Any) -> Any:
+def _open(path: Path, use: Callable[[Any], Any]) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             return use(file)
@@ -295,12 +368,17 @@ def _open(path: Path, use: Any) -> Any:
 
 
 def _files(folder: Path) -> list[Path]:
-    try:
+    pickle = folder / "pytorch_model.bin"
+    if (folder / INDEX).exists() or (folder / "model.safetensors").exists():
         return weight_files(folder)
-    except ModelNotFoundError:
+    if pickle.exists():
         raise ModelNotFoundError(
-            f"{folder} has no model.safetensors; if its weights are in pytorch_model.bin, write them as safetensors: "
-            'python -c "import torch, safetensors.torch as s; '
-            "s.save_file({n: t.clone() for n, t in torch.load('pytorch_model.bin', weights_only=True).items()}, "
-            "'model.safetensors')\""
-        ) from None
+            f"{folder} holds {pickle.name}, a pickle, which may run a program when it is read; write it as "
+            "safetensors, which runs none: "
+            'python -c "import torch, safetensors.torch as s; s.save_file({n: t.contiguous() for n, t in '
+            f"torch.load('{pickle}', weights_only=True).items()}}, '{folder / 'model.safetensors'}')\""
+        )
+    raise ModelNotFoundError(
+        f"{folder} has no model.safetensors; if the drafter is published as pytorch_model.bin, fetch it into a folder "
+        "(hf download OWNER/NAME --local-dir FOLDER), and name that folder"
+    )

@@ -16,7 +16,7 @@ from foretoken.protocol.types import Needs
 from foretoken.trained.choosing import Choices
 from foretoken.trained.files import Trained
 from foretoken.trained.following import FollowingDecoder
-from foretoken.trained.published import PublishedConfig
+from foretoken.trained.published_eagle import PublishedEagle
 
 
 class PublishedDecoder(FollowingDecoder):
@@ -33,7 +33,7 @@ class PublishedDecoder(FollowingDecoder):
         arithmetic: str = "auto",
     ) -> None:
         super().__init__(config, weights, trained, format, threads=threads, arithmetic=arithmetic)
-        assert isinstance(trained.config, PublishedConfig)
+        assert isinstance(trained.config, PublishedEagle)
         self._published = trained.config
         self._choices = Choices(trained, config.valid_vocab_size)
         self.skips = 1  # its first row is that of the second token, behind the state of the first

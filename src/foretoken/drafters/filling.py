@@ -1,0 +1,141 @@
+"""A published DFlash drafts: a chain or a tree, out of what one pass says of each place of a block.
+
+What a place holds does not depend on the tokens that are chosen for the places before. So all nodes of a depth share
+their logits; only the noise of sampling tells them apart.
+
+The target's states come with the verdicts. A draft is made only where those of all tokens but the last are known.
+
+Source: Chen, Liang and Liu 2026, "DFlash" (2602.06036).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field, replace
+
+import torch
+
+from foretoken import kernels
+from foretoken.decoder.views import Views
+from foretoken.drafters.growing import GrowingTree
+from foretoken.drafters.reading import Open
+from foretoken.drafters.tree import TreeDrafter
+from foretoken.protocol.roles import Drafter
+from foretoken.protocol.telemetry import Work
+from foretoken.protocol.types import Request, Turn, Verdict
+from foretoken.trained.filling import FillingDecoder
+from foretoken.trees.grow import ROOT
+
+
+@dataclass(eq=False, kw_only=True)
+class FillingDrafter(TreeDrafter):
+    """A chain is a tree of width 1. confidence: nothing is drafted behind a token to which the drafter gives a smaller
+    probability than this, at temperature 1 and without the noise of sampling."""
+
+    confidence: float = 0.0
+    below: InitVar[Callable[[Views], Drafter] | None] = None
+    _known: dict[int, list[torch.Tensor]] = field(init=False, default_factory=dict)  # by sequence: a vector a token
+
+    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
+        super().__post_init__(None)
+        self.needs = self._decoder.needs
+
+    @property
+    def _decoder(self) -> FillingDecoder:
+        assert isinstance(self.model, FillingDecoder)
+        return self.model
+
+    def begin(self, requests: Sequence[Request]) -> None:
+        """Take new sequences on. Each reads its prompt anew, of states that are then known."""
+        super().begin([replace(request, conversation=None, prompt_of=None) for request in requests])
+        self._known.update((request.sequence, []) for request in requests)
+
+    def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
+        """Keep the target's states, and drop the rows of the block."""
+        work = [each for verdict in verdicts for each in self._keep(verdict)]
+        for verdict in verdicts:
+            self._grown.pop(verdict.sequence, None)
+        return [*work, *super().observe(verdicts)]
+
+    def _keep(self, verdict: Verdict) -> list[Work]:
+        """Keep what came with a verdict. What lies behind a gap, where others were lost, is of no use."""
+        known, features = self._known.get(verdict.sequence), verdict.features
+        if known is None or features is None or features.start > len(known):
+            return []
+        began, start = time.perf_counter(), len(known)
+        known += self._decoder.vectors(features.tensors)[start - features.start :]
+        return [Work(self.name, len(known) - start, began, time.perf_counter() - began)]
+
+    def opened(self, turn: Turn, count: int) -> Open | None:
+        """A sequence ready for a draft. None if the state of a token is not known, or if there is no room."""
+        reading, block = self._readings[turn.sequence], self._decoder.its.block
+        if len(self._known[turn.sequence]) < len(reading.text) - 1 or reading.room() < block:
+            return None
+        work = self._read(turn.sequence, len(reading.text) - 1)
+        opened = super().opened(turn, min(count, self._decoder.its.drafts))
+        if opened is not None:
+            opened.work = [*work, *opened.work]
+        return opened
+
+    def _read(self, sequence: int, stop: int) -> list[Work]:
+        """Write keys and values of the text's first `stop` tokens, as far as their states are known."""
+        reading, known = self._readings[sequence], self._known[sequence]
+        cache = reading.open()
+        new = range(cache.length, min(stop, len(known), len(reading.text) - 1))
+        if not new or not reading.room():
+            return []
+        began = time.perf_counter()
+        self._decoder.fill(cache, reading.text[new.start : new.stop], torch.stack(known[new.start : new.stop]))
+        cost = {self.name: self._decoder.cost_of_filling(len(new))}
+        return [Work(self.name, len(new), began, time.perf_counter() - began, cost=cost)]
+
+    def rewind(self, sequence: int, position: int) -> None:
+        """Forget the tokens from a position on."""
+        super().rewind(sequence, position)
+        del self._known[sequence][position:]
+
+    def end(self, sequence: int) -> None:
+        """Forget a sequence."""
+        super().end(sequence)
+        self._known.pop(sequence, None)
+
+    def _planted(self, opened: Open, writer: int) -> GrowingTree:
+        """A tree none of whose steps takes a pass but the first, so none has to pay for one."""
+        tree = super()._planted(opened, writer)
+        tree.growth.least = 0.0
+        return tree
+
+    def _grow(
+        self, growing: Sequence[tuple[GrowingTree, list[int]]], between: Callable[[], object] | None = None
+    ) -> None:
+        """All steps of some trees, after one pass."""
+        trees, its = [tree for tree, _ in growing], self._decoder.its
+        began = time.perf_counter()
+        counts = [min(tree.growth.depth, its.drafts) for tree in trees]
+        parts = [(tree.cache, tree.text[-1], count) for tree, count in zip(trees, counts, strict=True)]
+        rows = self._decoder.blocks(parts, trees[0].writer)
+        wanted = [
+            range(segment.span.stop - count, segment.span.stop)
+            for segment, count in zip(rows.segments, counts, strict=True)
+        ]
+        outputs = self.model.check(rows, wanted, between=between)
+        for tree, places, segment in zip(trees, wanted, rows.segments, strict=True):
+            growth, tree.slots[ROOT] = tree.growth, segment.slots[0]
+            self._expand(tree, ROOT, outputs.logits(places[0]))
+            while nodes := growth.frontier():
+                for node in nodes:
+                    if node not in tree.unsure:
+                        self._expand(tree, node, outputs.logits(places[growth.depths[node]]))
+        seconds, cost = time.perf_counter() - began, {self.name: rows.cost}
+        for tree, segment in zip(trees, rows.segments, strict=True):
+            tree.ran(Work(self.name, len(segment.slots), began, seconds, passes=1, cost=cost))
+
+    def _expand(self, tree: GrowingTree, node: int, logits: torch.Tensor) -> None:
+        first = len(tree.growth.tokens)
+        super()._expand(tree, node, logits)
+        if self.confidence and len(tree.growth.tokens) > first:
+            least = math.log(self.confidence) + kernels.log_total(logits.numpy())
+            new = range(first, len(tree.growth.tokens))
+            tree.unsure.update(child for child in new if not float(logits[tree.growth.tokens[child]]) >= least)

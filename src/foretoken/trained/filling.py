@@ -1,0 +1,95 @@
+"""A decoder that fills a block of places in one pass, in which each row sees all others: a published DFlash.
+
+The keys and values of a text are not computed by passes. Each layer makes them of vectors, one for each token, which
+come from the target's states (`vectors`). The rows of a block are dropped with its draft.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+
+from foretoken.decoder.cache import Cache
+from foretoken.decoder.config import DecoderConfig
+from foretoken.decoder.outputs import Scored
+from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.weights import Weights
+from foretoken.formats.table import Format
+from foretoken.protocol.telemetry import Cost
+from foretoken.protocol.types import Needs
+from foretoken.trained.choosing import Choices
+from foretoken.trained.files import Trained
+from foretoken.trained.published_block import PublishedBlock
+from foretoken.trained.stepwise import StepwiseDecoder
+
+
+class FillingDecoder(StepwiseDecoder):
+    """trained: the drafter as it was read. format: to cast what lies beside its layers to, as `Parts` has it. The
+    others are `Decoder`'s. Logits are those of all tokens, -inf where it cannot draft one."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        trained: Trained,
+        format: Format | None = None,
+        *,
+        threads: int | None = None,
+        arithmetic: str = "auto",
+    ) -> None:
+        super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
+        assert isinstance(trained.config, PublishedBlock)
+        self.its = trained.config
+        self._parts = self._beside(trained.more, format)
+        self._choices = Choices(trained, config.valid_vocab_size)
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs of the target."""
+        return Needs(hidden=self.its.sees)
+
+    def vectors(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """One vector for each of some tokens, float32 [tokens, hidden]. features: as `needs` names them."""
+        seen = np.concatenate([features[f"hidden.{at}"].cpu().numpy() for at in self.its.sees], axis=1)
+        reduced = self._parts.multiplied(torch.from_numpy(seen).to(self.device), "reduction")
+        return self._parts.normed(reduced, "seen_norm", self.config.norm_eps)
+
+    def fill(self, cache: Cache, tokens: Sequence[int], vectors: torch.Tensor) -> None:
+        """Commit the keys and values of the next tokens of a text. vectors: theirs, float32 [tokens, hidden]."""
+        rows = chain(cache, tokens)
+        (segment,) = rows.segments
+        for layer in range(self.config.num_layers):
+            pair = self.keys_and_values(layer, vectors, rows.positions, entering=True)
+            cache.write(layer, segment.slots, *pair, rows.writer)
+        cache.commit(segment.slots, rows.writer)
+
+    def cost_of_filling(self, tokens: int) -> Cost:
+        """What `vectors` and `fill` cost."""
+        linears = [linear for layer in self.weights.layers for linear in (layer.key, layer.value)]
+        numbers = self._parts.numbers["reduction.weight"] + sum(math.prod(each.weight.shape) for each in linears)
+        return Cost(2 * tokens * numbers, self._parts.bytes_of("reduction.weight") + sum(e.nbytes for e in linears))
+
+    def blocks(self, parts: Sequence[tuple[Cache, int, int]], writer: int) -> Rows:
+        """The rows of a pass that fills a block for each of some texts. parts: the cache of each, which holds all of
+        the text but its last token; that token; and how many tokens are to be drafted, at most `its.drafts`. With fewer
+        there are fewer rows, as in its authors' code at the end of a text."""
+        mask, more = self.its.mask, self.its.block - self.its.drafts
+        sizes = [drafts + more for _, _, drafts in parts]
+        rows = Rows(
+            [
+                (cache, [last, *[mask] * (size - 1)], range(-1, size - 1))
+                for (cache, last, _), size in zip(parts, sizes, strict=True)
+            ],
+            writer=writer,
+        )
+        rows.see_each_other()
+        return rows
+
+    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
+        return lambda hidden: self._scored(self.head(hidden, rows))
+
+    def _scored(self, logits: torch.Tensor) -> Scored:
+        return self._choices.scored(logits)

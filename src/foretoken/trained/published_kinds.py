@@ -1,0 +1,27 @@
+"""The kinds of published drafters that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from foretoken.errors import UnsupportedModelError, quoted
+from foretoken.trained.config import EAGLE3
+from foretoken.trained.published import PublishedConfig
+from foretoken.trained.published_block import DFLASH, block_from
+from foretoken.trained.published_eagle import eagle_from
+
+_KINDS = {EAGLE3: eagle_from, DFLASH: block_from}
+
+
+def published_config(folder: Path, raw: Mapping[str, Any]) -> PublishedConfig:
+    """The sizes of a published drafter in a folder. raw: its config.json. Raises CheckpointError for one that is
+    damaged, and UnsupportedModelError for another kind."""
+    kind = raw.get("speculators_model_type", DFLASH if "dflash_config" in raw else EAGLE3)
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise UnsupportedModelError(
+            f"{folder} is a drafter of kind {quoted(kind, 40)}; of those that others have trained, "
+            f"{' and '.join(_KINDS)} are supported"
+        )
+    return _KINDS[kind](folder, raw)
