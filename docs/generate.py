@@ -62,9 +62,10 @@ def _drafts() -> Iterator[str]:
         ),
         ("a checkpoint", CHAIN.summary, {**CHAIN.options, **CHECKPOINT_OPTIONS}),
         (
-            "the folder of a [trained drafter](drafters.md#trained-drafters), or `moa`",
+            "the folder of a [trained drafter](drafters.md#trained-drafters), or `moa`; or the folder or hub id of one "
+            "[that others have trained](drafters.md#drafters-that-others-have-trained)",
             "a small network that was trained for the model drafts a chain; with an option of a tree, a tree",
-            TRAINED.options,
+            {**TRAINED.options, **{n: kind for n, kind in CHECKPOINT_OPTIONS.items() if not n.startswith("own-")}},
         ),
         ("a copy, a checkpoint or a trained drafter, with one of these options", TREE.summary, TREE.options),
     ]

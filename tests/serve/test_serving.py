@@ -59,6 +59,20 @@ class Connection:
         self._connection.close()
 
 
+def test_a_body_that_curl_calls_a_form_is_read_as_json(served: Served) -> None:
+    place = urlparse(served.url)
+    body = json.dumps({"prompt": PROMPT, "max_tokens": 3, "temperature": 0}).encode()
+    answers = []
+    for kind in ("application/json", "application/x-www-form-urlencoded", None):
+        connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+        connection.request("POST", "/v1/completions", body, {} if kind is None else {"content-type": kind})
+        answer = connection.getresponse()
+        assert answer.status == 200, kind
+        answers.append(json.loads(answer.read())["choices"][0]["text"])
+        connection.close()
+    assert len(set(answers)) == 1
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_who_goes_away_leaves_between_two_rounds(served: Served, stream: bool) -> None:
     worker = served.server.worker

@@ -25,7 +25,7 @@ from foretoken.drafters.mixture import Observing
 from foretoken.drafters.packing import shared_with
 from foretoken.drafters.recipe import Context, Level, LoadedLevel
 from foretoken.drafters.table import CHAIN, TREE
-from foretoken.drafters.trained import trained_level
+from foretoken.drafters.trained import expect_places, trained_level
 from foretoken.errors import DraftSpecError, RemoteError, SettingError, quoted
 from foretoken.kernels import forked, native
 from foretoken.pace.unpriced import SeenCost
@@ -178,7 +178,8 @@ def _asked_for(url: str, offline: str, settings: Mapping[str, Any]) -> tuple[Loa
                 f"draft {quoted(level.name, 80)} needs the model's own weights, and these are on {url}; use lookup, "
                 "none, a small model or a trained drafter"
             )
-    levels = [_found(level, first=level is named[0]) for level in named]
+    levels = [_found(level) for level in named]
+    expect_places(levels)
     if offline == KEEP and not levels[0].has_decoder:
         raise SettingError(
             f"offline is {KEEP!r}, and draft {quoted(chosen.draft, 80)} is no model that could go on by itself; name a "
@@ -202,18 +203,12 @@ def _expect_features(about: About, drafter: Drafter, shared: tuple[DecoderConfig
         )
 
 
-def _found(level: Level, *, first: bool) -> Level:
-    """A level, completed from its own folder. A low-bit copy is a model of its own here. first: whether it drafts for
-    the model itself. Raises DraftSpecError for a trained drafter below another draft."""
+def _found(level: Level) -> Level:
+    """A level, completed from its own folder. A low-bit copy is a model of its own here."""
     if not level.has_decoder:
         return level.recipe.found(level, _NOWHERE)
     place = resolve(level.name)
     if is_trained(place):
-        if not first:
-            raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} is a trained drafter, which sees what the model computes; put it "
-                f"first, as in {level.name},lookup"
-            )
         return trained_level(level, place)
     about = beside.describe(place)
     if about is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from foretoken.drafters.decoders import decoder_level, in_format
 from foretoken.drafters.recipe import Level, recipe_of
 from foretoken.drafters.table import DRAFTERS
+from foretoken.drafters.trained import expect_places
 from foretoken.errors import DraftSpecError
 from foretoken.protocol.types import TARGET
 from foretoken.settings.drafts import DraftLevel, parse_draft
@@ -56,12 +57,7 @@ def find_levels(levels: list[Level], folder: Path) -> list[Level]:
     """The levels, completed from files, before weights are loaded. folder: the target's."""
     found = [level.recipe.found(level, folder) for level in levels]
     _expect_copies_first(found)
-    for level in found[1:]:
-        if level.is_trained:
-            raise DraftSpecError(
-                f"draft {level.name!r} is a trained drafter, which sees what the model computes; put it first, as in "
-                f"{level.name},lookup"
-            )
+    expect_places(found)
     return found
 
 

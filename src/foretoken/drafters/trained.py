@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from foretoken.common.source import EMBEDDED_DRAFTERS
@@ -47,6 +49,40 @@ def can_be_sped_up(name: str) -> bool:
     """Whether lookup may stand below a trained drafter. name: as `trained_for` gives it."""
     its, _ = read_trained_config(EMBEDDED_DRAFTERS.get(name, Path(name)))
     return not its.follows
+
+
+def expect_places(levels: Sequence[Level]) -> None:
+    """Raise DraftSpecError for a trained drafter that is not the first of the levels of a draft, and for a level below
+    one that it cannot speed up."""
+    for level in levels[1:]:
+        if level.is_trained:
+            stands = "name it alone" if _why_alone(level) else f"put it first, as in {level.name},lookup"
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} is a trained drafter, which sees what the model computes; {stands}"
+            )
+    for level, below in pairwise(levels):
+        why = _why_alone(level)
+        if why:
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)} {why}, so {below.name!r} cannot speed it up; leave that out"
+            )
+        if level.folder is not None and level.is_trained and below.has_decoder:
+            its, _ = read_trained_config(level.folder)
+            if isinstance(its, BlockConfig):
+                raise DraftSpecError(
+                    f"draft {quoted(level.name, 80)} drafts in one pass, which only lookup is fast enough to guess "
+                    f"for; leave {below.name!r} out"
+                )
+
+
+def _why_alone(level: Level) -> str:
+    """Why no other draft can speed a trained drafter up; empty if one can."""
+    if not level.is_trained or level.folder is None:
+        return ""
+    its, _ = read_trained_config(level.folder)
+    if its.follows:
+        return "is EAGLE's, each of whose rows needs what the row before put out"
+    return "fills all places of a block at once, whatever the others hold" if isinstance(its, PublishedBlock) else ""
 
 
 def as_trained(level: Level, place: Path, folder: Path) -> Level:

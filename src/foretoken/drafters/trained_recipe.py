@@ -14,7 +14,6 @@ from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.drafters.tree_recipe import TreeRecipe
-from foretoken.errors import DraftSpecError, quoted
 from foretoken.protocol.roles import Drafter
 from foretoken.trained.blocks import BlockDecoder
 from foretoken.trained.config import BlockConfig
@@ -41,23 +40,7 @@ class TrainedRecipe(DecoderRecipe):
         return its.block if isinstance(its, BlockConfig) else 1
 
     def arguments(self, level: Level, loaded: LoadedLevel, context: Context) -> dict[str, Any]:
-        """The arguments that drafters of all kinds take. Raises DraftSpecError for a draft below one whose rows follow
-        one another, and for one with a decoder below a block."""
-        if context.rest and isinstance(loaded.decoder, FollowingDecoder):
-            raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} is EAGLE's, each of whose rows needs what the row before put out, so "
-                f"{context.rest[0].name!r} cannot speed it up; leave that out"
-            )
-        if context.rest and isinstance(loaded.decoder, FillingDecoder):
-            raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} fills all places of a block at once, whatever the others hold, so "
-                f"{context.rest[0].name!r} cannot speed it up; leave that out"
-            )
-        if context.rest and context.rest[0].has_decoder and isinstance(loaded.decoder, BlockDecoder):
-            raise DraftSpecError(
-                f"draft {quoted(level.name, 80)} drafts in one pass, which only lookup is fast enough to guess for; "
-                f"leave {context.rest[0].name!r} out"
-            )
+        """The arguments that drafters of all kinds take."""
         seen = {} if loaded.observer is None else {"observer": loaded.observer, "beside": context.views}
         return {
             "model": loaded.decoder,

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _OPEN = frozenset(("/health", "/ping"))  # for those who look whether the server is there
 _PAGES = frozenset(("/", "/docs", "/openapi.json"))  # nothing of the model; and a browser sends no key with them
+_FORM = (b"content-type", b"application/x-www-form-urlencoded")
 TOO_LARGE = "foretoken.too_large"
 
 
@@ -58,6 +59,8 @@ class Guard:
             if refusal is not None:
                 await JSONResponse(body(refusal), refusal.status, headers(refusal))(scope, receive, named)
             else:
+                # `curl -d` says that it sends a form, and no form is taken here: the body is JSON, or refused
+                scope["headers"] = [(name, value) for name, value in scope["headers"] if (name, value.lower()) != _FORM]
                 await self._app(scope, self._bounded(scope, receive), named)
         finally:
             self._note(scope, {"request": name, "status": status, "seconds": round(time.perf_counter() - began, 3)})
