@@ -32,7 +32,7 @@ def random_published(
     them."""
     c = target.config
     own = _layers(c, layers, switches, wide=True)
-    are_all = bool(switches.pop("are_all", False))
+    are_all, own_head = bool(switches.pop("are_all", False)), bool(switches.pop("own_head", True))
     tokens = torch.tensor([token for token in range(c.valid_vocab_size) if are_all or token % 7 != 3])
     usual = {"residual_normed": True, "norms": "", "hands_on_normed": False, "own_embedding": False}
     config = PublishedEagle(
@@ -40,7 +40,7 @@ def random_published(
         sees=switches.pop("sees", (1, c.num_layers)),
         choices=len(tokens),
         are_all=are_all,
-        own_head=True,
+        own_head=own_head,
         target="",
         by_outputs=False,
         **{**usual, **switches},
@@ -53,7 +53,7 @@ def random_published(
     tensors["layers.0.self_attn.o_proj.weight"][at, at] += 1.0
     tensors["seen_norm.weight"] *= 0.1
     tensors["embedded_norm.weight"] = tensors["layers.0.input_layernorm.weight"]
-    return config, _with_output(target, tensors, tokens)
+    return config, _with_output(target, tensors, tokens if own_head else None)
 
 
 def published_decoder(target: Decoder, seed: int = 0, scale: float = 0.02, **switches: Any) -> PublishedDecoder:

@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused(cli: Cli, tmp_path: Path, arguments: tuple[st
 
 def test_a_folder_with_other_files_and_one_without_text_are_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    assert "holds no trained drafter; name a new folder" in cli("train", "moa", tmp_path / "mine", *TARGET).err
+    assert "holds no drafter of ours; name a new folder" in cli("train", "moa", tmp_path / "mine", *TARGET).err
     done = cli("train", "moa", tmp_path / "moa", *TARGET, "--data", tmp_path / "mine")
     assert "holds no text to train on" in done.err
 

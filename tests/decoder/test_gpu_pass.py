@@ -15,6 +15,7 @@ from foretoken.decoder.gpu_pass import GpuPass, _Placed
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.rows import Rows, chain
 from foretoken.decoder.weights import assemble
+from foretoken.errors import ContractError
 from foretoken.formats import FORMATS
 from foretoken.kernels.gpu import CHUNK
 from tests.decoder.low_bit import SHAPES, made
@@ -103,6 +104,27 @@ def test_a_layer_reads_what_it_is_given_in_place_of_its_norm(lo: int) -> None:
         found.append(decoder.layers(hidden, rows, lo, None, entering))
     assert torch.equal(found[0], found[1]), "given its own norm, it does what it does without"
     assert not torch.allclose(found[0], found[2])
+
+
+def test_a_chain_in_one_call_is_that_of_a_pass_for_each_token() -> None:
+    decoder = pair()[1]
+    cache, tokens = decoder.new_cache(), [TEXT[0]]
+    drafted = decoder.draft_chain(decoder.new_cache(), TEXT[0], 4)
+    for _ in range(4):
+        rows = chain(cache, tokens[-1:])
+        choice = decoder.run(rows).choice(0)
+        cache.commit(range(1), rows.writer)
+        assert choice is not None
+        tokens.append(choice)
+    assert drafted.tokens == tokens[1:]
+
+
+def test_rows_that_see_each_other_are_refused() -> None:
+    decoder = pair()[1]
+    rows = chain(decoder.new_cache(), TEXT[:3])
+    rows.see_each_other()
+    with pytest.raises(ContractError, match="no row sees those behind it"):
+        decoder.run(rows)
 
 
 def test_texts_in_one_pass_are_independent() -> None:

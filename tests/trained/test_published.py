@@ -203,27 +203,35 @@ def test_in_an_engine_an_eagle_drafts_what_the_definition_drafts(shape: str | No
     assert compared > 12
 
 
+@pytest.mark.parametrize("shape", ["beam", "best-first"])
 @pytest.mark.parametrize("width", [1, 2])
-def test_in_an_engine_a_block_drafts_what_the_definition_drafts(width: int) -> None:
+@pytest.mark.parametrize("variant", BLOCKS)
+def test_in_an_engine_a_block_drafts_what_the_definition_drafts(variant: str, width: int, shape: str) -> None:
     world = make_world()
-    config, tensors = random_dflash(world.target, 3, 0.3, sees=(0, 1, 2), reduced=True)
+    sizes: dict[str, Any] = {"sees": (0, 1, 2), **BLOCKS[variant]}
+    config, tensors = random_dflash(world.target, 3, 0.3, **dict(sizes))
     drafter = FillingDrafter(
-        model=filling_decoder(world.target, 3, 0.3, sees=(0, 1, 2), reduced=True),
+        model=filling_decoder(world.target, 3, 0.3, **dict(sizes)),
         samplers=Sampler,
         name="it",
         vocab_size=VOCABULARY_OF_WORLD,
-        shape="beam",
+        shape=shape,
         sharpness=1.0,
         pauses=True,
     )
-    defined = DefinedBlock(config, tensors, world.target.weights.embedding, tensors[OWN_HEAD])
+    listed = tensors.get(VOCABULARY, torch.arange(VOCABULARY_OF_WORLD)).tolist()
+    head = tensors.get(OWN_HEAD, world.target.weights.head.values)
+    defined = DefinedBlock(config, tensors, world.target.weights.embedding, head)
+    end, first = len(world.plains[0].prompt) + 12, 0 if config.from_last else 1
     for text, tokens, parents in drafted(world, drafter, Budget(4 * width, 4, width)):
         depths = {-1: 0}
         for at, parent in enumerate(parents):
             depths[at] = depths[parent] + 1
-        logits = defined.block(inputs_of(world.target, text[:-1], config.sees), text[-1], max(depths.values()) + 1)
+        count = min(4, config.drafts, end - len(text) - 1)  # the last token of a text is the model's own
+        logits = defined.block(inputs_of(world.target, text[:-1], config.sees), text[-1], count + first)
+        assert float(logits.std()) > 10 * NEAR
         for at, token in enumerate(tokens):
-            row = dict(zip(tensors[VOCABULARY].tolist(), logits[depths[at]].tolist(), strict=True))
+            row = dict(zip(listed, logits[depths[at] - 1 + first].tolist(), strict=False))
             assert row[token] >= sorted(row.values())[-width] - NEAR, "the row of a place says what it holds"
 
 
@@ -243,7 +251,7 @@ def test_files_of_all_layouts_are_read(target: Decoder, variant: str, layout: st
     found = read_trained(tmp_path / "it")
     read = found.config
     assert isinstance(read, PublishedConfig)
-    apart = ("own", "by_outputs", *(("own_embedding",) if layout == "speculators" else ()))
+    apart = ("own", "by_outputs")
     for field in fields(read):
         if field.name not in apart:
             assert getattr(read, field.name) == getattr(config, field.name), field.name
@@ -317,6 +325,21 @@ def test_the_layers_that_are_seen_are_said(folder: Path, kind: str, caplog: pyte
     assert f"a published {kind}, which sees the model before layers {seen}" in caplog.text
 
 
+@pytest.mark.parametrize("options", ["", ":format=bf16"])
+def test_the_models_own_weights_stay_what_they_are(tmp_path: Path, options: str) -> None:
+    """Where a drafter has an embedding of its own, and the model's output layer, which is tied to the model's."""
+    model = foretoken.load(TARGET, draft="none", threads=1)
+    its = random_published(model.target, 1, sees=(0, 2), own_head=False, are_all=True, own_embedding=True)
+    write_published(tmp_path / "it", *its, model.target.config.vocab_size, "sglang")
+    for weights in ("mapped", "copied"):
+        drafted = foretoken.load(TARGET, draft=f"{tmp_path / 'it'}{options}", threads=1, weights=weights, pace="fixed")
+        assert torch.equal(drafted.target.weights.embedding, model.target.weights.embedding)
+        settings: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True}
+        found = drafted.generate(PROMPT, **settings)
+        assert found.tokens == model.generate(PROMPT, **settings).tokens
+        assert found.stats.draft_tokens > 10
+
+
 @blocks
 def test_a_block_is_drafted_in_one_pass_and_shares_the_models_output_layer(tmp_path: Path, kind: str) -> None:
     target = foretoken.load("stdlib-7m", draft="none").target
@@ -353,6 +376,7 @@ def test_tokens_in_any_order_are_the_same_drafter(folder: Path) -> None:
         ("speculators", [1, 15, 28], 32, (2, 16, 29)),
         ("speculators", [2, 16, 29], 32, (2, 16, 29)),
         ("speculators", [1, 13, 27, 28], 28, (1, 13, 27, 28)),
+        ("sglang", [0, 14, 27], 32, (1, 15, 28)),
     ],
 )
 def test_layers_are_numbered_by_inputs_or_by_outputs(

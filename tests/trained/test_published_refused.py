@@ -63,7 +63,20 @@ BOTH: dict[str, tuple[Change, type[ForetokenError], str]] = {
     "another activation": (sized("hidden_act", "gelu"), UnsupportedModelError, "gelu"),
     "a type that is a list": (sized("num_hidden_layers", [1]), CheckpointError, "num_hidden_layers"),
     "layers without end": (sized("num_hidden_layers", 10**10), CheckpointError, "num_hidden_layers"),
-    "layers with a window": (config(layer_types=["sliding_attention"]), UnsupportedModelError, "window"),
+    "layers with a window": (config(layer_types=["sliding_attention"]), UnsupportedModelError, "see all of a text"),
+    "layers in chunks": (config(layer_types=["chunked_attention"]), UnsupportedModelError, "see all of a text"),
+    "a window by a switch": (
+        lambda raw, tensors: raw.update(
+            model_type="qwen2", use_sliding_window=True, max_window_layers=0, sliding_window=8
+        ),
+        UnsupportedModelError,
+        "see all of a text",
+    ),
+    "one tensor under two names": (
+        lambda raw, tensors: tensors.update({"model.fc.weight": tensors["fc.weight"].clone()}),
+        CheckpointError,
+        "twice, under two names",
+    ),
     "layers that make no sense": (config(transformer_layer_config=3), CheckpointError, "expected an object"),
     "quantised": (config(quantization_config={"quant_method": "fp8"}), UnsupportedModelError, "is quantised"),
     "a token twice": (
@@ -76,8 +89,8 @@ BOTH: dict[str, tuple[Change, type[ForetokenError], str]] = {
     "d2t of two": (d2t(lambda t: t[:, None]), CheckpointError, "d2t is torch.int64"),
     "d2t of broken numbers": (d2t(lambda t: t.float()), CheckpointError, "d2t is torch.float32"),
     "d2t too long": (d2t(lambda t: torch.cat((t, t))), CheckpointError, "d2t is torch.int64"),
-    "d2t leads beyond": (d2t(lambda t: t + 10**6), CheckpointError, "d2t is torch.int64"),
-    "d2t leads before": (d2t(lambda t: t - 10), CheckpointError, "d2t is torch.int64"),
+    "d2t leads beyond": (d2t(lambda t: t + 10**6), CheckpointError, "d2t leads to token 100"),
+    "d2t leads before": (d2t(lambda t: t - 10), CheckpointError, "d2t leads to token -10"),
     "NaN": (lambda raw, tensors: tensors["norm.weight"].fill_(float("nan")), CheckpointError, "norm.weight holds NaN"),
     "eight bits": (
         lambda raw, tensors: tensors.update({"fc.weight": tensors["fc.weight"].to(torch.float8_e4m3fn)}),
@@ -90,12 +103,18 @@ BOTH: dict[str, tuple[Change, type[ForetokenError], str]] = {
         "fc.bias",
     ),
 }
+
+
+def seen(layers: list[Any]) -> Change:
+    return config(eagle_config={"eagle_aux_hidden_state_layer_ids": layers})
+
+
 OF_EAGLE: dict[str, tuple[Change, type[ForetokenError], str]] = {
-    "no numbers of layers": (config(eagle_aux_hidden_state_layer_ids=["a"]), CheckpointError, "numbers of layers"),
-    "a number without end": (config(eagle_aux_hidden_state_layer_ids=[10**300]), CheckpointError, "numbers of layers"),
-    "layers that the model lacks": (config(eagle_aux_hidden_state_layer_ids=[2, 9]), CheckpointError, "this one has 2"),
-    "layers in no order": (config(eagle_aux_hidden_state_layer_ids=[1, 0]), CheckpointError, "each once, in order"),
-    "no layers named, of a small model": (config(eagle_config={}), CheckpointError, "each once, in order"),
+    "no numbers of layers": (seen(["a"]), CheckpointError, "numbers of layers"),
+    "a number without end": (seen([10**300]), CheckpointError, "numbers of layers"),
+    "layers that the model lacks": (seen([2, 9]), CheckpointError, "this one has 2"),
+    "layers in no order": (seen([1, 0]), CheckpointError, "each once, in order"),
+    "no layers named, of a small model": (config(eagle_config={}), CheckpointError, "does not say which layers"),
     "a part that is no object": (config(eagle_config=3), CheckpointError, "expected an object"),
     "a switch that is text": (config(norm_output="false"), CheckpointError, "expected true or false"),
     "two norms": (config(norm_before_fc=True, fc_norm=True), CheckpointError, "expected one of them"),
@@ -106,8 +125,9 @@ OF_BLOCK: dict[str, tuple[Change, type[ForetokenError], str]] = {
     "no mask": (its(mask_token_id=None), CheckpointError, "mask_token_id is None"),
     "a mask beyond": (its(mask_token_id=10**6), CheckpointError, "fills places of token 1000000"),
     "no block": (config(block_size=None), CheckpointError, "block_size"),
-    "a block of one": (config(block_size=1), CheckpointError, "a block of one"),
-    "no layers": (its(target_layer_ids=[]), CheckpointError, "names no layers"),
+    "a block of one": (config(block_size=1), CheckpointError, "block_size is 1"),
+    "another number of layers": (config(num_target_layers=36), CheckpointError, "a model of 36 layers"),
+    "no layers": (its(target_layer_ids=[]), CheckpointError, "does not say which layers"),
     "what the last layer puts out": (its(target_layer_ids=[0, 1]), UnsupportedModelError, "last layer"),
     "causal": (config(is_causal=True), UnsupportedModelError, "is_causal"),
     "a factor": (its(output_multiplier=2.0), UnsupportedModelError, "output_multiplier"),
@@ -153,6 +173,15 @@ def test_tokens_that_the_model_lacks_are_not_drafted(folder: Path) -> None:
     some = replace(found, tensors={**found.tensors, VOCABULARY: found.tensors[VOCABULARY] + 4000})
     config, _ = some.weights(target)
     assert config.valid_vocab_size == int((found.tensors[VOCABULARY] + 4000 < 4096).sum()) < 100
+
+
+@blocks
+@pytest.mark.parametrize("options", [":tokens=9", ":k=2:depth=9", ":k=2:shape=best-first:least=0.3"])
+def test_a_block_drafts_no_more_than_it_has_places(folder: Path, options: str) -> None:
+    with pytest.raises(DraftSpecError, match=r"at most 5 tokens|drafts in one pass"):
+        foretoken.load(TARGET, draft=f"{folder}{options}", threads=1)
+    asked = foretoken.load(TARGET, draft=str(folder), num_speculative_tokens=40, threads=1, pace="fixed")
+    assert asked.generate("def f(", max_new_tokens=12).stats.draft_tokens > 5
 
 
 @blocks

@@ -20,9 +20,10 @@ from foretoken.bench.statistics import PLAIN
 from foretoken.bench.target import called, expect_honest
 from foretoken.common.limits import memory_left
 from foretoken.common.progress import many, size
-from foretoken.common.source import EMBEDDED, EMBEDDED_DRAFTERS, resolve
+from foretoken.common.source import EMBEDDED, resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
+from foretoken.drafters.decoders import is_format
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.trained import can_be_sped_up, trained_for
@@ -73,8 +74,9 @@ def candidates(model: str, loading: LoadSettings, also: Sequence[str] = ()) -> t
     for draft in also:
         if draft == AUTO:
             raise DraftSpecError(f"--also {AUTO} names no draft; leave it out: the usual drafts are measured anyhow")
-        expect_honest(draft, loading, folder)
-        drafts.append(_from_anywhere(draft))
+        rooted = _from_anywhere(draft)
+        expect_honest(rooted, loading, folder)
+        drafts.append(rooted)
     return list(dict.fromkeys(drafts)), left_out
 
 
@@ -84,16 +86,20 @@ def _from_anywhere(draft: str) -> str:
     rooted = []
     for level in draft.split(","):
         name, *options = level.split(":")
-        parts = [_rooted(name) if name not in DRAFTERS else name]
+        is_place = name not in DRAFTERS and not is_format(name)
+        parts = [_rooted(name) if is_place else name]
         parts += [f"from={_rooted(each[5:])}" if each.startswith("from=") else each for each in options]
         rooted.append(":".join(parts))
     return ",".join(rooted)
 
 
 def _rooted(place: str) -> str:
-    if not Path(place).exists() or place in EMBEDDED or place in EMBEDDED_DRAFTERS:
+    try:
+        if place in EMBEDDED or not Path(place).expanduser().exists():
+            return place
+    except (OSError, RuntimeError, ValueError):  # too long to be a place, or the home of nobody
         return place
-    found = str(Path(place).absolute())
+    found = str(Path(place).expanduser().absolute())
     if set(found) & set(",:"):
         raise DraftSpecError(f"{found!r} has a comma or a colon in it, so no draft can name it; rename the folder")
     return found

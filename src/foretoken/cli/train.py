@@ -325,7 +325,7 @@ def _expect_free(out: Path) -> None:
     if any(sign in str(out) for sign in ",:"):
         raise InputError(f"{out} has a comma or a colon, which have a meaning in --draft; name another folder")
     if out.exists() and not (out.is_dir() and is_ours(out)):
-        raise InputError(f"{out} is there, and holds no trained drafter; name a new folder")
+        raise InputError(f"{out} is there, and holds no drafter of ours; name a new folder")
     if out.exists() and not (out.with_name(f"{out.name}.part") / STATE).exists():
         raise InputError(f"{out} holds a trained drafter already; name a new folder, or remove it")
 

@@ -49,9 +49,9 @@ class CostModel:
         return Cost(2 * count * self._head_numbers, self._head_bytes) if count else Cost()
 
     def layers(self, rows: Rows, lo: int, hi: int) -> Cost:
-        """Layers lo to hi (not included) over rows, each of which sees the keys of its ancestors and its own."""
+        """Layers lo to hi (not included) over rows, each of which sees the keys up to `Rows.sees`."""
         prefixes = ((s.cache.length, min(rows.positions[s.span])) for s in rows.segments)
-        return self._layers(rows.positions, prefixes, lo, hi, reads=1)
+        return self._layers(rows.sees, prefixes, lo, hi, reads=1)
 
     def forward(self, rows: Rows) -> Cost:
         """A whole pass without the output layer."""

@@ -143,7 +143,7 @@ class GpuPass:
                 "after a fork; load it in the new process, and begin that with 'spawn'"
             )
         rows.expect_fit(kind_of(self._config, self.cache_dtype), self._device, layers)
-        if rows.sees is not rows.positions:
+        if rows.sees_behind:
             raise ContractError("on a GPU no row sees those behind it; run such rows on the CPU")
         placed = _Placed.of(rows)
         if placed.last >= len(self._turns[0]):

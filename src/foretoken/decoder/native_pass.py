@@ -203,8 +203,10 @@ class NativePass:
         """Run layers over hidden states, which are overwritten. embed: the pass begins with the rows' embeddings.
         scores: where to write logits and choices after the last layer. entering: float32, contiguous."""
         self._expect_fit(rows, layers)
-        if entering is not None and any(self._weights.homes):
-            raise ContractError("layers whose weights come in part by part take nothing but hidden states")
+        if (entering is not None or rows.sees_behind) and any(self._weights.homes):
+            raise ContractError(
+                "layers whose weights come in part by part run hidden states of rows that see no others"
+            )
         with _placed(rows) as places, self._alone():
             pieces = list(self._pieces(rows, places, hidden, scores))
             for stretch, home in stretches(self._weights.homes, layers.start, layers.stop):

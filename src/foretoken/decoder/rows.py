@@ -28,8 +28,9 @@ class Segment:
 
 
 class Rows:
-    """N rows, placed in the scratch of their caches. Each pass has its own object. Its `writer` tags the rows that
-    the pass writes, and its `cost` adds up the decoder's calls for this pass."""
+    """N rows, placed in the scratch of their caches, each of which sees its ancestors and itself. (Where a drafter
+    fills a block, rows see those behind them, too.) Each pass has its own object. Its `writer` tags the rows that the
+    pass writes, and its `cost` adds up the decoder's calls for this pass."""
 
     def __init__(
         self, parts: Iterable[tuple[Cache, Sequence[int], Sequence[int]]], *, writer: int | None = None
@@ -61,11 +62,12 @@ class Rows:
             _path(segment.cache, slot) for segment in self.segments for slot in segment.slots
         ]
         self.sees = self.positions  # for each row, the last position that it sees
+        self.sees_behind = False  # whether any row sees one behind its own
 
     def see_each_other(self) -> None:
         """Let each row see all rows of its segment, those behind it, too: so a drafter fills a block of places at once.
         Raises ContractError for rows that are no chain, or that do not begin at the end of the prefix."""
-        self.sees = list(self.positions)
+        self.sees, self.sees_behind = list(self.positions), True
         for segment in self.segments:
             if segment.slots.start or any(self.paths[segment.span]):
                 raise ContractError("rows that see each other must be a chain, and the only scratch of their cache")

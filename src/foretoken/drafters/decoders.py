@@ -142,7 +142,7 @@ def _expect_inputs(level: Level) -> None:
 def decoder_level(level: DraftLevel) -> Level:
     """The level for the name of a format or of a checkpoint: a chain or, with an option of a tree, a tree. Raises
     DraftSpecError for a name that is neither, and for options that contradict each other."""
-    is_copy = _is_format(level.name)
+    is_copy = is_format(level.name)
     if not is_copy and level.name not in _EMBEDDED and "/" not in level.name and not _exists(level.name):
         known = [*DRAFTERS, *FORMATS, *_EMBEDDED]
         raise DraftSpecError(
@@ -164,14 +164,14 @@ def decoder_level(level: DraftLevel) -> Level:
     )
 
 
-def _is_format(name: str) -> bool:
+def is_format(name: str) -> bool:
     """Whether it is the name of a low-bit format, or a format's label such as `int4-g64`, with any group."""
     return re.sub(r"-g[0-9]{1,9}$", "", name) in FORMATS
 
 
 def format_asked(name: str, options: dict[str, Any]) -> Format | None:
     """The low-bit format that a draft asks for by its name or by an option; None if it asks for none."""
-    called = name if _is_format(name) else options.get("format")
+    called = name if is_format(name) else options.get("format")
     if called in (None, NOT_CAST):
         if "group" in options:
             raise _belongs_to_a_format(name, "group")

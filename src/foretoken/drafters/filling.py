@@ -1,7 +1,7 @@
 """A published DFlash drafts: a chain or a tree, out of what one pass says of each place of a block.
 
-What a place holds does not depend on the tokens that are chosen for the places before. So all nodes of a depth share
-their logits; only the noise of sampling tells them apart.
+What a place holds does not depend on the tokens that are chosen for the places before. So all nodes of a depth have the
+same children, unless a penalty or a grammar looks at the tokens before them.
 
 The target's states come with the verdicts. A draft is made only where those of all tokens but the last are known.
 
@@ -27,6 +27,8 @@ from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Request, Turn, Verdict
 from foretoken.trained.filling import FillingDecoder
 from foretoken.trees.grow import ROOT
+
+_AT_ONCE = 64  # rows of logits
 
 
 @dataclass(eq=False, kw_only=True)
@@ -66,12 +68,13 @@ class FillingDrafter(TreeDrafter):
             return []
         began, start = time.perf_counter(), len(known)
         known += self._decoder.vectors(features.tensors)[start - features.start :]
-        return [Work(self.name, len(known) - start, began, time.perf_counter() - began)]
+        cost = {self.name: self._decoder.cost_of_vectors(len(known) - start)}
+        return [Work(self.name, len(known) - start, began, time.perf_counter() - began, cost=cost)]
 
     def opened(self, turn: Turn, count: int) -> Open | None:
-        """A sequence ready for a draft. None if the state of a token is not known, or if there is no room."""
-        reading, block = self._readings[turn.sequence], self._decoder.its.block
-        if len(self._known[turn.sequence]) < len(reading.text) - 1 or reading.room() < block:
+        """A sequence ready for a draft. None if the state of a token is not known, or if there is no room for one."""
+        reading = self._readings[turn.sequence]
+        if len(self._known[turn.sequence]) < len(reading.text) - 1:
             return None
         work = self._read(turn.sequence, len(reading.text) - 1)
         opened = super().opened(turn, min(count, self._decoder.its.drafts))
@@ -121,6 +124,9 @@ class FillingDrafter(TreeDrafter):
             for segment, count in zip(rows.segments, counts, strict=True)
         ]
         outputs = self.model.check(rows, wanted, between=between)
+        every = [row for places in wanted for row in places]
+        for at in range(0, len(every), _AT_ONCE):  # the output layer is read once for so many, not once for each text
+            outputs.prepare(every[at : at + _AT_ONCE])
         for tree, places, segment in zip(trees, wanted, rows.segments, strict=True):
             growth, tree.slots[ROOT] = tree.growth, segment.slots[0]
             self._expand(tree, ROOT, outputs.logits(places[0]))

@@ -77,7 +77,7 @@ class Level:
         if not self.is_trained:
             return
         assert self.folder is not None
-        its, _ = read_trained_config(self.folder)
+        its = None if settings.device == "cpu" and not settings.offloads else read_trained_config(self.folder)[0]
         if not settings.cache:
             why = "needs what the model has computed, which is not kept without a cache"
         elif isinstance(its, PublishedBlock) and settings.device != "cpu":

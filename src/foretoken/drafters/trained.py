@@ -51,6 +51,18 @@ def can_be_sped_up(name: str) -> bool:
     return not its.follows
 
 
+def _within(level: Level, most: int) -> Level:
+    """A level that drafts at most so many tokens in a row. Raises DraftSpecError if it is asked for more."""
+    for option in ("tokens", "depth"):
+        asked = level.options.get(option, 0)
+        if asked > most:
+            raise DraftSpecError(
+                f"draft {quoted(level.name, 80)}: {option} is {asked}, and it drafts at most {most} tokens in a row; "
+                "ask for fewer"
+            )
+    return replace(level, tokens=min(level.tokens, most)) if level.is_asked else level
+
+
 def expect_places(levels: Sequence[Level]) -> None:
     """Raise DraftSpecError for a trained drafter that is not the first of the levels of a draft, and for a level below
     one that it cannot speed up."""
@@ -110,6 +122,8 @@ def trained_level(level: Level, place: Path) -> Level:
                 f"draft {quoted(level.name, 80)} drafts in one pass, so there is no other pass for 'least' to save; "
                 "leave it out"
             )
+        if isinstance(its, PublishedBlock):
+            level = _within(level, its.drafts)
         if entry is TRAINED and "tokens" not in level.options and not level.is_asked:
             level = replace(level, tokens=its.block if isinstance(its, BlockConfig) else its.drafts)
     usual = None if "format" in level.options or native.module() is None else FORMATS[_USUAL]

@@ -56,7 +56,8 @@ class TrainedChainRecipe(TrainedRecipe, ChainRecipe):
 
     def ends_itself(self, level: Level) -> bool:
         """A block's chain does: how sure it is of each token is known before any is sent."""
-        return self.at_once(level) > 1
+        its = None if level.folder is None else read_trained_config(level.folder)[0]
+        return isinstance(its, BlockConfig | PublishedBlock)
 
     def make(self, level: Level, context: Context) -> Drafter:
         """Make the drafter."""

@@ -155,7 +155,7 @@ class Trained:
         like = theirs.embedding
         own = {f"model.{name}": tensor for name, tensor in self.tensors.items() if name.startswith("layers.")}
         own |= {stored: self.tensors[name] for name, stored in _INSTEAD.items() if name in self.tensors}
-        if _EMBEDDED in own and torch.equal(own[_EMBEDDED].to(like), like):
+        if _EMBEDDED in own and _are_alike(own[_EMBEDDED], like):
             del own[_EMBEDDED]  # the target's once more
         if rows is None and like.device.type == "cpu":
             own = copied(own, like.dtype)
@@ -168,6 +168,8 @@ class Trained:
         place = {} if config.tied else {_HEAD: like}  # of the target's own head
         last = its.ends if isinstance(its, MixtureConfig) else ()
         made = assemble({**shared, **place, **own}, replace(config, num_layers=config.num_layers - len(last)))
+        if _HEAD not in own:  # until the target's own comes; what lies in the embedding's place is never repacked
+            made = replace(made, head=Linear(made.embedding, None))
         engine, _, isa = target.arithmetic.partition(" ")
         if engine == "native" and rows is None:
             made = repacked(made, isa, target.threads)
@@ -179,6 +181,13 @@ class Trained:
             tensors={**shared, **own},
             mapped=theirs.mapped,
         )
+
+
+def _are_alike(own: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether two embeddings hold the same for all tokens that both have. They may differ in rows of padding."""
+    count = min(len(own), len(theirs))
+    pieces = (slice(at, min(at + 4096, count)) for at in range(0, count, 4096))  # a converted copy of all is large
+    return all(torch.equal(own[piece].to(theirs), theirs[piece]) for piece in pieces)
 
 
 def place_beside(folder: Path, kind: str = BESIDE[0]) -> Path:

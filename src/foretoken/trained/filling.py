@@ -25,6 +25,8 @@ from foretoken.trained.files import Trained
 from foretoken.trained.published_block import PublishedBlock
 from foretoken.trained.stepwise import StepwiseDecoder
 
+_CHUNK = 256  # tokens whose vectors, keys and values are made together
+
 
 class FillingDecoder(StepwiseDecoder):
     """trained: the drafter as it was read. format: to cast what lies beside its layers to, as `Parts` has it. The
@@ -53,24 +55,34 @@ class FillingDecoder(StepwiseDecoder):
 
     def vectors(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """One vector for each of some tokens, float32 [tokens, hidden]. features: as `needs` names them."""
-        seen = np.concatenate([features[f"hidden.{at}"].cpu().numpy() for at in self.its.sees], axis=1)
-        reduced = self._parts.multiplied(torch.from_numpy(seen).to(self.device), "reduction")
-        return self._parts.normed(reduced, "seen_norm", self.config.norm_eps)
+        states, made = [features[f"hidden.{at}"].cpu().numpy() for at in self.its.sees], []
+        for at in range(0, len(states[0]), _CHUNK):
+            seen = torch.from_numpy(np.concatenate([each[at : at + _CHUNK] for each in states], axis=1))
+            reduced = self._parts.multiplied(seen.to(self.device), "reduction")
+            made.append(self._parts.normed(reduced, "seen_norm", self.config.norm_eps).cpu().numpy())
+        return torch.from_numpy(np.concatenate(made)).to(self.device)
 
     def fill(self, cache: Cache, tokens: Sequence[int], vectors: torch.Tensor) -> None:
         """Commit the keys and values of the next tokens of a text. vectors: theirs, float32 [tokens, hidden]."""
-        rows = chain(cache, tokens)
-        (segment,) = rows.segments
-        for layer in range(self.config.num_layers):
-            pair = self.keys_and_values(layer, vectors, rows.positions, entering=True)
-            cache.write(layer, segment.slots, *pair, rows.writer)
-        cache.commit(segment.slots, rows.writer)
+        for at in range(0, len(tokens), _CHUNK):
+            rows = chain(cache, tokens[at : at + _CHUNK])
+            (segment,) = rows.segments
+            for layer in range(self.config.num_layers):
+                pair = self.keys_and_values(layer, vectors[at : at + _CHUNK], rows.positions, entering=True)
+                cache.write(layer, segment.slots, *pair, rows.writer)
+            cache.commit(segment.slots, rows.writer)
+
+    def cost_of_vectors(self, tokens: int) -> Cost:
+        """What `vectors` costs."""
+        name = "reduction.weight"
+        return Cost(2 * tokens * self._parts.numbers[name], self._parts.bytes_of(name))
 
     def cost_of_filling(self, tokens: int) -> Cost:
-        """What `vectors` and `fill` cost."""
+        """What `fill` costs."""
         linears = [linear for layer in self.weights.layers for linear in (layer.key, layer.value)]
-        numbers = self._parts.numbers["reduction.weight"] + sum(math.prod(each.weight.shape) for each in linears)
-        return Cost(2 * tokens * numbers, self._parts.bytes_of("reduction.weight") + sum(e.nbytes for e in linears))
+        numbers = sum(math.prod(each.weight.shape) for each in linears)
+        written = tokens * self.config.bytes_of_position(self.weights.embedding.element_size())
+        return Cost(2 * tokens * numbers, sum(each.nbytes for each in linears), written)
 
     def blocks(self, parts: Sequence[tuple[Cache, int, int]], writer: int) -> Rows:
         """The rows of a pass that fills a block for each of some texts. parts: the cache of each, which holds all of

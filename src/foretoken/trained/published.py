@@ -75,7 +75,7 @@ class PublishedConfig(TrainedConfig):
         training had the length that its configuration names."""
         return replace(
             self.own,
-            vocab_size=target.vocab_size,
+            vocab_size=min(self.own.vocab_size, target.vocab_size) if self.own_embedding else target.vocab_size,
             valid_vocab_size=min(self.choices, target.valid_vocab_size),
             context_length=target.context_length,
         )
@@ -104,10 +104,10 @@ class PublishedConfig(TrainedConfig):
                     f"{where} was trained for a model{of} whose {name} is {ours}, and this one's is {theirs}; name a "
                     "drafter of this model"
                 )
-        if self.own_embedding and self.own.vocab_size < target.vocab_size:
+        if self.own_embedding and self.own.vocab_size < target.valid_vocab_size:
             raise CheckpointError(
                 f"{where} has an embedding of its own for {self.own.vocab_size} tokens, and this model has "
-                f"{target.vocab_size}; name a drafter of this model"
+                f"{target.valid_vocab_size}; name a drafter of this model"
             )
         sees = self.of_target(target).sees
         if list(sees) != sorted({*sees}):
@@ -175,8 +175,11 @@ class Publication:
             raise CheckpointError(f"{folder}: {part} is {quoted(more, 40)}, expected an object; fetch it again")
         if raw.get("quantization_config"):
             raise UnsupportedModelError(f"{folder} is quantised, which is not supported; use the bf16 original")
-        names = frozenset(_canonical(n) for path in _files(folder) for n in _open(path, lambda file: list(file.keys())))
-        return cls(folder, raw, more, names)
+        names = [_canonical(n) for path in _files(folder) for n in _open(path, lambda file: list(file.keys()))]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise CheckpointError(f"{folder} holds {quoted(twice, 80)} twice, under two names; fetch it again")
+        return cls(folder, raw, more, frozenset(names))
 
     @property
     def is_of_speculators(self) -> bool:
@@ -192,9 +195,9 @@ class Publication:
         return found if isinstance(found, str) else ""
 
     def value(self, name: str) -> Any:
-        """What config.json says of something, in either place; None if it says nothing."""
-        found = self.raw.get(name)
-        return self.more.get(name) if found is None else found
+        """What config.json says of something, in the part of the kind or else beside it; None if it says nothing."""
+        found = self.more.get(name)
+        return self.raw.get(name) if found is None else found
 
     def switch(self, name: str) -> bool:
         """Whether something is switched on. Raises CheckpointError for what is neither true nor false."""
@@ -268,14 +271,18 @@ class Publication:
             raise UnsupportedModelError(
                 f"{self.folder} has layers of type {quoted(family, 40)}; supported: {', '.join(_DEFAULTS)}"
             )
-        if "sliding_attention" in str(given.get("layer_types")):
-            raise UnsupportedModelError(f"{self.folder} has layers with a window; use another drafter of its model")
         usual = _DEFAULTS[family] if self.is_of_speculators else {}
         family = family if family in FAMILIES else "llama"
         try:
-            own = parse_config({**usual, **given, "model_type": family, "layer_types": None})
+            own = parse_config({**usual, **given, "model_type": family})
         except ModelError as error:
             raise type(error)(f"{self.folder}: {error}") from None
+        types = given.get("layer_types") or []
+        if any(own.windows) or not isinstance(types, list) or any(each != "full_attention" for each in types):
+            raise UnsupportedModelError(
+                f"{self.folder} has layers that do not see all of a text (layer_types: {quoted(types, 80)}), which is "
+                "not supported; use another drafter of its model"
+            )
         wider = self.raw.get("target_hidden_size")
         if wider not in (None, own.hidden_size):
             raise UnsupportedModelError(
@@ -330,13 +337,16 @@ def tensors_of(folder: Path, config: PublishedConfig) -> dict[str, torch.Tensor]
 
 def _tokens(folder: Path, given: torch.Tensor | None, config: PublishedConfig) -> torch.Tensor:
     """The tokens that a drafter's output layer has rows for. given: how far each is from the number of its row."""
-    sound = given is not None and given.dtype in (torch.int64, torch.int32) and given.shape == (config.choices,)
-    tokens = given.long() + torch.arange(config.choices) if sound and given is not None else torch.zeros(0)
-    if not sound or int(tokens.min()) < 0 or int(tokens.max()) >= config.own.vocab_size:
+    last = config.own.vocab_size - 1
+    if given is None or given.dtype not in (torch.int64, torch.int32) or given.shape != (config.choices,):
         came = "is missing" if given is None else f"is {given.dtype} {list(given.shape)}"
+        raise CheckpointError(f"{folder}: d2t {came}, expected {config.choices} whole numbers; fetch it again")
+    tokens = given.long() + torch.arange(config.choices)
+    least, most = int(tokens.min()), int(tokens.max())
+    if least < 0 or most > last:
         raise CheckpointError(
-            f"{folder}: d2t {came}, expected {config.choices} whole numbers that lead to tokens from 0 to "
-            f"{config.own.vocab_size - 1}; fetch it again"
+            f"{folder}: d2t leads to token {least if least < 0 else most}, expected tokens from 0 to {last}; fetch it "
+            "again"
         )
     return tokens
 

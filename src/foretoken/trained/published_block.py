@@ -29,7 +29,7 @@ _FACTORS = ("input_embedding_scale", "output_multiplier")
 class PublishedBlock(PublishedConfig):
     """block: rows of a pass: the last token and the blanks. mask: the token whose embedding a blank has. from_last: the
     row of the last token says what follows it, as in an ordinary decoder. Otherwise the row of a blank says what its
-    own place holds, and the row of the last token says nothing."""
+    own place holds, and the row of the last token says nothing. target_layers: the target's, 0 if it does not say."""
 
     block: int
     mask: int
@@ -45,6 +45,11 @@ class PublishedBlock(PublishedConfig):
     def expect_suits(self, target: DecoderConfig, where: str) -> None:
         """As `PublishedConfig.expect_suits`; the mask must be a token of the target's, too."""
         super().expect_suits(target, where)
+        if self.target_layers not in (0, target.num_layers):
+            raise CheckpointError(
+                f"{where} was trained for a model of {self.target_layers} layers, and this one has "
+                f"{target.num_layers}; name a drafter of this model"
+            )
         if self.mask >= target.vocab_size:
             raise CheckpointError(
                 f"{where} fills places of token {self.mask}, and the model has {target.vocab_size}; name a drafter of "
@@ -85,10 +90,17 @@ def block_from(folder: Path, raw: Mapping[str, Any]) -> PublishedBlock:
     # its authors number layers by their outputs, and speculators by their inputs
     by_outputs = its.layers_seen("target_layer_ids")
     sees = tuple(at + 1 for at in by_outputs) or its.layers_seen("aux_hidden_state_layer_ids")
-    if not sees or block < 2:
-        raise CheckpointError(f"{folder} names no layers to see (target_layer_ids), or a block of one; fetch it again")
+    if not sees:
+        raise CheckpointError(
+            f"{folder} does not say which layers of the model it sees (target_layer_ids); use a newer version of it"
+        )
+    from_last = its.switch("sample_from_anchor")
+    if block == 1 and not from_last:
+        raise CheckpointError(f"{folder}: block_size is 1, which leaves no place to fill; fetch it again")
+    of_target = its.value("num_target_layers")
+    count = 0 if of_target is None else its.number("num_target_layers", 10_000)
     made = PublishedBlock(
-        *(DFLASH, "", 0, 0, own.head_dim, own.hidden_size, own.num_heads),
+        *(DFLASH, "", count, 0, own.head_dim, own.hidden_size, own.num_heads),
         own=own,
         sees=sees,
         choices=its.choices(own.vocab_size),
@@ -98,7 +110,7 @@ def block_from(folder: Path, raw: Mapping[str, Any]) -> PublishedBlock:
         target=its.target,
         block=block,
         mask=mask,
-        from_last=its.switch("sample_from_anchor"),
+        from_last=from_last,
     )
     its.expect_known(made)
     return made

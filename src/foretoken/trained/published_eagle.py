@@ -20,7 +20,8 @@ from foretoken.trained.config import EAGLE3
 from foretoken.trained.published import Publication, PublishedConfig
 
 _LAYERS = "eagle_aux_hidden_state_layer_ids"
-_USUAL = 3  # layers are seen, if it does not say which
+_USUAL = 3  # layers are seen, if it does not say which: the third, the middle one, the last but three
+_FEWEST = 7  # layers of a model in which these three are in order
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class PublishedEagle(PublishedConfig):
     norms: str
     hands_on_normed: bool
     by_outputs: bool
+    resolved: bool = False  # layers are named by their inputs, once and for all
 
     methods = (EAGLE3,)
 
@@ -51,14 +53,24 @@ class PublishedEagle(PublishedConfig):
         """The same, with the layers that it sees named by their inputs. SGLang numbers layers by their outputs, vLLM
         by their inputs, and drafters are converted from the one layout to the other as they are. So the usual three are
         recognised in either way; of others, the layout decides, unless that would name a layer beyond the last."""
+        if self.resolved:
+            return self
         count = target.num_layers
         usual = (2, count // 2, count - 3)
         others = tuple(at + 1 for at in self.sees)
         if not self.sees or others == usual or self.sees == usual:
-            return replace(self, sees=usual, by_outputs=False)
-        if self.by_outputs and others[-1] <= count:
-            return replace(self, sees=others, by_outputs=False)
-        return replace(self, by_outputs=False)
+            return replace(self, sees=usual, resolved=True)
+        by_outputs = self.by_outputs and others[-1] <= count
+        return replace(self, sees=others if by_outputs else self.sees, resolved=True)
+
+    def expect_suits(self, target: DecoderConfig, where: str) -> None:
+        """As `PublishedConfig.expect_suits`; a model must have the usual layers, if no others are named."""
+        if not self.sees and target.num_layers < _FEWEST:
+            raise CheckpointError(
+                f"{where} does not say which layers of the model it sees, and the usual three are those of a model of "
+                f"{_FEWEST} layers or more, and this one has {target.num_layers}; name a drafter of this model"
+            )
+        super().expect_suits(target, where)
 
     @property
     def beside(self) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -89,7 +101,6 @@ def eagle_from(folder: Path, raw: Mapping[str, Any]) -> PublishedEagle:
     one, each = its.switch("norm_before_fc"), its.switch("fc_norm")
     if one and each:
         raise CheckpointError(f"{folder}: both norm_before_fc and fc_norm are on, expected one of them; fetch it again")
-    there = "model.embed_tokens.weight" in its.names and not its.is_of_speculators
     made = PublishedEagle(
         *(EAGLE3, "", 0, 0, own.head_dim, own.hidden_size, own.num_heads),
         own=own,
@@ -97,7 +108,7 @@ def eagle_from(folder: Path, raw: Mapping[str, Any]) -> PublishedEagle:
         choices=its.choices(own.vocab_size),
         are_all=not reduced,
         own_head=reduced or has_head,
-        own_embedding=there or its.switch("embed_requires_grad"),
+        own_embedding="model.embed_tokens.weight" in its.names,
         target=its.target,
         residual_normed=its.switch("norm_before_residual"),
         norms="all" if one else "each" if each else "",
