@@ -137,32 +137,40 @@ def test_a_block_computes_what_its_authors_code_computes(target: Decoder, varian
 
 
 class Told:
-    """Notes the drafts of a drafter, with the text before each."""
+    """Notes the drafts of a drafter, with the sequence and the text before each."""
 
-    def __init__(self, its: Any, prompt: Sequence[int]) -> None:
-        self.its, self.text, self.drafts = its, list(prompt), []
+    def __init__(self, its: Any, prompts: Sequence[Sequence[int]]) -> None:
+        self.texts = [list(prompt) for prompt in prompts]
+        self.drafts: list[tuple[Any, ...]] = []
+        self.shared = 0  # calls that drafted for several sequences
         self._propose, self._observe = its.propose, its.observe
         its.propose, its.observe = self.propose, self.observe
 
     def propose(self, turns: Any) -> Any:
         found = self._propose(turns)
-        self.drafts += [(tuple(self.text), draft.tokens, draft.parents) for draft in found if draft.tokens]
+        made = [draft for draft in found if draft.tokens]
+        self.drafts += [(d.sequence, tuple(self.texts[d.sequence]), d.tokens, d.parents) for d in made]
+        self.shared += len(made) > 1
         return found
 
     def observe(self, verdicts: Any) -> Any:
         for verdict in verdicts:
-            self.text += verdict.tokens
+            self.texts[verdict.sequence] += verdict.tokens
         return self._observe(verdicts)
 
 
 def drafted(world: World, drafter: Any, budget: Budget, **more: Any) -> list[tuple[Any, ...]]:
-    """What a drafter proposes while an engine generates."""
-    plain = world.plains[0]
-    told = Told(drafter, plain.prompt)
-    request = Request(sequence=0, prompt=plain.prompt, max_new_tokens=12, keep_logits=True)
-    run = Run(world.target, drafter, [request], budgets=(budget,), prefill_chunk=5, **more)
-    assert run.sequences[0].tokens == plain.tokens[:12]
+    """What a drafter proposes while an engine generates two texts at once."""
+    plains = world.plains[:2]
+    told = Told(drafter, [plain.prompt for plain in plains])
+    requests = [
+        Request(sequence=at, prompt=plain.prompt, max_new_tokens=12, keep_logits=True)
+        for at, plain in enumerate(plains)
+    ]
+    run = Run(world.target, drafter, requests, budgets=(budget,), prefill_chunk=5, **more)
+    assert all(run.sequences[at].tokens == plain.tokens[:12] for at, plain in enumerate(plains))
     assert len(told.drafts) > 3
+    assert told.shared > 1
     return told.drafts
 
 
@@ -185,7 +193,7 @@ def test_in_an_engine_an_eagle_drafts_what_the_definition_drafts(shape: str | No
     wrap = FarVerifier if ahead else None
     drafts = drafted(world, drafter, Budget(4, 4) if shape is None else Budget(6, 3, 2), wrap=wrap, ahead=ahead)
     compared = 0
-    for text, tokens, parents in drafts:
+    for _, text, tokens, parents in drafts:
         states = list(defined.reduced(inputs_of(world.target, text[:-1], config.sees)))
         paths: dict[int, list[int]] = {-1: []}
         for at, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
@@ -222,11 +230,12 @@ def test_in_an_engine_a_block_drafts_what_the_definition_drafts(variant: str, wi
     listed = tensors.get(VOCABULARY, torch.arange(VOCABULARY_OF_WORLD)).tolist()
     head = tensors.get(OWN_HEAD, world.target.weights.head.values)
     defined = DefinedBlock(config, tensors, world.target.weights.embedding, head)
-    end, first = len(world.plains[0].prompt) + 12, 0 if config.from_last else 1
-    for text, tokens, parents in drafted(world, drafter, Budget(4 * width, 4, width)):
+    first = 0 if config.from_last else 1
+    for sequence, text, tokens, parents in drafted(world, drafter, Budget(4 * width, 4, width)):
         depths = {-1: 0}
         for at, parent in enumerate(parents):
             depths[at] = depths[parent] + 1
+        end = len(world.plains[sequence].prompt) + 12
         count = min(4, config.drafts, end - len(text) - 1)  # the last token of a text is the model's own
         logits = defined.block(inputs_of(world.target, text[:-1], config.sees), text[-1], count + first)
         assert float(logits.std()) > 10 * NEAR
