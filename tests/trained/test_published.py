@@ -120,7 +120,7 @@ def test_a_block_computes_what_its_authors_code_computes(target: Decoder, varian
     tokens = torch.randint(0, target.config.valid_vocab_size, (12,), generator=generator).tolist()
     seen = {f"hidden.{at}": torch.randn((11, config.hidden_size), generator=generator) for at in config.sees}
     listed = tensors.get(VOCABULARY, torch.arange(target.config.valid_vocab_size)).long()
-    cache, both, vectors = decoder.new_cache(), [], decoder.vectors(seen)
+    cache, both, vectors = decoder.new_cache(), [], decoder.reduced(seen)
     for stop, fewer in ((4, 0), (11, 0), (11, 1)):
         if cache.length < stop:
             decoder.fill(cache, tokens[cache.length : stop], vectors[cache.length : stop])

@@ -30,7 +30,6 @@ from foretoken.kernels import gpu
 from foretoken.settings.load import LoadSettings
 from foretoken.text.tokenizer import Tokenizer
 from foretoken.trained.blocks import BlockDecoder
-from foretoken.trained.choosing import ChoosingDecoder
 from foretoken.trained.config import BlockConfig, MixtureConfig, TrainedConfig
 from foretoken.trained.files import InRows, Trained, read_trained, read_trained_config
 from foretoken.trained.filling import FillingDecoder
@@ -40,6 +39,7 @@ from foretoken.trained.published import PublishedConfig
 from foretoken.trained.published_block import PublishedBlock
 from foretoken.trained.published_decoder import PublishedDecoder
 from foretoken.trained.published_eagle import PublishedEagle
+from foretoken.trained.stepwise import StepwiseDecoder
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ def _trained(
     if isinstance(read.config, BlockConfig):
         made: Decoder = BlockDecoder(config, weights, read, cast_to, threads=threads)
     elif chooses:
-        made = ChoosingDecoder(config, weights, read, threads=threads)
+        made = StepwiseDecoder(config, weights, read, threads=threads)
     else:
         made = decoder_of(config, weights, settings)
     return LoadedLevel(made, observer=_observer(read, target, cast_to, elsewhere))

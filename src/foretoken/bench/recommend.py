@@ -23,7 +23,7 @@ from foretoken.common.progress import many, size
 from foretoken.common.source import EMBEDDED, resolve
 from foretoken.decoder.config import DecoderConfig, read_config
 from foretoken.decoder.shards import deciding_files
-from foretoken.drafters.decoders import is_format
+from foretoken.drafters.decoders import exists, is_format
 from foretoken.drafters.ladder import find_levels, name_levels
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.trained import can_be_sped_up, trained_for
@@ -94,10 +94,7 @@ def _from_anywhere(draft: str) -> str:
 
 
 def _rooted(place: str) -> str:
-    try:
-        if place in EMBEDDED or not Path(place).expanduser().exists():
-            return place
-    except (OSError, RuntimeError, ValueError):  # too long to be a place, or the home of nobody
+    if place in EMBEDDED or not exists(place):
         return place
     found = str(Path(place).expanduser().absolute())
     if set(found) & set(",:"):

@@ -14,7 +14,6 @@ Unlike with other trees, what a tree's steps cost is small beside its pass, so `
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,14 +21,12 @@ from typing import NamedTuple
 
 import torch
 
-from foretoken import kernels
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.outputs import Outputs, gathered
 from foretoken.decoder.rows import Rows, Segment
 from foretoken.drafters.growing import GrowingTree
 from foretoken.drafters.mixture import Observing
-from foretoken.drafters.reading import Open
-from foretoken.drafters.tree import TreeDrafter
+from foretoken.drafters.one_pass import OnePassDrafter
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Distribution, Draft
 from foretoken.sampling.sampler import Sampler
@@ -49,22 +46,13 @@ class _Filled(NamedTuple):
 
 
 @dataclass(eq=False, kw_only=True)
-class BlockDrafter(Observing, TreeDrafter):
-    """A chain is a tree of width 1. confidence: nothing is drafted behind a token to which the drafter gives a smaller
-    probability than this, at temperature 1 and without the noise of sampling."""
-
-    confidence: float = 0.0
+class BlockDrafter(Observing, OnePassDrafter):
+    """The arguments are `OnePassDrafter`'s."""
 
     @property
     def _decoder(self) -> BlockDecoder:
         assert isinstance(self.model, BlockDecoder)
         return self.model
-
-    def _planted(self, opened: Open, writer: int) -> GrowingTree:
-        """A tree in which no step but the first takes a pass, so none has to pay for one."""
-        tree = super()._planted(opened, writer)
-        tree.growth.least = 0.0
-        return tree
 
     def _grow(
         self, growing: Sequence[tuple[GrowingTree, list[int]]], between: Callable[[], object] | None = None
@@ -121,25 +109,18 @@ class BlockDrafter(Observing, TreeDrafter):
                 self._expand(tree, node, torch.from_numpy(outputs.logits(filled.root + depth).numpy() + added))
         return right
 
-    def _expand(self, tree: GrowingTree, node: int, logits: torch.Tensor) -> None:
-        """logits: of the tokens that it can draft."""
-        first = len(tree.growth.tokens)
-        super()._expand(tree, node, logits)
-        if self.confidence and len(tree.growth.tokens) > first:
-            least = math.log(self.confidence) + kernels.log_total(logits.numpy())
-            of_all = self._decoder.over_all(logits)
-            new = range(first, len(tree.growth.tokens))
-            tree.unsure.update(child for child in new if not float(of_all[tree.growth.tokens[child]]) >= least)
+    def _over_all(self, logits: torch.Tensor) -> torch.Tensor:
+        return self._decoder.over_all(logits)
 
     def _ranked(
         self, sampler: Sampler, logits: torch.Tensor, count: int, sharpness: float
     ) -> tuple[list[int], list[float], float | None]:
         """As a tree's. Where nothing looks at other tokens, neither does this."""
         if not sampler.plain:
-            return super()._ranked(sampler, self._decoder.over_all(logits), count, sharpness)
+            return super()._ranked(sampler, self._over_all(logits), count, sharpness)
         places, scores, total = super()._ranked(sampler, logits, count, sharpness)
         return self._decoder.tokens_at(places), scores, total
 
     def _drawn(self, sampler: Sampler, logits: torch.Tensor) -> Distribution | None:
         """As a tree's: over all tokens."""
-        return super()._drawn(sampler, self._decoder.over_all(logits)) if self.independent else None
+        return super()._drawn(sampler, self._over_all(logits)) if self.independent else None

@@ -143,7 +143,7 @@ def decoder_level(level: DraftLevel) -> Level:
     """The level for the name of a format or of a checkpoint: a chain or, with an option of a tree, a tree. Raises
     DraftSpecError for a name that is neither, and for options that contradict each other."""
     is_copy = is_format(level.name)
-    if not is_copy and level.name not in _EMBEDDED and "/" not in level.name and not _exists(level.name):
+    if not is_copy and level.name not in _EMBEDDED and "/" not in level.name and not exists(level.name):
         known = [*DRAFTERS, *FORMATS, *_EMBEDDED]
         raise DraftSpecError(
             f"there is no draft {quoted(level.name, 80)}{nearest(level.name, known)}; {_hint(level.name)}a "
@@ -195,7 +195,8 @@ def in_format(name: str, format: Format) -> str:
     return f"{name}:format={format.name}{group}"
 
 
-def _exists(name: str) -> bool:
+def exists(name: str) -> bool:
+    """Whether something lies at a place. False for what is too long to be one, and for the home of nobody."""
     try:
         return Path(name).expanduser().exists()
     except (OSError, RuntimeError, ValueError):

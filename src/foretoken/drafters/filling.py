@@ -10,18 +10,16 @@ Source: Chen, Liang and Liu 2026, "DFlash" (2602.06036).
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 
 import torch
 
-from foretoken import kernels
 from foretoken.decoder.views import Views
 from foretoken.drafters.growing import GrowingTree
+from foretoken.drafters.one_pass import OnePassDrafter
 from foretoken.drafters.reading import Open
-from foretoken.drafters.tree import TreeDrafter
 from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Work
 from foretoken.protocol.types import Request, Turn, Verdict
@@ -32,11 +30,9 @@ _AT_ONCE = 64  # rows of logits
 
 
 @dataclass(eq=False, kw_only=True)
-class FillingDrafter(TreeDrafter):
-    """A chain is a tree of width 1. confidence: nothing is drafted behind a token to which the drafter gives a smaller
-    probability than this, at temperature 1 and without the noise of sampling."""
+class FillingDrafter(OnePassDrafter):
+    """The arguments are `OnePassDrafter`'s."""
 
-    confidence: float = 0.0
     below: InitVar[Callable[[Views], Drafter] | None] = None
     _known: dict[int, list[torch.Tensor]] = field(init=False, default_factory=dict)  # by sequence: a vector a token
 
@@ -67,8 +63,8 @@ class FillingDrafter(TreeDrafter):
         if known is None or features is None or features.start > len(known):
             return []
         began, start = time.perf_counter(), len(known)
-        known += self._decoder.vectors(features.tensors)[start - features.start :]
-        cost = {self.name: self._decoder.cost_of_vectors(len(known) - start)}
+        known += self._decoder.reduced(features.tensors)[start - features.start :]
+        cost = {self.name: self._decoder.cost_of_reducing(len(known) - start)}
         return [Work(self.name, len(known) - start, began, time.perf_counter() - began, cost=cost)]
 
     def opened(self, turn: Turn, count: int) -> Open | None:
@@ -104,12 +100,6 @@ class FillingDrafter(TreeDrafter):
         super().end(sequence)
         self._known.pop(sequence, None)
 
-    def _planted(self, opened: Open, writer: int) -> GrowingTree:
-        """A tree none of whose steps takes a pass but the first, so none has to pay for one."""
-        tree = super()._planted(opened, writer)
-        tree.growth.least = 0.0
-        return tree
-
     def _grow(
         self, growing: Sequence[tuple[GrowingTree, list[int]]], between: Callable[[], object] | None = None
     ) -> None:
@@ -137,11 +127,3 @@ class FillingDrafter(TreeDrafter):
         seconds, cost = time.perf_counter() - began, {self.name: rows.cost}
         for tree, segment in zip(trees, rows.segments, strict=True):
             tree.ran(Work(self.name, len(segment.slots), began, seconds, passes=1, cost=cost))
-
-    def _expand(self, tree: GrowingTree, node: int, logits: torch.Tensor) -> None:
-        first = len(tree.growth.tokens)
-        super()._expand(tree, node, logits)
-        if self.confidence and len(tree.growth.tokens) > first:
-            least = math.log(self.confidence) + kernels.log_total(logits.numpy())
-            new = range(first, len(tree.growth.tokens))
-            tree.unsure.update(child for child in new if not float(logits[tree.growth.tokens[child]]) >= least)

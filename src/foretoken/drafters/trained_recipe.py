@@ -11,6 +11,7 @@ from foretoken.drafters.decoders import DecoderRecipe
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
+from foretoken.drafters.one_pass import OnePassDrafter
 from foretoken.drafters.recipe import Context, Expected, Level, LoadedLevel
 from foretoken.drafters.tree import TreeDrafter
 from foretoken.drafters.tree_recipe import TreeRecipe
@@ -63,14 +64,9 @@ class TrainedChainRecipe(TrainedRecipe, ChainRecipe):
         """Make the drafter."""
         loaded = context.load(level)
         confidence = level.options.get("confidence", 0.0)
-        if isinstance(loaded.decoder, BlockDecoder):
-            its = self.arguments(level, loaded, context)
-            return BlockDrafter(**its, shape="best-first", sharpness=1.0, pauses=True, confidence=confidence)
-        if isinstance(loaded.decoder, FillingDecoder):
-            its = self.arguments(level, loaded, context)
-            return FillingDrafter(**its, shape="best-first", sharpness=1.0, pauses=True, confidence=confidence)
         kind: Any = _kind(loaded, MixtureDrafter, EagleDrafter, ModelDrafter)
-        made: ModelDrafter = kind(**self.arguments(level, loaded, context), confidence=confidence)
+        of_tree = {"shape": "best-first", "sharpness": 1.0, "pauses": True} if issubclass(kind, OnePassDrafter) else {}
+        made: Drafter = kind(**self.arguments(level, loaded, context), **of_tree, confidence=confidence)
         return made
 
 

@@ -14,38 +14,25 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.outputs import Scored
 from foretoken.decoder.rows import Rows
-from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.telemetry import Cost
-from foretoken.trained.choosing import ChoosingDecoder
 from foretoken.trained.config import BlockConfig
 from foretoken.trained.files import Trained
+from foretoken.trained.stepwise import StepwiseDecoder
 
 _CORRECTION = "correction."
 
 
-class BlockDecoder(ChoosingDecoder):
-    """format: to cast what lies beside its layers to. The others are `ChoosingDecoder`'s. Logits that come with a pass
-    are those of its own rows."""
+class BlockDecoder(StepwiseDecoder):
+    """The arguments are `StepwiseDecoder`'s. Logits that come with a pass are those of its own rows."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Weights,
-        trained: Trained,
-        format: Format | None = None,
-        *,
-        threads: int | None = None,
-        arithmetic: str = "auto",
-    ) -> None:
-        super().__init__(config, weights, trained, threads=threads, arithmetic=arithmetic)
+    def _begin(self, trained: Trained, format: Format | None) -> None:
         assert isinstance(trained.config, BlockConfig)
         self.block = trained.config.block
         self._blanks = trained.tensors["blanks"].float().to(self.device)
-        self._size = len(weights.embedding)  # of the vocabulary; from there up numbers stand for blanks
+        self._size = len(self.weights.embedding)  # of the vocabulary; from there up numbers stand for blanks
         its = {
             name.removeprefix(_CORRECTION): tensor
             for name, tensor in trained.tensors.items()
@@ -54,6 +41,15 @@ class BlockDecoder(ChoosingDecoder):
         # what a correction changes of the logits: the output layer is linear, so it is applied once, to all its rows
         out = its.pop("out.weight").float().T.contiguous().to(self.device)
         self._parts = self._beside({**its, "table.weight": self.output(out).T.contiguous()}, format)
+
+    def tokens_at(self, places: Sequence[int]) -> list[int]:
+        """The tokens whose logits lie at some places of a row of its own."""
+        found: list[int] = self._choices.tokens[list(places)].tolist()
+        return found
+
+    def over_all(self, logits: torch.Tensor) -> torch.Tensor:
+        """As `Choices.over_all`."""
+        return self._choices.over_all(logits)
 
     def blanks(self, count: int) -> list[int]:
         """The first places behind a text, as a pass takes them beside tokens."""

@@ -197,16 +197,21 @@ def place_beside(folder: Path, kind: str = BESIDE[0]) -> Path:
 
 def is_trained(folder: Path) -> bool:
     """Whether a folder holds a trained drafter, whatever its kind. A folder without a readable config.json does not."""
-    try:
-        raw = read_json(folder / CONFIG)
-    except ModelError:
-        return False
+    raw = _read_config(folder)
     return DRAFTER in raw or is_published_drafter(raw)
 
 
 def is_ours(folder: Path) -> bool:
     """Whether a folder holds a drafter that `foretoken train` has written."""
-    return is_trained(folder) and not is_published_drafter(read_json(folder / CONFIG))
+    return DRAFTER in _read_config(folder)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """The config.json of a folder; empty if it cannot be read."""
+    try:
+        return read_json(folder / CONFIG)
+    except ModelError:
+        return {}
 
 
 def expect_trained(folder: Path) -> None:

@@ -1,26 +1,22 @@
 """A decoder that fills a block of places in one pass, in which each row sees all others: a published DFlash.
 
 The keys and values of a text are not computed by passes. Each layer makes them of vectors, one for each token, which
-come from the target's states (`vectors`). The rows of a block are dropped with its draft.
+come from the target's states (`reduced`). The rows of a block are dropped with its draft.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.outputs import Scored
 from foretoken.decoder.rows import Rows, chain
-from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.telemetry import Cost
 from foretoken.protocol.types import Needs
-from foretoken.trained.choosing import Choices
 from foretoken.trained.files import Trained
 from foretoken.trained.published_block import PublishedBlock
 from foretoken.trained.stepwise import StepwiseDecoder
@@ -29,31 +25,19 @@ _CHUNK = 256  # tokens whose vectors, keys and values are made together
 
 
 class FillingDecoder(StepwiseDecoder):
-    """trained: the drafter as it was read. format: to cast what lies beside its layers to, as `Parts` has it. The
-    others are `Decoder`'s. Logits are those of all tokens, -inf where it cannot draft one."""
+    """The arguments are `StepwiseDecoder`'s."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Weights,
-        trained: Trained,
-        format: Format | None = None,
-        *,
-        threads: int | None = None,
-        arithmetic: str = "auto",
-    ) -> None:
-        super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
+    def _begin(self, trained: Trained, format: Format | None) -> None:
         assert isinstance(trained.config, PublishedBlock)
         self.its = trained.config
         self._parts = self._beside(trained.more, format)
-        self._choices = Choices(trained, config.valid_vocab_size)
 
     @property
     def needs(self) -> Needs:
         """What it needs of the target."""
         return Needs(hidden=self.its.sees)
 
-    def vectors(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def reduced(self, features: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """One vector for each of some tokens, float32 [tokens, hidden]. features: as `needs` names them."""
         states, made = [features[f"hidden.{at}"].cpu().numpy() for at in self.its.sees], []
         for at in range(0, len(states[0]), _CHUNK):
@@ -72,8 +56,8 @@ class FillingDecoder(StepwiseDecoder):
                 cache.write(layer, segment.slots, *pair, rows.writer)
             cache.commit(segment.slots, rows.writer)
 
-    def cost_of_vectors(self, tokens: int) -> Cost:
-        """What `vectors` costs."""
+    def cost_of_reducing(self, tokens: int) -> Cost:
+        """What `reduced` costs."""
         name = "reduction.weight"
         return Cost(2 * tokens * self._parts.numbers[name], self._parts.bytes_of(name))
 
@@ -99,9 +83,3 @@ class FillingDecoder(StepwiseDecoder):
         )
         rows.see_each_other()
         return rows
-
-    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
-        return lambda hidden: self._scored(self.head(hidden, rows))
-
-    def _scored(self, logits: torch.Tensor) -> Scored:
-        return self._choices.scored(logits)

@@ -18,9 +18,7 @@ import numpy.typing as npt
 import torch
 
 from foretoken.decoder.cache import Cache
-from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.rows import Rows
-from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.telemetry import Cost
 from foretoken.protocol.types import Needs
@@ -51,20 +49,9 @@ class Before:
 
 
 class FollowingDecoder(StepwiseDecoder):
-    """trained: the drafter as it was read. format: to cast its projections to, as `Parts` has it. The others are
-    `Decoder`'s."""
+    """The arguments are `StepwiseDecoder`'s."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Weights,
-        trained: Trained,
-        format: Format | None = None,
-        *,
-        threads: int | None = None,
-        arithmetic: str = "auto",
-    ) -> None:
-        super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
+    def _begin(self, trained: Trained, format: Format | None) -> None:
         self._its = trained.config
         self._parts = self._beside(trained.more, format)
         self._before: WeakKeyDictionary[Cache, Before] = WeakKeyDictionary()

@@ -3,39 +3,25 @@ it has an output layer of its own, for some of the tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
-from foretoken.decoder.config import DecoderConfig
-from foretoken.decoder.outputs import Scored
 from foretoken.decoder.rows import Rows
-from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.types import Needs
-from foretoken.trained.choosing import Choices
 from foretoken.trained.files import Trained
 from foretoken.trained.following import FollowingDecoder
 from foretoken.trained.published_eagle import PublishedEagle
 
 
 class PublishedDecoder(FollowingDecoder):
-    """its: the sizes, with the layers named that are seen of the target. The others are `FollowingDecoder`'s."""
+    """The arguments are `StepwiseDecoder`'s."""
 
-    def __init__(
-        self,
-        config: DecoderConfig,
-        weights: Weights,
-        trained: Trained,
-        format: Format | None = None,
-        *,
-        threads: int | None = None,
-        arithmetic: str = "auto",
-    ) -> None:
-        super().__init__(config, weights, trained, format, threads=threads, arithmetic=arithmetic)
+    def _begin(self, trained: Trained, format: Format | None) -> None:
+        super()._begin(trained, format)
         assert isinstance(trained.config, PublishedEagle)
         self._published = trained.config
-        self._choices = Choices(trained, config.valid_vocab_size)
         self.skips = 1  # its first row is that of the second token, behind the state of the first
 
     @property
@@ -60,9 +46,3 @@ class PublishedDecoder(FollowingDecoder):
 
     def _handed_on(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.norm(hidden) if self._published.hands_on_normed else hidden
-
-    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
-        return lambda hidden: self._scored(self.head(hidden, rows))
-
-    def _scored(self, logits: torch.Tensor) -> Scored:
-        return self._choices.scored(logits)

@@ -1,23 +1,49 @@
-"""A decoder each of whose passes begins or ends with something of its own, so that a chain is a pass for each token."""
+"""The decoder of a trained drafter. Its passes begin or end with something of their own, so a chain is a pass for each
+token."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
-from foretoken import kernels
 from foretoken.decoder.cache import Cache
+from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder, Drafted
 from foretoken.decoder.outputs import Outputs, Scored, step_by_step
 from foretoken.decoder.rows import Rows, chain
+from foretoken.decoder.weights import Weights
 from foretoken.formats.table import Format
 from foretoken.protocol.telemetry import Cost
+from foretoken.trained.choosing import Choices
+from foretoken.trained.files import Trained
 from foretoken.trained.parts import Parts
 
 
 class StepwiseDecoder(Decoder):
-    """A subclass says what `forward` does, or what the logits of the output layer stand for (`_scored`)."""
+    """trained: the drafter as it was read. format: to cast what lies beside its layers to, as `Parts` has it. The
+    others are `Decoder`'s.
+
+    `head` gives logits of its own rows, which may be those of some tokens alone. Logits that come with a pass are those
+    of all tokens, -inf where it cannot draft one. A subclass says what `forward` does, and what it begins with
+    (`_begin`)."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: Weights,
+        trained: Trained,
+        format: Format | None = None,
+        *,
+        threads: int | None = None,
+        arithmetic: str = "auto",
+    ) -> None:
+        super().__init__(config, weights, threads=threads, arithmetic=arithmetic)
+        self._choices = Choices(trained, config.valid_vocab_size)
+        self._begin(trained, format)
+
+    def _begin(self, trained: Trained, format: Format | None) -> None:
+        """Take what lies beside the layers. The arguments are the constructor's."""
 
     @torch.no_grad()
     def run(self, rows: Rows) -> Outputs:
@@ -45,9 +71,16 @@ class StepwiseDecoder(Decoder):
         hidden = self.forward(rows)
         return hidden, self._scored(self.head(hidden, rows))
 
+    def _score(self, rows: Rows) -> Callable[[torch.Tensor], Scored]:
+        def score(hidden: torch.Tensor) -> Scored:
+            with torch.no_grad():
+                return self._scored(self.head(hidden, rows))
+
+        return score
+
     def _scored(self, logits: torch.Tensor) -> Scored:
-        """What logits of the output layer, float32 [N, valid_vocab_size], stand for."""
-        return Scored(logits, lambda row: kernels.argmax(logits[row]))
+        """What logits of its own rows, float32 [N, valid_vocab_size], stand for."""
+        return self._choices.scored(logits)
 
     def _beside(self, tensors: Mapping[str, torch.Tensor], format: Format | None) -> Parts:
         """What lies beside its layers, multiplied with as its arithmetic does. format: as `Parts` has it."""
