@@ -12,30 +12,23 @@ scaling up inference acceleration of large language models via training-time tes
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from foretoken.decoder.views import Views
 from foretoken.drafters.chain import ModelDrafter
-from foretoken.drafters.reading import DecoderDrafter, Open
+from foretoken.drafters.reading import Open
+from foretoken.drafters.seeing import Seeing
 from foretoken.drafters.tree import TreeDrafter
-from foretoken.protocol.roles import Drafter
 from foretoken.protocol.telemetry import Cost, Work
 from foretoken.protocol.types import Request, Turn, Verdict
 from foretoken.trained.following import Before, FollowingDecoder
 
 
 @dataclass(eq=False, kw_only=True)
-class Following(DecoderDrafter):
-    """What a chain and a tree of EAGLE's have in common. It stands before `ModelDrafter` or `TreeDrafter`, whose
-    methods it calls though its own base lacks them."""
+class Following(Seeing):
+    """What a chain and a tree of EAGLE's have in common."""
 
-    below: InitVar[Callable[[Views], Drafter] | None] = None
     _before: dict[int, Before] = field(init=False, default_factory=dict)  # by sequence
-
-    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
-        super().__post_init__(None)  # type: ignore[misc]
-        self.needs = self._decoder.needs
 
     @property
     def _decoder(self) -> FollowingDecoder:
@@ -43,13 +36,13 @@ class Following(DecoderDrafter):
         return self.model
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Take new sequences on. Each reads its prompt anew: what another has read followed states that are gone."""
-        super().begin([replace(request, conversation=None, prompt_of=None) for request in requests])
-        self._before.update((request.sequence, Before()) for request in requests)
+        """Take new sequences on."""
+        super().begin(requests)
+        self._before.update((request.sequence, Before(known=self._known[request.sequence])) for request in requests)
 
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the target's states, and of the rows those that followed such states."""
-        reduced = [work for verdict in verdicts for work in self._keep(verdict)]
+        reduced = self._keep(verdicts)
         work: list[Work] = list(super().observe(verdicts) or ())  # type: ignore[misc]
         for verdict in verdicts:
             if not verdict.prompt_left:
@@ -75,30 +68,14 @@ class Following(DecoderDrafter):
             return []
         return [Work(self.name, rows, began, time.perf_counter() - began, passes=rows, cost={self.name: cost})]
 
-    def _keep(self, verdict: Verdict) -> list[Work]:
-        """Keep the states that came with a verdict. States behind a gap, where others were lost, are of no use."""
-        before, features = self._before.get(verdict.sequence), verdict.features
-        if before is None or features is None or features.start > len(before.known):
-            return []
-        began, known = time.perf_counter(), len(before.known)
-        states = self._decoder.reduced(features.tensors)[known - features.start :]
-        before.known += list(states.cpu().numpy())
-        cost = self._decoder.cost_of_reducing(len(states))
-        return [Work(self.name, len(states), began, time.perf_counter() - began, cost={self.name: cost})]
-
     def opened(self, turn: Turn, count: int) -> Open | None:
         """A sequence ready for a draft. None if a state is not known that a row of its text must follow, or if there is
         no such row."""
-        before, text = self._before[turn.sequence], self._readings[turn.sequence].text
-        if len(before.known) < len(text) - 1 or len(text) <= self._decoder.skips:
+        reading = self._readings[turn.sequence]
+        if not self._knows(turn.sequence) or len(reading.text) <= self._decoder.skips:
             return None
-        self._decoder.follow(self._readings[turn.sequence].open(), before)
+        self._decoder.follow(reading.open(), self._before[turn.sequence])
         return super().opened(turn, count)
-
-    def rewind(self, sequence: int, position: int) -> None:
-        """Forget the tokens from a position on."""
-        super().rewind(sequence, position)  # type: ignore[misc]
-        del self._before[sequence].known[position:]
 
     def end(self, sequence: int) -> None:
         """Forget a sequence."""

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from foretoken.decoder.views import Views
 from foretoken.drafters.growing import GrowingTree
 from foretoken.drafters.one_pass import OnePassDrafter
 from foretoken.drafters.reading import Open
-from foretoken.protocol.roles import Drafter
+from foretoken.drafters.seeing import Seeing
 from foretoken.protocol.telemetry import Work
-from foretoken.protocol.types import Request, Turn, Verdict
+from foretoken.protocol.types import Turn, Verdict
 from foretoken.trained.filling import FillingDecoder
 from foretoken.trees.grow import ROOT
 
@@ -30,49 +30,26 @@ _AT_ONCE = 64  # rows of logits
 
 
 @dataclass(eq=False, kw_only=True)
-class FillingDrafter(OnePassDrafter):
+class FillingDrafter(Seeing, OnePassDrafter):
     """The arguments are `OnePassDrafter`'s."""
-
-    below: InitVar[Callable[[Views], Drafter] | None] = None
-    _known: dict[int, list[torch.Tensor]] = field(init=False, default_factory=dict)  # by sequence: a vector a token
-
-    def __post_init__(self, below: Callable[[Views], Drafter] | None) -> None:
-        super().__post_init__(None)
-        self.needs = self._decoder.needs
 
     @property
     def _decoder(self) -> FillingDecoder:
         assert isinstance(self.model, FillingDecoder)
         return self.model
 
-    def begin(self, requests: Sequence[Request]) -> None:
-        """Take new sequences on. Each reads its prompt anew, of states that are then known."""
-        super().begin([replace(request, conversation=None, prompt_of=None) for request in requests])
-        self._known.update((request.sequence, []) for request in requests)
-
     def observe(self, verdicts: Sequence[Verdict]) -> list[Work]:
         """Keep the target's states, and drop the rows of the block."""
-        work = [each for verdict in verdicts for each in self._keep(verdict)]
+        work = self._keep(verdicts)
         for verdict in verdicts:
             self._grown.pop(verdict.sequence, None)
         return [*work, *super().observe(verdicts)]
 
-    def _keep(self, verdict: Verdict) -> list[Work]:
-        """Keep what came with a verdict. What lies behind a gap, where others were lost, is of no use."""
-        known, features = self._known.get(verdict.sequence), verdict.features
-        if known is None or features is None or features.start > len(known):
-            return []
-        began, start = time.perf_counter(), len(known)
-        known += self._decoder.reduced(features.tensors)[start - features.start :]
-        cost = {self.name: self._decoder.cost_of_reducing(len(known) - start)}
-        return [Work(self.name, len(known) - start, began, time.perf_counter() - began, cost=cost)]
-
     def opened(self, turn: Turn, count: int) -> Open | None:
         """A sequence ready for a draft. None if the state of a token is not known, or if there is no room for one."""
-        reading = self._readings[turn.sequence]
-        if len(self._known[turn.sequence]) < len(reading.text) - 1:
+        if not self._knows(turn.sequence):
             return None
-        work = self._read(turn.sequence, len(reading.text) - 1)
+        work = self._read(turn.sequence, len(self._readings[turn.sequence].text) - 1)
         opened = super().opened(turn, min(count, self._decoder.its.drafts))
         if opened is not None:
             opened.work = [*work, *opened.work]
@@ -86,19 +63,10 @@ class FillingDrafter(OnePassDrafter):
         if not new or not reading.room():
             return []
         began = time.perf_counter()
-        self._decoder.fill(cache, reading.text[new.start : new.stop], torch.stack(known[new.start : new.stop]))
+        states = torch.from_numpy(np.stack(known[new.start : new.stop]))
+        self._decoder.fill(cache, reading.text[new.start : new.stop], states.to(self._decoder.device))
         cost = {self.name: self._decoder.cost_of_filling(len(new))}
         return [Work(self.name, len(new), began, time.perf_counter() - began, cost=cost)]
-
-    def rewind(self, sequence: int, position: int) -> None:
-        """Forget the tokens from a position on."""
-        super().rewind(sequence, position)
-        del self._known[sequence][position:]
-
-    def end(self, sequence: int) -> None:
-        """Forget a sequence."""
-        super().end(sequence)
-        self._known.pop(sequence, None)
 
     def _grow(
         self, growing: Sequence[tuple[GrowingTree, list[int]]], between: Callable[[], object] | None = None
