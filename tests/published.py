@@ -22,6 +22,26 @@ from foretoken.trained.published_decoder import PublishedDecoder
 from foretoken.trained.published_eagle import PublishedEagle
 
 _OUTSIDE = {OWN_HEAD: "lm_head.weight", OWN_NORM: "norm.weight", OWN_EMBEDDING: "embed_tokens.weight"}
+# variants of random ones, as `random_published` and `random_dflash` take them
+EAGLES: dict[str, dict[str, Any]] = {
+    "as published": {"residual_normed": False},
+    "normed residual": {},
+    "one norm of all that is seen": {"norms": "all"},
+    "a norm of each state that is seen": {"norms": "each", "hands_on_normed": True},
+    "two layers, norms of heads, biases": {
+        "layers": 2,
+        "qk_norm": True,
+        "qkv_bias": True,
+        "output_bias": True,
+        "mlp_bias": True,
+    },
+    "all tokens, an embedding of its own": {"are_all": True, "own_embedding": True},
+}
+BLOCKS: dict[str, dict[str, Any]] = {
+    "with the model's output layer": {},
+    "some tokens, norms of heads, two layers": {"reduced": True, "qk_norm": True, "layers": 2},
+    "the last token says what follows it": {"from_last": True, "block": 3},
+}
 
 
 def random_published(

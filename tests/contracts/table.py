@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
 
-from foretoken.decoder.caches import Caches
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.shapes import OUTPUT
 from foretoken.decoder.views import Views
-from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
-from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
 from foretoken.drafters.earlier import EarlierTexts
-from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.ladder import name_levels
 from foretoken.drafters.lookup import LookupDrafter
-from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.drafters.recipe import Context, Level, LoadedLevel, recipe_of
 from foretoken.drafters.table import DRAFTERS
 from foretoken.drafters.tree import TreeDrafter
@@ -32,30 +26,16 @@ from foretoken.sampling.sampler import Sampler
 from foretoken.sampling.samplers import Samplers
 from foretoken.settings.load import LoadSettings
 from foretoken.trees.grow import SHAPES
+from tests.contracts.stage import Stage
+from tests.contracts.trained import block, dflash, eagle, mixture
 from tests.fakes import Delayed, GoesOn, Known, Ladder, Liar, OverBudget, Scripted, Silent, without_views
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.fakes_translated import Foreign, translated
-from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
-from tests.published import filling_decoder
-from tests.world import VOCABULARY, World, weak_decoder
+from tests.world import VOCABULARY, weak_decoder
 
 _ANY, _TREE = Budget(99, 99), Budget(15, 5, 3)
 _THREE = Budget(3, 3)
 EVENTS = ("drafted", "accepted", "rejected", "fully accepted")
-
-
-@dataclass(frozen=True)
-class Stage:
-    """What a drafter may need to be made: the world, the target's caches, the truth, and chain or tree."""
-
-    world: World
-    caches: Caches
-    shape: str
-
-    @property
-    def truth(self) -> Mapping[int, tuple[int, ...]]:
-        """By sequence: the prompt and its plain continuation."""
-        return {s: plain.prompt + plain.tokens for s, plain in enumerate(self.world.plains)}
 
 
 @dataclass(frozen=True)
@@ -112,72 +92,6 @@ def _tree(
         sharpness=1.0,
         below=without_views(inner),
         views=stage.caches if shared else None,
-    )
-
-
-def _mixture(
-    stage: Stage,
-    shape: str | None = None,
-    inner: Drafter | None = None,
-    *,
-    beside: bool = True,
-    inferred: int = 0,
-) -> Drafter:
-    """A Mixture of Attentions with random weights, which do little: it repeats what a token alone suggests."""
-    model, observer = decoder_and_observer(stage.world.target, inferred=inferred)
-    common = {"name": "mixture", "vocab_size": VOCABULARY, "below": without_views(inner), "observer": observer}
-    common["beside"] = stage.caches if beside else None
-    if shape is None:
-        return MixtureDrafter(model=model, samplers=Sampler, **common)
-    return MixtureTreeDrafter(model=model, samplers=Sampler, shape=shape, sharpness=1.0, **common)
-
-
-def _block(
-    stage: Stage,
-    shape: str = "best-first",
-    inner: Drafter | None = None,
-    *,
-    beside: bool = True,
-    inferred: int = 0,
-    confidence: float = 0.0,
-) -> Drafter:
-    """A Mixture of Attentions that drafts in one pass, with random weights, which do little."""
-    model, observer = block_and_observer(stage.world.target, inferred=inferred)
-    return BlockDrafter(
-        model=model,
-        samplers=Sampler,
-        name="block",
-        vocab_size=VOCABULARY,
-        below=without_views(inner),
-        observer=observer,
-        beside=stage.caches if beside else None,
-        shape=shape,
-        sharpness=1.0,
-        pauses=True,
-        confidence=confidence,
-    )
-
-
-def _eagle(stage: Stage, method: str, shape: str | None = None) -> Drafter:
-    """One of EAGLE's with random weights, which do little."""
-    model = following_decoder(stage.world.target, method)
-    common: dict[str, Any] = {"name": method, "vocab_size": VOCABULARY, "model": model, "samplers": Sampler}
-    if shape is None:
-        return EagleDrafter(**common)
-    return EagleTreeDrafter(shape=shape, sharpness=1.0, **common)
-
-
-def _dflash(stage: Stage, shape: str = "best-first", confidence: float = 0.0, **sizes: bool) -> Drafter:
-    """A published DFlash with random weights."""
-    return FillingDrafter(
-        model=filling_decoder(stage.world.target, **sizes),
-        samplers=Sampler,
-        name="dflash",
-        vocab_size=VOCABULARY,
-        shape=shape,
-        sharpness=1.0,
-        pauses=True,
-        confidence=confidence,
     )
 
 
@@ -356,40 +270,40 @@ TABLE: dict[str, Entry] = {
         below=(_THREE,),
         own=replace(_TREE, least=0.3, dues=tuple(0.1 * count for count in range(9))),
     ),
-    "mixture": Entry(_mixture),
-    "mixture, lookup": Entry(lambda s: _mixture(s, None, LookupDrafter()), below=(_THREE,)),
-    "mixture, whose features come with the verdicts": Entry(lambda s: _mixture(s, beside=False)),
+    "mixture": Entry(mixture),
+    "mixture, lookup": Entry(lambda s: mixture(s, None, LookupDrafter()), below=(_THREE,)),
+    "mixture, whose features come with the verdicts": Entry(lambda s: mixture(s, beside=False)),
     "mixture, tree, whose features come with the verdicts": Entry(
-        lambda s: _mixture(s, "beam", beside=False), own=_TREE
+        lambda s: mixture(s, "beam", beside=False), own=_TREE
     ),
-    "mixture, tree": Entry(lambda s: _mixture(s, "beam"), own=_TREE),
-    "mixture that ends with the model's last layer": Entry(lambda s: _mixture(s, inferred=1)),
+    "mixture, tree": Entry(lambda s: mixture(s, "beam"), own=_TREE),
+    "mixture that ends with the model's last layer": Entry(lambda s: mixture(s, inferred=1)),
     "mixture that ends with the model's last layers, whose features come with the verdicts": Entry(
-        lambda s: _mixture(s, inferred=2, beside=False)
+        lambda s: mixture(s, inferred=2, beside=False)
     ),
-    "block": Entry(_block),
-    "block, unsure": Entry(lambda s: _block(s, confidence=0.3)),
-    "block, lookup": Entry(lambda s: _block(s, inner=LookupDrafter()), below=(_THREE,)),
-    "block, tree": Entry(lambda s: _block(s, "best-first"), own=_TREE),
-    "block, beam": Entry(lambda s: _block(s, "beam"), own=_TREE),
-    "block, full tree": Entry(lambda s: _block(s, "full"), own=_TREE),
+    "block": Entry(block),
+    "block, unsure": Entry(lambda s: block(s, confidence=0.3)),
+    "block, lookup": Entry(lambda s: block(s, inner=LookupDrafter()), below=(_THREE,)),
+    "block, tree": Entry(lambda s: block(s, "best-first"), own=_TREE),
+    "block, beam": Entry(lambda s: block(s, "beam"), own=_TREE),
+    "block, full tree": Entry(lambda s: block(s, "full"), own=_TREE),
     "block, tree, scripted": Entry(
-        lambda s: _block(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE
+        lambda s: block(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE
     ),
     "block that ends with the model's last layer, whose features come with the verdicts": Entry(
-        lambda s: _block(s, inferred=1, beside=False)
+        lambda s: block(s, inferred=1, beside=False)
     ),
-    "eagle2": Entry(lambda s: _eagle(s, "eagle2")),
-    "eagle2, tree": Entry(lambda s: _eagle(s, "eagle2", "beam"), own=_TREE),
-    "eagle3": Entry(lambda s: _eagle(s, "eagle3")),
-    "eagle3, tree": Entry(lambda s: _eagle(s, "eagle3", "best-first"), own=_TREE),
-    "eagle3, published": Entry(lambda s: _eagle(s, "published")),
-    "eagle3, published, tree": Entry(lambda s: _eagle(s, "published", "best-first"), own=_TREE),
-    "dflash": Entry(_dflash),
-    "dflash, of some tokens, unsure": Entry(lambda s: _dflash(s, confidence=0.2, reduced=True)),
-    "dflash, tree": Entry(lambda s: _dflash(s, "best-first"), own=_TREE),
-    "dflash, beam": Entry(lambda s: _dflash(s, "beam", from_last=True), own=_TREE),
-    "mixture, tree, lookup": Entry(lambda s: _mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
+    "eagle2": Entry(lambda s: eagle(s, "eagle2")),
+    "eagle2, tree": Entry(lambda s: eagle(s, "eagle2", "beam"), own=_TREE),
+    "eagle3": Entry(lambda s: eagle(s, "eagle3")),
+    "eagle3, tree": Entry(lambda s: eagle(s, "eagle3", "best-first"), own=_TREE),
+    "eagle3, published": Entry(lambda s: eagle(s, "published")),
+    "eagle3, published, tree": Entry(lambda s: eagle(s, "published", "best-first"), own=_TREE),
+    "dflash": Entry(dflash),
+    "dflash, of some tokens, unsure": Entry(lambda s: dflash(s, confidence=0.2, reduced=True)),
+    "dflash, tree": Entry(lambda s: dflash(s, "best-first"), own=_TREE),
+    "dflash, beam": Entry(lambda s: dflash(s, "beam", from_last=True), own=_TREE),
+    "mixture, tree, lookup": Entry(lambda s: mixture(s, "best-first", LookupDrafter()), below=(_THREE,), own=_TREE),
     "tree, scripted": Entry(lambda s: _tree(s, "best-first", Scripted(s.truth, s.shape)), below=(_THREE,), own=_TREE),
     "lookup, left out by the tree above": Entry(
         lambda s: _tree(s, "best-first", LookupDrafter()), below=(_THREE,), own=Budget(0, 0)

@@ -23,7 +23,8 @@ from foretoken.protocol.roles import Verifier
 from foretoken.protocol.types import Request, SamplingParams, Verdict
 from foretoken.verification.worker import WorkerVerifier
 from tests.contracts.pairwise import pairwise
-from tests.contracts.table import TABLE, Stage
+from tests.contracts.stage import Stage
+from tests.contracts.table import TABLE
 from tests.fakes import FarVerifier, Ladder
 from tests.isas import HERE
 from tests.paces import Wild

@@ -19,7 +19,8 @@ from foretoken.protocol.types import Budget, Draft, PromptChunk, Request, Verdic
 from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.text.stopping import MakeStopsAfter, never
 from foretoken.verification.local import LocalVerifier
-from tests.contracts.table import TABLE, Stage
+from tests.contracts.stage import Stage
+from tests.contracts.table import TABLE
 from tests.world import GREEDY, Plain, Snapshot, World, chain_of, decode, make_world, weak_decoder
 
 COUNT = 12  # tokens of each sequence

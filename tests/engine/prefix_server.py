@@ -20,7 +20,7 @@ from foretoken.protocol.telemetry import RoundRecord
 from foretoken.protocol.types import Request, SamplingParams, Verdict
 from foretoken.verification.local import LocalVerifier
 from foretoken.verification.prefixes import Prefixes
-from tests.contracts.table import Stage
+from tests.contracts.stage import Stage
 from tests.contracts.test_lossless import VERIFIERS
 from tests.fakes import Scripted
 from tests.world import GREEDY, LONGEST, Snapshot, World, chain_of, decode, make_world

@@ -22,7 +22,8 @@ from foretoken.protocol.roles import Drafter
 from foretoken.protocol.types import Budget, Needs, Request, Turn, Verdict
 from foretoken.text.stopping import StopsAfter
 from foretoken.verification.local import LocalVerifier
-from tests.contracts.table import TABLE, Stage
+from tests.contracts.stage import Stage
+from tests.contracts.table import TABLE
 from tests.engine.common import both
 from tests.fakes import FarVerifier
 from tests.interrupts import interrupted_behind_the_commit

@@ -15,7 +15,8 @@ from foretoken.decoder.caches import Caches
 from foretoken.errors import ContractError, SettingError
 from foretoken.protocol.types import Request
 from foretoken.verification.uncached import UncachedVerifier
-from tests.contracts.table import TABLE, Stage
+from tests.contracts.stage import Stage
+from tests.contracts.table import TABLE
 from tests.costs import cost_of
 from tests.costs import counting as counting
 from tests.engine.common import both

@@ -11,7 +11,8 @@ import pytest
 import foretoken
 from foretoken.drafters.table import DRAFTERS
 from foretoken.errors import DraftSpecError
-from tests.contracts.table import TABLE, Stage, shipped
+from tests.contracts.stage import Stage
+from tests.contracts.table import TABLE, shipped
 from tests.contracts.test_lossless import run_all, sample
 from tests.engine.open_loop import COUNT, Loop, seven
 from tests.ladder import toy

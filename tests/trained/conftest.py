@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 import foretoken
+from foretoken.decoder.decoder import Decoder
 from tests.published import random_dflash, random_published, write_published
 from tests.tiny import one_thread as one_thread
+from tests.tiny import tiny_decoder
 
 TARGET = "stdlib-1m"
 eagles = pytest.mark.parametrize("kind", ["eagle3"], indirect=True)
@@ -28,3 +30,8 @@ def folder(kind: str, tmp_path: Path) -> Path:
         its = random_dflash(target, 1, sees=(1,), reduced=True)
         write_published(tmp_path / "it", *its, target.config.vocab_size, "authors'")
     return tmp_path / "it"
+
+
+@pytest.fixture(scope="module")
+def target() -> Decoder:
+    return tiny_decoder(threads=1, arithmetic="pytorch", num_hidden_layers=3)
