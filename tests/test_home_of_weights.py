@@ -60,8 +60,8 @@ def generate(model: Model) -> tuple[tuple[int, ...], str | None]:
         ("bfloat16", {"isa": None}, Home("mapped", "a copy is for the native engine on the CPU")),
         (
             "bfloat16",
-            {"isa": "amx", "has_layout": False},
-            Home("mapped", "amx reads them as fast as they lie in the file"),
+            {"isa": "generic", "has_layout": False},
+            Home("mapped", "generic reads them as fast as they lie in the file"),
         ),
         ("float16", {}, Home("mapped", "no instruction set has a faster layout for float16")),
         ("float32", {}, Home("mapped", "no instruction set has a faster layout for float32")),
@@ -138,7 +138,7 @@ def test_the_level_decides(isa: str) -> None:
         model = foretoken.load("stdlib-1m", draft="none")
         assert model.target.home == ("copied" if has_layout else "mapped")
         assert model.target.weights.layouts == ({"rows", isa} if has_layout else {"rows"})
-    assert has_layout == (isa not in ("generic", "amx", "amx-emulated")), "as docs/benchmarks.md says"
+    assert has_layout == (isa != "generic"), "as docs/benchmarks.md says"
 
 
 @pytest.mark.usefixtures("nothing_is_small")

@@ -97,13 +97,13 @@ def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
         with pytest.raises(ContractError, match=rf"\[48, 96\] has no layout of its own for {isa}; expected"):
             native.repack(weight, isa)
         return
-    for outputs, inputs in ((16, 32), (48, 96), (128, 64)):
+    for outputs, inputs in ((16, 32), (48, 96), (80, 160), (128, 64)):
         for kind in KINDS:
             weight = placed(numbers(kind, (outputs, inputs), torch.bfloat16, 1), 34)
             own, bias = placed(weight, 0), floats(kind, (outputs,), 2)
             native.repack(own, isa, threads=2)
             assert not same(own, weight)
-            for rows in (1, 2, 3, 4, 5, 6, 7, 8, 16, 17, 40):
+            for rows in (1, 2, 3, 4, 5, 6, 7, 8, 16, 17, 33, 40, 50):
                 x = floats(kind, (rows, inputs), 3)
                 expected = reference.linear(x, weight, bias)
                 for threads in (1, 3):

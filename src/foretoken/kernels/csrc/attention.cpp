@@ -259,7 +259,7 @@ class Block {
           const void* key = scratch_.keys[static_cast<std::size_t>(std::min(i + j, any.to - 1))];
           keys[j] = static_cast<const char*>(key) + (p_.head + h) * a_.head_bytes;
         }
-        a_.kernels.linear(format, keys, dim, packed_ + h * packed_each_, queries, scratch_.out.data());
+        a_.kernels.linear(format, keys, 1, dim, packed_ + h * packed_each_, queries, scratch_.out.data());
         float* scores = scratch_.scores.data() + first_query(h, from) * kBlock + i;
         for (int64_t q = 0; q < queries; ++q) std::memcpy(scores + q * kBlock, scratch_.out.data() + q * 16, 64);
       }

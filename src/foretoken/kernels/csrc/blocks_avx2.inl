@@ -86,13 +86,15 @@ inline void load_columns(const void* const* weights, int64_t block, int64_t rest
   load_half(weights + 8, block, rest, columns + kHalf);
 }
 
-void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const float* rows = static_cast<const float*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  for (int64_t block = 0; block * 32 < k; ++block) {
-    alignas(32) __m256i columns[2 * kHalf];
-    load_columns(weights, block, k - block * 32, columns);
-    all_rows(columns, n, rows + block * n * 32, tile);
+  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
+  for (int64_t block = 0; block < blocks; ++block, weights += kTile, tile += n * kTile) {
+    for (int64_t line = 0; line * 32 < k; ++line) {
+      alignas(32) __m256i columns[2 * kHalf];
+      load_columns(weights, line, k - line * 32, columns);
+      all_rows(columns, n, rows + line * n * 32, tile);
+    }
   }
 }
 
@@ -104,13 +106,15 @@ void repack_bf16(const void* const* weights, int64_t k, void* out) {
   }
 }
 
-void linear_repacked(const void* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+void linear_repacked(const void* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const float* rows = static_cast<const float*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  for (int64_t block = 0; block * 32 < k; ++block) {
-    const char* from = static_cast<const char*>(weights) + block * 1024;
-    for (int64_t line = 0; line < 1024; line += 64) _mm_prefetch(from + kAhead + line, _MM_HINT_T0);
-    all_rows(reinterpret_cast<const __m256i*>(from), n, rows + block * n * 32, tile);
+  const char* from = static_cast<const char*>(weights);
+  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
+  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+    for (int64_t line = 0; line * 32 < k; ++line, from += 1024) {
+      for (int64_t at = 0; at < 1024; at += 64) _mm_prefetch(from + kAhead + at, _MM_HINT_T0);
+      all_rows(reinterpret_cast<const __m256i*>(from), n, rows + line * n * 32, tile);
+    }
   }
 }
 

@@ -90,18 +90,21 @@ inline void all_rows(const __m512i* columns, int64_t n, const typename M::Number
 }
 
 template <class M>
-void linear_blocks(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const auto* rows = static_cast<const typename M::Number*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  const int64_t blocks = padded(k, 32) / 32, next = next_rows(weights);
-  for (int64_t block = 0; block < blocks; ++block) {
-    __m512i columns[16];
-    for (int i = 0; i < 16; ++i) {
-      columns[i] = M::arranged(load_line(weights[i], block, k - block * 32));
-      fetch_ahead(weights, i, block, blocks, next);
+  const int64_t lines = padded(k, 32) / 32;
+  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
+  for (int64_t block = 0; block < blocks; ++block, weights += kTile, tile += n * kTile) {
+    const int64_t next = next_rows(weights);
+    for (int64_t line = 0; line < lines; ++line) {
+      __m512i columns[16];
+      for (int i = 0; i < 16; ++i) {
+        columns[i] = M::arranged(load_line(weights[i], line, k - line * 32));
+        fetch_ahead(weights, i, line, lines, next);
+      }
+      transpose(columns);
+      all_rows<M>(columns, n, rows + line * n * M::kNumbers, tile);
     }
-    transpose(columns);
-    all_rows<M>(columns, n, rows + block * n * M::kNumbers, tile);
   }
 }
 
@@ -116,17 +119,19 @@ void repack_blocks(const void* const* weights, int64_t k, void* out) {
 }
 
 template <class M>
-void linear_repacked(const void* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+void linear_repacked(const void* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const auto* rows = static_cast<const typename M::Number*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  for (int64_t block = 0; block * 32 < k; ++block) {
-    const char* from = static_cast<const char*>(weights) + block * 1024;
-    __m512i columns[16];
-    for (int i = 0; i < 16; ++i) {
-      columns[i] = _mm512_loadu_si512(from + i * 64);
-      _mm_prefetch(from + kAhead + i * 64, _MM_HINT_T1);
+  const char* from = static_cast<const char*>(weights);
+  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
+  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+    for (int64_t line = 0; line * 32 < k; ++line, from += 1024) {
+      __m512i columns[16];
+      for (int i = 0; i < 16; ++i) {
+        columns[i] = _mm512_loadu_si512(from + i * 64);
+        _mm_prefetch(from + kAhead + i * 64, _MM_HINT_T1);
+      }
+      all_rows<M>(columns, n, rows + line * n * M::kNumbers, tile);
     }
-    all_rows<M>(columns, n, rows + block * n * M::kNumbers, tile);
   }
 }
 

@@ -12,14 +12,27 @@ using foretoken::Inputs;
 
 constexpr float kSmallest = 0x1p-40f, kLargest = 0x1p60f;  // of a block of inputs: less is zero, more is no number
 
+#if !defined(FORETOKEN_CODES_AHEAD)
+#define FORETOKEN_CODES_AHEAD (4 << 10)
+#endif
+
 // Fetches a block ahead of the one that is read. How far, and into which cache, was measured (LOG.md): into the first
 // for blocks of four bits and less; int8's come faster than that takes them, and farther where several rows take
 // longer.
 template <Format F>
 inline void fetch_codes(const std::uint8_t* at, int64_t rows) {
   constexpr int64_t kBytes = foretoken::block_bytes(F);
-  const std::uint8_t* next = at + (kBytes > 256 && rows > 1 ? 8 << 10 : 4 << 10);
+  constexpr int64_t kAhead = kBytes > 256 ? 4 << 10 : FORETOKEN_CODES_AHEAD;  // bytes
+  const std::uint8_t* next = at + (kBytes > 256 && rows > 1 ? 2 : 1) * kAhead;
   for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(next + i, 0, kBytes > 256 ? 2 : 3);
+}
+
+inline int64_t blocks_of(int64_t k) { return (k + 31) / 32; }
+
+// A later block of 16 outputs.
+inline Codes codes_at(const Codes& w, int64_t block, int64_t k) {
+  return {w.format, w.group, w.codes + block * blocks_of(k) * foretoken::block_bytes(w.format),
+          static_cast<const char*>(w.scales) + block * foretoken::scale_bytes(w.format, w.group, k)};
 }
 
 // -- codes ----------------------------------------------------------------------------------------------------------
@@ -87,7 +100,6 @@ struct Block {
   float scale, sum;        // the scale, and the scale times the sum of the bytes
 };
 
-inline int64_t blocks_of(int64_t k) { return (k + 31) / 32; }
 
 inline std::int32_t excess(Format format) {
   if (format == Format::mxfp4) return 12;
@@ -371,7 +383,7 @@ inline void block_values(const Codes& w, int64_t block, int64_t left, V16 values
 
 std::size_t bytes_values(int64_t n, int64_t k);
 void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
-void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile);
+void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile);
 
 // -- all of them ----------------------------------------------------------------------------------------------------
 
@@ -388,10 +400,16 @@ void pack_coded(Inputs inputs, Format format, const float* x, int64_t stride, in
   pack_int8(format, x, stride, from, to, n, k, packed);
 }
 
-void linear_coded(Inputs inputs, const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
-  if (inputs == Inputs::bf16) return linear_values(w, k, packed, n, tile);
-  if (inputs == Inputs::fp32) return linear_fp32(w, k, static_cast<const float*>(packed), n, tile);
-  linear_int8(w, k, packed, n, tile);
+void linear_coded(Inputs inputs, const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
+  if (inputs == Inputs::bf16) return linear_values(w, blocks, k, packed, n, tile);
+  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+    const Codes one = codes_at(w, block, k);
+    if (inputs == Inputs::fp32) {
+      linear_fp32(one, k, static_cast<const float*>(packed), n, tile);
+    } else {
+      linear_int8(one, k, packed, n, tile);
+    }
+  }
 }
 
 }  // namespace

@@ -90,14 +90,17 @@ inline void linear_block(const void* const* weights, int64_t k, const float* row
 }
 
 template <Format F>
-void linear_float(const void* const* weights, int64_t k, const float* packed, int64_t rows, float* tile) {
+void linear_float(const void* const* weights, int64_t blocks, int64_t k, const float* packed, int64_t rows,
+                  float* tile) {
   const int64_t wide = padded(k, 16);
-  for (int m = 0; m < kTile; m += kOutputs) {
-    int64_t n = 0;
-    for (; n + kRows <= rows; n += kRows) {
-      linear_block<F, kOutputs, kRows>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
+  for (int64_t block = 0; block < blocks; ++block, weights += kTile, tile += rows * kTile) {
+    for (int m = 0; m < kTile; m += kOutputs) {
+      int64_t n = 0;
+      for (; n + kRows <= rows; n += kRows) {
+        linear_block<F, kOutputs, kRows>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
+      }
+      for (; n < rows; ++n) linear_block<F, kOutputs, 1>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
     }
-    for (; n < rows; ++n) linear_block<F, kOutputs, 1>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
   }
 }
 
@@ -105,7 +108,7 @@ void linear_float(const void* const* weights, int64_t k, const float* packed, in
 
 std::size_t bytes_bf16(int64_t n, int64_t k);
 void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
-void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile);
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile);
 
 std::size_t packed_bytes(Format format, int64_t n, int64_t k) {
   return format == Format::bf16 ? bytes_bf16(n, k) : static_cast<std::size_t>(n * padded(k, 16)) * 4;
@@ -116,11 +119,12 @@ void pack(Format format, const float* x, int64_t stride, int64_t from, int64_t t
   pack_float(x, stride, from, to, k, static_cast<float*>(packed));
 }
 
-void linear(Format format, const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
-  if (format == Format::bf16) return linear_bf16(weights, k, packed, n, tile);
+void linear(Format format, const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n,
+            float* tile) {
+  if (format == Format::bf16) return linear_bf16(weights, blocks, k, packed, n, tile);
   const float* rows = static_cast<const float*>(packed);
-  if (format == Format::fp16) return linear_float<Format::fp16>(weights, k, rows, n, tile);
-  linear_float<Format::fp32>(weights, k, rows, n, tile);
+  if (format == Format::fp16) return linear_float<Format::fp16>(weights, blocks, k, rows, n, tile);
+  linear_float<Format::fp32>(weights, blocks, k, rows, n, tile);
 }
 
 // -- elementwise ----------------------------------------------------------------------------------------------------
@@ -340,11 +344,12 @@ double log_total(const float* x, int64_t n, float temperature) {
 
 namespace {
 
-// `repack` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this file that
-// filled the table would run on machines that lack its instructions, which only ask whether the table exists.
-template <class Repack, class Linear>
-constexpr foretoken::Kernels table_of(const char* name, Repack repack, Linear linear_repacked) {
-  return {name,  packed_bytes, pack,     linear, repack,    linear_repacked, coded_bytes, pack_coded, linear_coded,
+// `repack`, `pack_repacked` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this
+// file that filled the table would run on machines that lack its instructions, which only ask whether the table exists.
+template <class Repack, class Pack, class Linear>
+constexpr foretoken::Kernels table_of(const char* name, int64_t together, Repack repack, Pack pack_repacked,
+                                      Linear linear_repacked) {
+  return {name,  together, packed_bytes, pack,     linear, repack,    pack_repacked, linear_repacked, coded_bytes, pack_coded, linear_coded,
           embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
           argmax, rank, log_total};
 }

@@ -4,44 +4,63 @@
 
 #include "isa.inl"
 
-#include "amx.inl"
+#include "pairs.inl"
 
 namespace {
 
+inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
+  for (int64_t i = 0; i < left && i < 32; ++i) line[i] = to_bf16(x[i]);
+}
+
+inline void pairs_of(const Codes& w, int64_t step, int64_t left, char* tile) { pairs_by_values(w, step, left, tile); }
+
+inline void transpose(float* x) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const float other = x[i * 16 + j];
+      x[i * 16 + j] = x[j * 16 + i];
+      x[j * 16 + i] = other;
+    }
+  }
+}
+
+template <bool kRowsLeft>
 class Tiles {
  public:
-  explicit Tiles(int columns, bool rows_left = false) : columns_(columns), rows_left_(rows_left) {}
+  explicit Tiles(int columns) : columns_(columns) {}
 
-  template <int G>
+  template <int B, int G>
   void zero() {
-    std::memset(sums_, 0, sizeof sums_);
+    std::memset(sums_[B][G], 0, sizeof sums_[B][G]);
   }
-  void load_weights(const void* from, int64_t distance) {
-    for (int i = 0; i < 16; ++i) std::memcpy(weights_[i], static_cast<const char*>(from) + i * distance, 64);
+  template <int G, class Lines>
+  void load_rows(Lines tile) {
+    load(tile, kRowsLeft ? columns_ : 16, kRowsLeft ? 64 : columns_ * 4, rows_[G]);
   }
-  template <int G>
-  void multiply(const std::uint16_t* rows, int64_t group, int64_t stride) {
-    std::uint16_t tile[16][32];
-    for (int g = 0; g < G; ++g) {
-      for (int i = 0; i < (rows_left_ ? columns_ : 16); ++i) {
-        const int bytes = rows_left_ ? 64 : columns_ * 4;
-        std::memcpy(tile[i], reinterpret_cast<const char*>(rows + g * group) + i * stride, static_cast<std::size_t>(bytes));
-      }
-      if (rows_left_) {
-        product(sums_[g], tile, columns_, weights_, 16);
-      } else {
-        product(sums_[g], weights_, 16, tile, columns_);
-      }
+  template <int B, class Lines>
+  void load_weights(Lines tile) {
+    load(tile, 16, 64, weights_[B]);
+  }
+  template <int B, int G>
+  void multiply() {
+    if (kRowsLeft) {
+      product(sums_[B][G], rows_[G], columns_, weights_[B], 16);
+    } else {
+      product(sums_[B][G], weights_[B], 16, rows_[G], columns_);
     }
   }
-  void store(int group, float* to, int64_t stride) {
-    const int rows = rows_left_ ? columns_ : 16, columns = rows_left_ ? 16 : columns_;
-    for (int m = 0; m < rows; ++m) {
-      std::memcpy(reinterpret_cast<char*>(to) + m * stride, sums_[group][m], static_cast<std::size_t>(columns) * 4);
-    }
+  template <int B, int G>
+  void store(float* to) {
+    std::memcpy(to, sums_[B][G], sizeof sums_[B][G]);
   }
 
  private:
+  template <class Lines>
+  static void load(Lines tile, int lines, int bytes, std::uint16_t (*to)[32]) {
+    for (int i = 0; i < lines; ++i) {
+      std::memcpy(to[i], static_cast<const char*>(tile.from) + i * tile.stride, static_cast<std::size_t>(bytes));
+    }
+  }
   // left: rows of pairs; right: a row for each pair, of `columns` pairs.
   static void product(float (*sums)[16], const std::uint16_t (*left)[32], int rows, const std::uint16_t (*right)[32],
                       int columns) {
@@ -58,22 +77,15 @@ class Tiles {
   }
 
   int columns_;
-  bool rows_left_;
-  std::uint16_t weights_[16][32];
-  float sums_[kGroups][16][16];
+  std::uint16_t weights_[4][16][32], rows_[2][16][32];
+  float sums_[4][2][16][16];
 };
-
-void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
-  linear_tiles<Tiles>(weights, k, packed, n, tile);
-}
-
-void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
-  values_tiles<Tiles>(w, k, packed, n, tile);
-}
 
 }  // namespace
 
+#include "amx.inl"
+
 const foretoken::Kernels* foretoken::kernels_amx_emulated() {
-  static constexpr Kernels table = table_of("amx-emulated", nullptr, nullptr);
+  static constexpr Kernels table = table_of("amx-emulated", foretoken::kTogether, repack, pack_values, linear_repacked);
   return &table;
 }

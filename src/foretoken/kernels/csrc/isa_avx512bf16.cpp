@@ -51,8 +51,8 @@ struct Pairs {  // two steps of a sum at once
   }
 };
 
-void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
-  linear_blocks<Pairs>(weights, k, packed, n, tile);
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
+  linear_blocks<Pairs>(weights, blocks, k, packed, n, tile);
 }
 
 // -- low-bit weights: their values as columns of pairs --------------------------------------------------------------
@@ -105,19 +105,22 @@ inline void value_columns(const Codes& w, int64_t block, int64_t left, __m512i c
   }
 }
 
-void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const std::int32_t* rows = static_cast<const std::int32_t*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  for (int64_t block = 0; block < blocks_of(k); ++block) {
-    __m512i columns[16];
-    value_columns(w, block, k - block * 32, columns);
-    all_rows<Pairs>(columns, n, rows + block * n * Pairs::kNumbers, tile);
+  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
+  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+    const Codes one = codes_at(w, block, k);
+    for (int64_t line = 0; line < blocks_of(k); ++line) {
+      __m512i columns[16];
+      value_columns(one, line, k - line * 32, columns);
+      all_rows<Pairs>(columns, n, rows + line * n * Pairs::kNumbers, tile);
+    }
   }
 }
 
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
-  static constexpr Kernels table = table_of("avx512bf16", repack_blocks<Pairs>, linear_repacked<Pairs>);
+  static constexpr Kernels table = table_of("avx512bf16", 1, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
   return &table;
 }

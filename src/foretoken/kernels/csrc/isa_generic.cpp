@@ -7,12 +7,13 @@
 
 namespace {
 
-void linear_bf16(const void* const* weights, int64_t k, const void* packed, int64_t n, float* tile) {
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const float* rows = static_cast<const float*>(packed);
-  for (int m = 0; m < kTile; ++m) {
-    for (int64_t row = 0; row < n; ++row) tile[row * kTile + m] = 0.0f;
+  for (int64_t output = 0; output < blocks * kTile; ++output) {
+    float* sums = tile + output / kTile * n * kTile + output % kTile;
+    for (int64_t row = 0; row < n; ++row) sums[row * kTile] = 0.0f;
     for (int64_t block = 0; block * 32 < k; ++block) {
-      const std::uint16_t* at = static_cast<const std::uint16_t*>(weights[m]) + block * 32;
+      const std::uint16_t* at = static_cast<const std::uint16_t*>(weights[output]) + block * 32;
       float w[32];
       for (int64_t i = 0; i < 32; ++i) w[i] = block * 32 + i < k ? from_bf16(at[i]) : 0.0f;
       for (int64_t row = 0; row < n; ++row) {
@@ -22,7 +23,7 @@ void linear_bf16(const void* const* weights, int64_t k, const void* packed, int6
           even = fused_bf16(w[2 * pair], x[pair], even);
           odd = fused_bf16(w[2 * pair + 1], x[16 + pair], odd);
         }
-        tile[row * kTile + m] += even + odd;
+        sums[row * kTile] += even + odd;
       }
     }
   }
@@ -31,6 +32,6 @@ void linear_bf16(const void* const* weights, int64_t k, const void* packed, int6
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_generic() {
-  static constexpr Kernels table = table_of("generic", nullptr, nullptr);
+  static constexpr Kernels table = table_of("generic", 1, nullptr, nullptr, nullptr);
   return &table;
 }

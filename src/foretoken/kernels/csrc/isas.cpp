@@ -39,7 +39,8 @@ struct Machine {
     avxvnni = avx2 && more && (a71 & (1u << 4));
     avx512vnni = avx512 && (c7 & (1u << 11));
     avx512bf16 = avx512vnni && more && (a71 & (1u << 5));
-    amx = avx512vnni && (low & 0x60000u) == 0x60000u && (d7 & (1u << 22)) && (d7 & (1u << 24)) && may_use_tiles();
+    const bool tiles = (d7 & (1u << 22)) && (d7 & (1u << 24)), bytes = c7 & (1u << 1);  // bf16 tiles; VBMI
+    amx = avx512bf16 && bytes && tiles && (low & 0x60000u) == 0x60000u && may_use_tiles();
   }
 
   static bool may_use_tiles() {
@@ -89,7 +90,7 @@ const Machine& machine() {
     for (int i = 0; i < 2; ++i) {
       std::vector<std::uint64_t> packed(both[i]->packed_bytes(Format::bf16, n, k) / 8 + 1);
       both[i]->pack(Format::bf16, x.data(), k, 0, n, n, k, packed.data());
-      both[i]->linear(Format::bf16, rows, k, packed.data(), n, tiles[i]);
+      both[i]->linear(Format::bf16, rows, 1, k, packed.data(), n, tiles[i]);
     }
     if (std::memcmp(tiles[0], tiles[1], sizeof tiles[0]) != 0) return false;
   }
@@ -126,7 +127,7 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
         for (int i = 0; i < 2; ++i) {
           std::vector<std::uint64_t> packed(both[i]->coded_bytes(inputs, n, k) / 8 + 1);
           both[i]->pack_coded(inputs, format, x.data(), k, 0, n, n, k, packed.data());
-          both[i]->linear_coded(inputs, w, k, packed.data(), n, tiles[i]);
+          both[i]->linear_coded(inputs, w, 1, k, packed.data(), n, tiles[i]);
         }
         if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * kTile) * 4) != 0) return false;
       }

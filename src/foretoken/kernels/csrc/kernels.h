@@ -20,7 +20,8 @@ inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 
 // mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare.
 enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2 };
 
-constexpr std::int64_t kTile = 16;  // outputs that a linear kernel computes at a time
+constexpr std::int64_t kTogether = 8;  // blocks of outputs that a linear kernel is given at a time, at most
+constexpr std::int64_t kTile = 16;  // outputs of a block, of which a linear kernel computes one or several at a time
 
 // 16 outputs of low-bit weights, in blocks of 32 inputs: docs/formats.md.
 struct Codes {
@@ -68,26 +69,35 @@ inline std::int64_t rank_bytes(std::int64_t n, std::int64_t count) {
 struct Kernels {
   const char* name;
 
+  // How many blocks of outputs a linear kernel is best given at a time: at most `kTogether`.
+  std::int64_t together;
+
   // Bytes that `pack` fills for n rows of k inputs.
   std::size_t (*packed_bytes)(Format, std::int64_t n, std::int64_t k);
   // Rows [from, to) of x (float32, n rows of k, `stride` numbers apart) into the layout that `linear` reads.
   void (*pack)(Format, const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
                std::int64_t k, void* packed);
-  // 16 outputs for n rows: tile[row * 16 + i] = weights[i] . row. Weight rows lie anywhere, in the format's own layout.
-  void (*linear)(Format, const void* const weights[kTile], std::int64_t k, const void* packed, std::int64_t n,
-                 float* tile);
+  // Blocks of 16 outputs for n rows: tile[(block * n + row) * 16 + i] = weights[block * 16 + i] . row. Weight rows lie
+  // anywhere, in the format's own layout.
+  void (*linear)(Format, const void* const* weights, std::int64_t blocks, std::int64_t k, const void* packed,
+                 std::int64_t n, float* tile);
 
   // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are
   // copied anyway: what `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as
   // they lie are as good.
   void (*repack)(const void* const weights[kTile], std::int64_t k, void* block);
-  void (*linear_repacked)(const void* block, std::int64_t k, const void* packed, std::int64_t n, float* tile);
+  // Rows for `linear_repacked`: as many bytes as `pack` fills. Null where `pack` does it.
+  void (*pack_repacked)(const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
+                        std::int64_t k, void* packed);
+  void (*linear_repacked)(const void* weights, std::int64_t blocks, std::int64_t k, const void* packed, std::int64_t n,
+                          float* tile);
 
-  // The same three for low-bit weights.
+  // The same three for low-bit weights; of several blocks, the codes and the scales of each lie behind the last one's.
   std::size_t (*coded_bytes)(Inputs, std::int64_t n, std::int64_t k);
   void (*pack_coded)(Inputs, Format, const float* x, std::int64_t stride, std::int64_t from, std::int64_t to,
                      std::int64_t n, std::int64_t k, void* packed);
-  void (*linear_coded)(Inputs, const Codes&, std::int64_t k, const void* packed, std::int64_t n, float* tile);
+  void (*linear_coded)(Inputs, const Codes&, std::int64_t blocks, std::int64_t k, const void* packed, std::int64_t n,
+                       float* tile);
 
   void (*embed)(Format, const void* row, std::int64_t width, float* out);
   void (*norm)(const float* x, const float* weight, float eps, std::int64_t width, float* out);

@@ -9,54 +9,70 @@ using std::int64_t;
 constexpr int64_t kPieceBytes = 512 << 10;  // of weights: some tens of microseconds of reading
 constexpr int64_t kSmallBytes = 64 << 10;   // less is not worth handing out
 
-void Arithmetic::tile(const Matrix& matrix, int64_t block, const char* packed, int64_t n, float* tile) const {
-  const int64_t first = block * kTile, count = std::min(kTile, matrix.outputs - first);
+void Output::put(int64_t first, const float* tile, int64_t n) const {
+  const int64_t count = std::min({kTile, matrix->outputs - first, stride - first});
+  for (int64_t row = 0; row < n && count > 0; ++row) {
+    float* at = to + row * stride + first;
+    const float* from = tile + row * kTile;
+    if (add) {
+      for (int64_t i = 0; i < count; ++i) at[i] += from[i];
+    } else if (count == kTile) {
+      std::memcpy(at, from, kTile * 4);  // a size that is known costs less
+    } else {
+      std::memcpy(at, from, static_cast<std::size_t>(count) * 4);
+    }
+  }
+}
+
+void Output::get(int64_t first, float* tile, int64_t n) const {
+  const int64_t count = std::min({kTile, matrix->outputs - first, stride - first});
+  for (int64_t row = 0; row < n; ++row) {
+    std::memcpy(tile + row * kTile, to + row * stride + first, static_cast<std::size_t>(count) * 4);
+  }
+}
+
+void Arithmetic::tiles(const Matrix& matrix, int64_t first, int64_t blocks, const char* packed, int64_t n,
+                       float* tile) const {
   if (!is_float(matrix.format)) {
-    kernels->linear_coded(matrix.rounding, matrix.codes(block), matrix.inputs, packed, n, tile);
+    kernels->linear_coded(matrix.rounding, matrix.codes(first), blocks, matrix.inputs, packed, n, tile);
   } else if (matrix.repacked) {
-    const char* data = matrix.data + static_cast<std::size_t>(block) * repacked_bytes(matrix.inputs);
-    kernels->linear_repacked(data, matrix.inputs, packed, n, tile);
+    const char* data = matrix.data + static_cast<std::size_t>(first) * repacked_bytes(matrix.inputs);
+    kernels->linear_repacked(data, blocks, matrix.inputs, packed, n, tile);
   } else {
-    const void* weights[kTile];
-    matrix.block(first, weights);
-    kernels->linear(matrix.format, weights, matrix.inputs, packed, n, tile);
+    const void* weights[kTogether * kTile];
+    for (int64_t i = 0; i < blocks; ++i) matrix.block((first + i) * kTile, weights + i * kTile);
+    kernels->linear(matrix.format, weights, blocks, matrix.inputs, packed, n, tile);
   }
   if (matrix.bias.empty()) return;
-  for (int64_t row = 0; row < n; ++row) {
-    for (int64_t i = 0; i < count; ++i) tile[row * kTile + i] += matrix.bias[static_cast<std::size_t>(first + i)];
+  for (int64_t output = first * kTile; output < std::min((first + blocks) * kTile, matrix.outputs); ++output) {
+    float* to = tile + (output / kTile - first) * n * kTile + output % kTile;
+    for (int64_t row = 0; row < n; ++row) to[row * kTile] += matrix.bias[static_cast<std::size_t>(output)];
   }
 }
 
 Cut Arithmetic::cut(int64_t blocks, int64_t bytes) const {
   const int64_t fair = std::max<int64_t>(1, blocks / (4 * pool->threads()));
   const int64_t size = std::clamp<int64_t>(kPieceBytes / bytes, 1, fair);
-  const int64_t small = std::clamp<int64_t>(kSmallBytes / bytes, 1, size);
+  const int64_t least = std::min<int64_t>(size, std::min<int64_t>(together(), 2));  // kernels for several want two
+  const int64_t small = std::clamp<int64_t>(kSmallBytes / bytes, least, size);
   return {blocks, blocks * 3 / 4 / size, size, std::max(small, size / 4)};
 }
 
 void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* packed, int64_t n,
-                          std::vector<std::vector<float>>& tiles) const {
-  int64_t blocks = 0;
-  for (const Output& output : outputs) blocks += output.matrix->blocks();
-  const Cut shares = cut(blocks, outputs.begin()->matrix->block_bytes());
+                          std::vector<std::vector<float>>& room) const {
+  int64_t all = 0;
+  for (const Output& output : outputs) all += output.matrix->blocks();
+  const Cut shares = cut(all, outputs.begin()->matrix->block_bytes());
   pool->run(shares.pieces(), [&](int64_t piece, int thread) {
-    float* results = tiles[static_cast<std::size_t>(thread)].data();
-    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
+    float* results = room[static_cast<std::size_t>(thread)].data();
+    int64_t blocks = 0;
+    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); block += blocks) {
       int64_t at = block;
       const Output* output = outputs.begin();
       while (at >= output->matrix->blocks()) at -= (output++)->matrix->blocks();
-      tile(*output->matrix, at, packed, n, results);
-      const int64_t first = at * kTile;
-      const int64_t count = std::min({kTile, output->matrix->outputs - first, output->stride - first});
-      for (int64_t row = 0; row < n && count > 0; ++row) {
-        float* to = output->to + row * output->stride + first;
-        const float* from = results + row * kTile;
-        if (output->add) {
-          for (int64_t i = 0; i < count; ++i) to[i] += from[i];
-        } else {
-          std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
-        }
-      }
+      blocks = std::min({together(), shares.from(piece + 1) - block, output->matrix->blocks() - at});
+      tiles(*output->matrix, at, blocks, packed, n, results);
+      for (int64_t i = 0; i < blocks; ++i) output->put((at + i) * kTile, results + i * n * kTile, n);
     }
   });
 }
@@ -80,7 +96,9 @@ int64_t Arithmetic::packed_bytes(const Matrix& m, int64_t n) const {
 
 void Arithmetic::pack_row(const Matrix& m, const float* x, int64_t row, int64_t n, char* packed) const {
   x -= row * m.inputs;  // kernels count from the first row
-  if (is_float(m.format)) {
+  if (m.repacked && kernels->pack_repacked) {
+    kernels->pack_repacked(x, m.inputs, row, row + 1, n, m.inputs, packed);
+  } else if (is_float(m.format)) {
     kernels->pack(m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);
   } else {
     kernels->pack_coded(m.rounding, m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);

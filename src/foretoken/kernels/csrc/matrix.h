@@ -42,7 +42,7 @@ struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, 
   }
   // Whether rows that are packed for the one are packed for the other.
   bool packs_like(const Matrix& other) const {
-    return inputs == other.inputs && format == other.format && rounding == other.rounding;
+    return inputs == other.inputs && format == other.format && rounding == other.rounding && repacked == other.repacked;
   }
 };
 
@@ -51,6 +51,10 @@ struct Output {  // where a matrix' results go: to[row * stride + output], set o
   float* to;
   std::int64_t stride;
   bool add;
+
+  // Some rows of the block of outputs that begins with `first`: from a tile, and into one.
+  void put(std::int64_t first, const float* tile, std::int64_t n) const;
+  void get(std::int64_t first, float* tile, std::int64_t n) const;
 };
 
 template <class T>
@@ -83,13 +87,16 @@ struct Arithmetic {  // which kernels, on which threads
   // Row `row` of n, where it begins, as a matrix wants it; `packed` is what all of them are packed into.
   void pack_row(const Matrix& matrix, const float* x, std::int64_t row, std::int64_t n, char* packed) const;
   void pack(const Matrix& matrix, const float* x, std::int64_t n, char* packed) const;
-  // A block's results with its bias: tile[row * 16 + i], for the outputs that there are.
-  void tile(const Matrix& matrix, std::int64_t block, const char* packed, std::int64_t n, float* tile) const;
+  // How many blocks of results there must be room for: n * 16 floats for each.
+  std::int64_t together() const { return kernels->together; }
+  // The results of some blocks with their biases: tile[(i * n + row) * 16 + j] of block first + i.
+  void tiles(const Matrix& matrix, std::int64_t first, std::int64_t blocks, const char* packed, std::int64_t n,
+             float* tile) const;
   // `bytes`: what a block takes.
   Cut cut(std::int64_t blocks, std::int64_t bytes) const;
-  // All outputs of some matrices for which rows are packed alike. `tiles`: n * 16 floats a thread.
+  // All outputs of some matrices for which rows are packed alike. `room`: n * 16 * `together` floats a thread.
   void multiply(std::initializer_list<Output> outputs, const char* packed, std::int64_t n,
-                std::vector<std::vector<float>>& tiles) const;
+                std::vector<std::vector<float>>& room) const;
   // bf16 weights into the instruction set's own layout, in place: outputs a multiple of 16, inputs of 32.
   void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
 };

@@ -26,7 +26,7 @@ void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64
   pack_bf16(x, stride, from, to, n, k, packed);
 }
 
-void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
+void values_block(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
   std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     V16 values[32];
@@ -47,6 +47,12 @@ void linear_values(const Codes& w, int64_t k, const void* packed, int64_t n, flo
         store(out, add(load(out), add(even[r], odd[r])));
       }
     });
+  }
+}
+
+void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
+  for (int64_t block = 0; block < blocks; ++block) {
+    values_block(codes_at(w, block, k), k, packed, n, tile + block * n * kTile);
   }
 }
 

@@ -21,11 +21,6 @@ Plan::Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding,
       arithmetic_{kernels_, pool_.get()},
       scratch_(static_cast<std::size_t>(pool_->threads())),
       tiles_(static_cast<std::size_t>(pool_->threads())) {
-  for (const Layer& w : layers_) {
-    if (!w.query.packs_like(w.key) || !w.query.packs_like(w.value) || !w.gate.packs_like(w.up)) {
-      throw std::invalid_argument("matrices that share their inputs are of different formats");
-    }
-  }
 }
 
 void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best,
@@ -91,8 +86,8 @@ void Plan::reserve(int64_t n, int64_t of) {
     for (const Matrix* m : {&w.query, &w.output, &w.gate, &w.down}) bytes = std::max(bytes, arithmetic_.packed_bytes(*m, n));
   }
   at_least(packed_, bytes + 64);  // + 64: aligned by hand
-  for (Scratch& scratch : scratch_) at_least(scratch.other, n * kTile);
-  for (auto& tile : tiles_) at_least(tile, n * kTile);
+  for (Scratch& scratch : scratch_) at_least(scratch.other, n * kTile * arithmetic_.together());
+  for (auto& tile : tiles_) at_least(tile, n * kTile * arithmetic_.together());
   reserved_ = n;  // last: memory may have run out on the way
 }
 
@@ -112,7 +107,7 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
     switch (part % kParts) {
       case 0: attention_part(index, rows, hidden, part == lo ? entering : nullptr); break;
       case 1:
-        if (part + 1 < hi) {
+        if (const Layer& w = layers_[static_cast<std::size_t>(index)]; part + 1 < hi && w.gate.packs_like(w.up)) {
           gate_and_up_parts(index, n, hidden, inner);
           ++part;
         } else {
@@ -170,17 +165,24 @@ void Plan::attention_part(int64_t index, const Rows& rows, float* hidden, const 
   const int64_t n = static_cast<int64_t>(rows.positions.size());
   const int64_t queries = s.heads * s.head_dim, keys = s.kv_heads * s.head_dim;
   char* packed = aligned(packed_);
-  if (entering) {
-    arithmetic_.pack(w.query, entering, n, packed);
-  } else if (w.query.inputs == s.hidden) {
-    norm_and_pack(hidden, w.input_norm, w.query, n);
-  } else {
+  if (!entering && w.query.inputs != s.hidden) {
     throw std::invalid_argument("a layer whose attention reads more than a state was given nothing else");
   }
-  arithmetic_.multiply({{&w.query, query_.data(), queries, false},
-                        {&w.key, key_.data(), keys, false},
-                        {&w.value, value_.data(), keys, false}},
-                       packed, n, tiles_);
+  auto pack = [&](const Matrix& matrix) {
+    entering ? arithmetic_.pack(matrix, entering, n, packed) : norm_and_pack(hidden, w.input_norm, matrix, n);
+  };
+  const Output query{&w.query, query_.data(), queries, false}, key{&w.key, key_.data(), keys, false},
+      value{&w.value, value_.data(), keys, false};
+  pack(w.query);
+  if (w.query.packs_like(w.key) && w.query.packs_like(w.value)) {
+    arithmetic_.multiply({query, key, value}, packed, n, tiles_);
+  } else {
+    arithmetic_.multiply({query}, packed, n, tiles_);
+    for (const Output& output : {key, value}) {
+      pack(*output.matrix);
+      arithmetic_.multiply({output}, packed, n, tiles_);
+    }
+  }
   for (const Segment& segment : rows.segments) {
     const int64_t count = segment.to - segment.from;
     pool_->run_light(count, count * queries, [&](int64_t i, int) { place(index, rows, segment, segment.from + i); });
@@ -200,14 +202,13 @@ void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, floa
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = tiles_[static_cast<std::size_t>(thread)].data();
     float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
-    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
-      arithmetic_.tile(w.gate, block, x, n, gate);
-      arithmetic_.tile(w.up, block, x, n, up);
-      kernels_->silu_mul(gate, up, n * kTile, gate);
-      const int64_t first = block * kTile, count = std::min(kTile, wide - first);
-      for (int64_t row = 0; row < n; ++row) {
-        std::memcpy(inner + row * wide + first, gate + row * kTile, static_cast<std::size_t>(count) * 4);
-      }
+    const Output out{&w.gate, inner, wide, false};
+    for (int64_t first = shares.from(piece), blocks; first < shares.from(piece + 1); first += blocks) {
+      blocks = std::min(arithmetic_.together(), shares.from(piece + 1) - first);
+      arithmetic_.tiles(w.gate, first, blocks, x, n, gate);
+      arithmetic_.tiles(w.up, first, blocks, x, n, up);
+      kernels_->silu_mul(gate, up, blocks * n * kTile, gate);
+      for (int64_t i = 0; i < blocks; ++i) out.put((first + i) * kTile, gate + i * n * kTile, n);
     }
   });
 }
@@ -228,13 +229,13 @@ void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) 
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = scratch_[static_cast<std::size_t>(thread)].other.data();
     float* up = tiles_[static_cast<std::size_t>(thread)].data();
-    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); ++block) {
-      arithmetic_.tile(w.up, block, x, n, up);
-      const int64_t first = block * kTile, count = std::min(kTile, wide - first);
-      const std::size_t bytes = static_cast<std::size_t>(count) * 4;
-      for (int64_t row = 0; row < n; ++row) std::memcpy(gate + row * kTile, inner + row * wide + first, bytes);
-      kernels_->silu_mul(gate, up, n * kTile, gate);
-      for (int64_t row = 0; row < n; ++row) std::memcpy(inner + row * wide + first, gate + row * kTile, bytes);
+    const Output out{&w.up, inner, wide, false};
+    for (int64_t first = shares.from(piece), blocks; first < shares.from(piece + 1); first += blocks) {
+      blocks = std::min(arithmetic_.together(), shares.from(piece + 1) - first);
+      arithmetic_.tiles(w.up, first, blocks, x, n, up);
+      for (int64_t i = 0; i < blocks; ++i) out.get((first + i) * kTile, gate + i * n * kTile, n);
+      kernels_->silu_mul(gate, up, blocks * n * kTile, gate);
+      for (int64_t i = 0; i < blocks; ++i) out.put((first + i) * kTile, gate + i * n * kTile, n);
     }
   });
 }
