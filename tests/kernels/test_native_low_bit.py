@@ -60,6 +60,16 @@ def test_a_low_bit_layer_is_its_definition_in_any_number_of_rows(
     assert expected.abs().sum() > 0
 
 
+@pytest.mark.parametrize("format", [way[0] for way in WAYS if way[1] == "int8"], ids=lambda format: format.label)
+@pytest.mark.parametrize("isa", HERE)
+def test_the_fastest_inputs_are_bf16_for_many_rows_of_mxfp4_on_tiles(isa: str, format: Format) -> None:
+    w, x = weight(format, 49, 100, seed=1), floats("normal", (17, 100), 2)
+    for rows in (1, 3, 4, 17):
+        expected = "bf16" if isa in ("amx", "amx-emulated") and format.name == "mxfp4" and rows >= 4 else "int8"
+        got = native.linear(x[:rows], w, None, isa, inputs="fastest")
+        assert same(got, defined(x[:rows], w, None, expected)), (rows, expected)
+
+
 @ways
 @pytest.mark.parametrize("isa", HERE)
 def test_a_row_does_not_depend_on_others_or_on_its_place(format: Format, inputs: str, isa: str) -> None:
@@ -266,7 +276,7 @@ def test_inputs_that_a_format_does_not_take_are_refused() -> None:
         wrong = ["fp16", "", "BF16", "int4"] + ["fp32"] * (format.name != "mxfp4")
         for inputs in wrong:
             assert refusal(torch.zeros(1, 33), weight(format, 17, 33, 0), inputs=inputs) == (
-                f"{format.name} with inputs {inputs!r}; expected bf16 or int8, or with mxfp4 fp32"
+                f"{format.name} with inputs {inputs!r}; expected bf16, int8 or fastest, or with mxfp4 fp32"
             )
 
 

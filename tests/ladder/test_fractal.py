@@ -108,7 +108,7 @@ REFUSED = [
     ("fractal:slots=random", "draft 'fractal': slots is 'random' (known: fixed, lookup, recycle)"),
     ("fractal:format=fp8", "draft 'fractal': format is 'fp8'"),
     ("fractal:group=32", "draft 'fractal': int8 has one scale an output, and no groups; leave group out"),
-    ("fractal:inputs=fp32", "draft 'fractal': inputs is 'fp32' (known: bf16, int8)"),
+    ("fractal:inputs=fp32", "draft 'fractal': inputs is 'fp32' (known: bf16, fastest, int8)"),
     ("fractal:own-cache", "draft 'fractal' has no option 'own-cache'"),
     ("fractal:tokens=4", "draft 'fractal' has no option 'tokens'"),
     ("fractal:k=2", "draft 'fractal' has no option 'k'"),

@@ -44,7 +44,7 @@ from foretoken.trained.stepwise import StepwiseDecoder
 log = logging.getLogger(__name__)
 
 _LITTLE = 64 << 20  # bytes that are there on every machine: looking takes milliseconds
-DRAFT_INPUTS = "int8"  # to what rows are rounded before a draft's low-bit weights, unless the draft names it
+DRAFT_INPUTS = "fastest"  # to what rows are rounded before a draft's low-bit weights, unless the draft names it
 
 
 class LoadedAs(NamedTuple):

@@ -16,7 +16,7 @@ class Linear:
     `layout` is "rows", or the name of an instruction set, in whose own layout the weight's bytes then lie. Such a
     weight keeps its shape, and only the kernels of that instruction set can read it. `inputs` is the format to which
     rows are rounded before they are multiplied with a low-bit weight. With "bf16" the layer gives the same as its
-    values in bf16 would; "int8" is for drafts.
+    values in bf16 would; "int8" and "fastest" (see `kernels.native.linear`) are for drafts.
     """
 
     weight: torch.Tensor | QuantisedWeight

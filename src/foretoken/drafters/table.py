@@ -28,6 +28,7 @@ class DrafterEntry:
     num_speculative_tokens: int = 8  # most draft tokens a round, if the user names no number
 
 
+_INPUTS = ("fastest", "int8", "bf16")  # what rows are rounded to before they meet low-bit weights
 _TREE_OPTIONS: dict[str, OptionKind] = {
     "k": int,
     "depth": int,
@@ -55,7 +56,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
             "layers": list,
             "format": tuple(FORMATS),
             "group": int,
-            "inputs": ("int8", "bf16"),
+            "inputs": _INPUTS,
             "slots": ("fixed", "lookup", "recycle"),
         },
     ),
@@ -64,7 +65,7 @@ DRAFTERS: dict[str, DrafterEntry] = {
         "for a model that is larger than `--memory`: low-bit substitutes stand in for the layers that are read from "
         "the disk, and draft a deep tree; one pass of the model checks it. With `subspec,lookup` the "
         "tree grows further while that pass waits for the disk; the option `pauses` turns this off",
-        {"format": tuple(FORMATS), "group": int, "inputs": ("int8", "bf16"), **_TREE_OPTIONS, "pauses": bool},
+        {"format": tuple(FORMATS), "group": int, "inputs": _INPUTS, **_TREE_OPTIONS, "pauses": bool},
     ),
 }
 
@@ -90,7 +91,7 @@ TRAINED_TREE = DrafterEntry("foretoken.drafters.trained_tree_recipe", TREE.summa
 
 COPY_OPTIONS: dict[str, OptionKind] = {
     "group": int,
-    "inputs": ("int8", "bf16", "fp32"),
+    "inputs": (*_INPUTS, "fp32"),
     "own-cache": bool,
     "own-layers": list,
     "own-head": bool,

@@ -28,7 +28,9 @@ EMULATED, TWIN = "amx-emulated", "avxvnni-twin"
 _NUMBERS = {name: number for number, name in enumerate((*ISAS, EMULATED, TWIN))}
 FORMATS = {name: number for number, name in enumerate(refusals.FLOATS)}  # by the name of a type
 CODED = {"mxfp4": 3, "int8": 4, "int4": 5, "int3": 6, "int2": 7}  # by the name of a low-bit format
-INPUTS = {"bf16": 0, "int8": 1, "fp32": 2}  # the types that rows are rounded to for products with low-bit weights
+# what rows are rounded to for products with low-bit weights; fastest: int8, or bf16 where mxfp4 meets so many rows that
+# the instruction set is faster with it
+INPUTS = {"bf16": 0, "int8": 1, "fp32": 2, "fastest": 3}
 
 
 @cache
@@ -171,7 +173,8 @@ def linear(
 
     repacked: whether the weight is in the instruction set's own layout (see `repack`). inputs: the type that rows are
     rounded to before they are multiplied with a low-bit weight: bf16 (the sums are those of the weight's bf16 values),
-    int8, or, with mxfp4, fp32 (no rounding). `kernels/coded.py` defines the sums with the last two.
+    int8, or, with mxfp4, fp32 (no rounding). `kernels/coded.py` defines the sums with the last two. fastest: int8, or
+    with mxfp4 and as many rows as AMX is better at, bf16.
     """
     import torch
 

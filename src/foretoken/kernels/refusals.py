@@ -85,8 +85,8 @@ def expect_linear(
 def expect_low_bit(weight: QuantisedWeight, inputs: str) -> None:
     """Expect a low-bit weight on the CPU, and a type of inputs that its kernels support."""
     name = weight.format.name
-    if inputs not in ("bf16", "int8") and (inputs, name) != ("fp32", "mxfp4"):
-        raise ContractError(f"{name} with inputs {inputs!r}; expected bf16 or int8, or with mxfp4 fp32")
+    if inputs not in ("bf16", "int8", "fastest") and (inputs, name) != ("fp32", "mxfp4"):
+        raise ContractError(f"{name} with inputs {inputs!r}; expected bf16, int8 or fastest, or with mxfp4 fp32")
     parts = (weight.codes, weight.scales)
     if any(part.device.type != "cpu" or not part.is_contiguous() for part in parts):
         raise ContractError(f"a {name} weight on {weight.codes.device} has gaps, or is not on the CPU; copy it there")

@@ -27,7 +27,7 @@ class Parts:
     ) -> None:
         self._isa, self._threads = isa, threads
         format = None if isa is None else format
-        self._inputs = "bf16" if format is None else "int8"
+        self._inputs = "bf16" if format is None else "fastest"
         self._vectors = {name: each.float().contiguous() for name, each in tensors.items() if each.ndim == 1}
         self._matrices: dict[str, torch.Tensor | QuantisedWeight] = {
             name: each.to(dtype, copy=True).contiguous()  # of its own: the file that it is mapped from can be closed

@@ -7,7 +7,7 @@
 // Who includes this file has defined `Tiles<kRowsLeft>`: sums of those blocks and groups, a tile of each block's weights
 // (from one block to the next, two at a time), a tile of each group's rows. Rows are the right operand of a product, or
 // with kRowsLeft the left one. Also defined are `line_of`: 32 inputs, of which `left` are there, as bf16; `transpose`: 16
-// by 16 floats in place; and `pairs_of`: a step's codes as a tile on the right.
+// by 16 floats in place; and `Pairs`, which puts a step's codes into a tile on the right.
 
 #include <algorithm>
 #include <type_traits>
@@ -222,19 +222,34 @@ class Decoded {
     char tiles[kMost][4][kTileBytes];
   };
 
-  Decoded(const Codes& codes, int64_t k, Room* room) : codes_(codes), k_(k), room_(room) {}
+  Decoded(const Codes& codes, int64_t k, Room* room)
+      : codes_(codes), k_(k), room_(room), each_(foretoken::block_bytes(codes.format)), bytes_(blocks_of(k) * each_) {}
 
   void begin(int64_t block, int64_t blocks) {
     for (int64_t i = 0; i < blocks; ++i) at_[i] = codes_at(codes_, block + i, k_);
+    others_ = (blocks - 1) * bytes_;
+    const int64_t scales = foretoken::scale_bytes(codes_.format, codes_.group, k_);
+    const char* next = static_cast<const char*>(at_[0].scales) + blocks * scales;
+    for (int64_t line = 0; line < blocks * scales; line += 64) __builtin_prefetch(next + line, 0, 2);
   }
-  void prepare(int i, int64_t step) { pairs_of(at_[i], step, k_ - step * 32, room_->tiles[i][step % 4]); }
+  // Fetches ahead, behind a block's end what will be read next in its place.
+  void prepare(int i, int64_t step) {
+    const int64_t ahead = step * each_ + FORETOKEN_CODES_AHEAD;
+    const std::uint8_t* next = at_[i].codes + ahead + (ahead < bytes_ ? 0 : others_);
+    __asm__("" : "+r"(next));  // one address, from which all lines are reached
+    for (int64_t line = 0; line < 256; line += 64) __builtin_prefetch(next + line);
+    pairs_.put(at_[i], step, k_ - step * 32, room_->tiles[i][step % 4]);
+  }
   Lines tile(int i, int64_t step) const { return {room_->tiles[i][step % 4], 64}; }
 
  private:
   Codes codes_;
   int64_t k_;
   Room* room_;
+  Pairs pairs_;
+  int64_t each_, bytes_;  // of a step's codes, and of a block's
   Codes at_[kMost] = {};
+  int64_t others_ = 0;
 };
 
 void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {

@@ -344,12 +344,14 @@ double log_total(const float* x, int64_t n, float temperature) {
 
 namespace {
 
+constexpr int64_t kNeverMany = INT64_MAX;
+
 // `repack`, `pack_repacked` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this
 // file that filled the table would run on machines that lack its instructions, which only ask whether the table exists.
 template <class Repack, class Pack, class Linear>
-constexpr foretoken::Kernels table_of(const char* name, int64_t together, Repack repack, Pack pack_repacked,
-                                      Linear linear_repacked) {
-  return {name,  together, packed_bytes, pack,     linear, repack,    pack_repacked, linear_repacked, coded_bytes, pack_coded, linear_coded,
+constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t many_rows, Repack repack,
+                                      Pack pack_repacked, Linear linear_repacked) {
+  return {name,  together, many_rows, packed_bytes, pack,     linear, repack,    pack_repacked, linear_repacked, coded_bytes, pack_coded, linear_coded,
           embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
           argmax, rank, log_total};
 }

@@ -92,6 +92,6 @@ class Tiles {
 #include "amx.inl"
 
 const foretoken::Kernels* foretoken::kernels_amx() {
-  static constexpr Kernels table = table_of("amx", foretoken::kTogether, repack, pack_values, linear_repacked);
+  static constexpr Kernels table = table_of("amx", foretoken::kTogether, 4, repack, pack_values, linear_repacked);
   return &table;
 }

@@ -12,7 +12,9 @@ inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
   for (int64_t i = 0; i < left && i < 32; ++i) line[i] = to_bf16(x[i]);
 }
 
-inline void pairs_of(const Codes& w, int64_t step, int64_t left, char* tile) { pairs_by_values(w, step, left, tile); }
+struct Pairs {
+  void put(const Codes& w, int64_t step, int64_t left, char* tile) const { pairs_by_values(w, step, left, tile); }
+};
 
 inline void transpose(float* x) {
   for (int i = 0; i < 16; ++i) {
@@ -86,6 +88,6 @@ class Tiles {
 #include "amx.inl"
 
 const foretoken::Kernels* foretoken::kernels_amx_emulated() {
-  static constexpr Kernels table = table_of("amx-emulated", foretoken::kTogether, repack, pack_values, linear_repacked);
+  static constexpr Kernels table = table_of("amx-emulated", foretoken::kTogether, 4, repack, pack_values, linear_repacked);
   return &table;
 }

@@ -32,6 +32,6 @@ void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const vo
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_generic() {
-  static constexpr Kernels table = table_of("generic", 1, nullptr, nullptr, nullptr);
+  static constexpr Kernels table = table_of("generic", 1, kNeverMany, nullptr, nullptr, nullptr);
   return &table;
 }

@@ -17,8 +17,9 @@ inline bool is_float(Format format) { return format <= Format::fp32; }
 inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }  // of a number of a float format
 
 // What rows are rounded to before they meet low-bit weights. bf16: the weights are the bf16 numbers that their codes
-// mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare.
-enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2 };
+// mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare. fastest: for drafts, int8 or bf16 as
+// the instruction set does better with that many rows; it is not given to kernels.
+enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2, fastest = 3 };
 
 constexpr std::int64_t kTogether = 8;  // blocks of outputs that a linear kernel is given at a time, at most
 constexpr std::int64_t kTile = 16;  // outputs of a block, of which a linear kernel computes one or several at a time
@@ -71,6 +72,8 @@ struct Kernels {
 
   // How many blocks of outputs a linear kernel is best given at a time: at most `kTogether`.
   std::int64_t together;
+  // From how many rows on mxfp4 is multiplied faster with bf16 inputs than with int8.
+  std::int64_t many_rows;
 
   // Bytes that `pack` fills for n rows of k inputs.
   std::size_t (*packed_bytes)(Format, std::int64_t n, std::int64_t k);

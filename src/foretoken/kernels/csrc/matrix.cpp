@@ -6,8 +6,7 @@ namespace foretoken {
 
 using std::int64_t;
 
-constexpr int64_t kPieceBytes = 512 << 10;  // of weights: some tens of microseconds of reading
-constexpr int64_t kSmallBytes = 64 << 10;   // less is not worth handing out
+constexpr int64_t kLeastBytes = 64 << 10;  // of weights: less is not worth handing out
 
 void Output::put(int64_t first, const float* tile, int64_t n) const {
   const int64_t count = std::min({kTile, matrix->outputs - first, stride - first});
@@ -31,10 +30,15 @@ void Output::get(int64_t first, float* tile, int64_t n) const {
   }
 }
 
+Inputs Arithmetic::rounding(const Matrix& matrix, int64_t n) const {
+  if (matrix.rounding != Inputs::fastest) return matrix.rounding;
+  return matrix.format == Format::mxfp4 && n >= kernels->many_rows ? Inputs::bf16 : Inputs::int8;
+}
+
 void Arithmetic::tiles(const Matrix& matrix, int64_t first, int64_t blocks, const char* packed, int64_t n,
                        float* tile) const {
   if (!is_float(matrix.format)) {
-    kernels->linear_coded(matrix.rounding, matrix.codes(first), blocks, matrix.inputs, packed, n, tile);
+    kernels->linear_coded(rounding(matrix, n), matrix.codes(first), blocks, matrix.inputs, packed, n, tile);
   } else if (matrix.repacked) {
     const char* data = matrix.data + static_cast<std::size_t>(first) * repacked_bytes(matrix.inputs);
     kernels->linear_repacked(data, blocks, matrix.inputs, packed, n, tile);
@@ -50,12 +54,17 @@ void Arithmetic::tiles(const Matrix& matrix, int64_t first, int64_t blocks, cons
   }
 }
 
+Cut::Cut(int64_t blocks, int64_t threads, int64_t least) : starts_{0} {
+  int64_t at = 0, share = std::max<int64_t>(1, blocks * 3 / 4 / threads);
+  while (at < blocks) {
+    for (int64_t i = 0; i < threads && at < blocks; ++i) starts_.push_back(at = std::min(blocks, at + share));
+    share = std::max(std::min(share, least), (blocks - at) / (2 * threads));
+  }
+}
+
 Cut Arithmetic::cut(int64_t blocks, int64_t bytes) const {
-  const int64_t fair = std::max<int64_t>(1, blocks / (4 * pool->threads()));
-  const int64_t size = std::clamp<int64_t>(kPieceBytes / bytes, 1, fair);
-  const int64_t least = std::min<int64_t>(size, std::min<int64_t>(together(), 2));  // kernels for several want two
-  const int64_t small = std::clamp<int64_t>(kSmallBytes / bytes, least, size);
-  return {blocks, blocks * 3 / 4 / size, size, std::max(small, size / 4)};
+  const int64_t few = std::min<int64_t>(together(), 2);  // kernels for several want two
+  return Cut(blocks, pool->threads(), std::max(few, kLeastBytes / bytes));
 }
 
 void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* packed, int64_t n,
@@ -91,7 +100,7 @@ void Arithmetic::repack(char* data, int64_t outputs, int64_t inputs) const {
 
 int64_t Arithmetic::packed_bytes(const Matrix& m, int64_t n) const {
   return static_cast<int64_t>(is_float(m.format) ? kernels->packed_bytes(m.format, n, m.inputs)
-                                                 : kernels->coded_bytes(m.rounding, n, m.inputs));
+                                                 : kernels->coded_bytes(rounding(m, n), n, m.inputs));
 }
 
 void Arithmetic::pack_row(const Matrix& m, const float* x, int64_t row, int64_t n, char* packed) const {
@@ -101,7 +110,7 @@ void Arithmetic::pack_row(const Matrix& m, const float* x, int64_t row, int64_t 
   } else if (is_float(m.format)) {
     kernels->pack(m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);
   } else {
-    kernels->pack_coded(m.rounding, m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);
+    kernels->pack_coded(rounding(m, n), m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);
   }
 }
 

@@ -67,15 +67,18 @@ inline char* aligned(std::vector<char>& v) {
   return reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 * 64);
 }
 
-// How blocks of outputs are shared out: three quarters in pieces that are long enough for memory to run ahead, the rest
-// in short ones, so that all threads end together.
-struct Cut {
-  std::int64_t blocks, longs, size, small;
+// How blocks of outputs are shared out: most in one long piece for each thread, because memory runs ahead of whoever reads
+// on where he is; the rest in pieces that become shorter, so that all threads end together.
+class Cut {
+ public:
+  // `least`: blocks of a piece, at least.
+  Cut(std::int64_t blocks, std::int64_t threads, std::int64_t least);
 
-  std::int64_t pieces() const { return longs + (blocks - longs * size + small - 1) / small; }
-  std::int64_t from(std::int64_t piece) const {
-    return std::min(blocks, piece < longs ? piece * size : longs * size + (piece - longs) * small);
-  }
+  std::int64_t pieces() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
+  std::int64_t from(std::int64_t piece) const { return starts_[static_cast<std::size_t>(piece)]; }
+
+ private:
+  std::vector<std::int64_t> starts_;  // and where the last one ends
 };
 
 struct Arithmetic {  // which kernels, on which threads
@@ -87,6 +90,8 @@ struct Arithmetic {  // which kernels, on which threads
   // Row `row` of n, where it begins, as a matrix wants it; `packed` is what all of them are packed into.
   void pack_row(const Matrix& matrix, const float* x, std::int64_t row, std::int64_t n, char* packed) const;
   void pack(const Matrix& matrix, const float* x, std::int64_t n, char* packed) const;
+  // What n rows are rounded to before they meet a low-bit matrix.
+  Inputs rounding(const Matrix& matrix, std::int64_t n) const;
   // How many blocks of results there must be room for: n * 16 floats for each.
   std::int64_t together() const { return kernels->together; }
   // The results of some blocks with their biases: tile[(i * n + row) * 16 + j] of block first + i.

@@ -2,7 +2,7 @@
 
 namespace {
 
-inline void pairs_by_values(const Codes& w, int64_t step, int64_t left, char* tile) {
+[[gnu::noinline]] void pairs_by_values(const Codes& w, int64_t step, int64_t left, char* tile) {
   V16 values[32];
   block_values(w, step, left, values);
   for (int t = 0; t < 16; ++t) {

@@ -60,42 +60,53 @@ inline void transpose(float* x) {
 
 // -- low-bit weights as tiles: 16 lines, of a pair of inputs of each of 16 outputs --------------------------------------
 
-// mxfp4. A table gives a value times 2^126 with its sign as bf16, and powers of two are taken off its exponent, as far
-// as it goes: zero stays zero. Which code stands where: docs/formats.md.
-inline void pairs_of_mxfp4(const Codes& w, int64_t step, char* tile) {
-  alignas(64) constexpr std::uint16_t kValues[32] = {
-      0, 0x7e00, 0x7e80, 0x7ec0, 0x7f00, 0x7f40, 0x7f80, 0x7fc0, 0, 0xfe00, 0xfe80, 0xfec0, 0xff00, 0xff40, 0xff80, 0xffc0,
-      0, 0x7e00, 0x7e80, 0x7ec0, 0x7f00, 0x7f40, 0x7f80, 0x7fc0, 0, 0xfe00, 0xfe80, 0xfec0, 0xff00, 0xff40, 0xff80, 0xffc0};
-  const __m512i table = _mm512_load_si512(kValues);
-  const std::uint8_t* at = w.codes + step * 256;
-  fetch_codes<Format::mxfp4>(at, 1);
-  const Ints power = load_small(static_cast<const std::uint8_t*>(w.scales) + step * kTile);
-  const __m512i lower = _mm512_maskz_slli_epi32(kAll, _mm512_sub_epi32(_mm512_set1_epi32(126 + 127), power.x), 7);
-  const __m512i less = _mm512_or_si512(lower, _mm512_maskz_slli_epi32(kAll, lower, 16));
-  // of two outputs' codes, where those of a pair begin: bit 16 and 24 of each, 0 and 8, 20 and 28, 4 and 12
-  const __m512i starts[4] = {_mm512_set1_epi64(0x0038003000180010), _mm512_set1_epi64(0x0028002000080000),
-                             _mm512_set1_epi64(0x003c0034001c0014), _mm512_set1_epi64(0x002c0024000c0004)};
-#pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) {
-    const __m512i codes = _mm512_loadu_si512(at + 64 * c);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; ++i) {
-      const __m512i index = _mm512_maskz_multishift_epi64_epi8(~0ull, starts[i], codes);
-      _mm512_store_si512(tile + 256 * c + 64 * i, _mm512_subs_epu16(_mm512_permutexvar_epi16(index, table), less));
-    }
+// Keeps gcc from reading a constant anew wherever it is used.
+inline __m512i kept(__m512i constant) {
+  __asm__("" : "+v"(constant));
+  return constant;
+}
+
+class Pairs {
+ public:
+  void put(const Codes& w, int64_t step, int64_t left, char* tile) const {
+    if (w.format == Format::mxfp4 && put_mxfp4(w, step, tile)) return;
+    pairs_by_values(w, step, left, tile);
   }
-}
 
-// Whether the values of a step of mxfp4 are normal numbers of bf16, whatever the codes.
-inline bool all_normal(const Codes& w, int64_t step) {
-  const __m128i powers =
-      _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const std::uint8_t*>(w.scales) + step * kTile));
-  return _mm_cmpgt_epu8_mask(_mm_sub_epi8(powers, _mm_set1_epi8(2)), _mm_set1_epi8(static_cast<char>(250))) == 0;
-}
+ private:
+  // A table gives a value times 2^126 with its sign as bf16, and powers of two are taken off its exponent, as far as it
+  // goes: zero stays zero. Nothing is done, and false returned, if a value might be no normal number of bf16. Which code
+  // stands where: docs/formats.md.
+  bool put_mxfp4(const Codes& w, int64_t step, char* tile) const {
+    const __m128i powers =
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const std::uint8_t*>(w.scales) + step * kTile));
+    const __m512i less = _mm512_sub_epi32(top_, _mm512_maskz_cvtepu8_epi32(kAll, powers));  // 1 to 251, or not normal
+    if (_mm512_cmpgt_epu32_mask(_mm512_sub_epi32(less, one_), limit_)) return false;
+    const __m512i lower = _mm512_maskz_slli_epi32(kAll, less, 7);
+    const __m512i both = _mm512_or_si512(lower, _mm512_maskz_slli_epi32(kAll, lower, 16));
+    const std::uint8_t* at = w.codes + step * 256;
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const __m512i codes = _mm512_loadu_si512(at + 64 * c);
+      auto line = [&](int i, __m512i index) {
+        const __m512i values = _mm512_permutexvar_epi16(index, table_);
+        _mm512_store_si512(tile + 256 * c + 64 * i, _mm512_subs_epu16(values, both));
+      };
+      line(0, _mm512_maskz_multishift_epi64_epi8(~0ull, starts_[0], codes));
+      // the lower bytes' lower halves, which the processor's other port can bring into place
+      line(1, _mm512_mask_blend_epi16(0xaaaaaaaa, codes, _mm512_maskz_slli_epi32(kAll, codes, 8)));
+      line(2, _mm512_maskz_multishift_epi64_epi8(~0ull, starts_[1], codes));
+      line(3, _mm512_maskz_multishift_epi64_epi8(~0ull, starts_[2], codes));
+    }
+    return true;
+  }
 
-inline void pairs_of(const Codes& w, int64_t step, int64_t left, char* tile) {
-  if (w.format == Format::mxfp4 && all_normal(w, step)) return pairs_of_mxfp4(w, step, tile);
-  pairs_by_values(w, step, left, tile);
-}
+  const __m512i table_ = kept(_mm512_set4_epi64(
+      static_cast<long long>(0xffc0ff80ff40ff00), static_cast<long long>(0xfec0fe80fe000000), 0x7fc07f807f407f00, 0x7ec07e807e000000));
+  // of two outputs' codes, where those of a pair begin: bit 16 and 24 of each, 20 and 28, 4 and 12
+  const __m512i starts_[3] = {kept(_mm512_set1_epi64(0x0038003000180010)), kept(_mm512_set1_epi64(0x003c0034001c0014)),
+                              kept(_mm512_set1_epi64(0x002c0024000c0004))};
+  const __m512i top_ = kept(_mm512_set1_epi32(126 + 127)), one_ = kept(_mm512_set1_epi32(1)), limit_ = kept(_mm512_set1_epi32(250));
+};
 
 }  // namespace
