@@ -213,6 +213,7 @@ class InTiles {
 };
 
 // What codes mean: each tile is made two steps before it is multiplied, so that neither waits for the other.
+template <Format F>
 class Decoded {
  public:
   static constexpr bool kRowsLeft = true;
@@ -237,7 +238,7 @@ class Decoded {
     const int64_t ahead = step * each_ + FORETOKEN_CODES_AHEAD;
     const std::uint8_t* next = at_[i].codes + ahead + (ahead < bytes_ ? 0 : others_);
     __asm__("" : "+r"(next));  // one address, from which all lines are reached
-    for (int64_t line = 0; line < 256; line += 64) __builtin_prefetch(next + line);
+    for (int64_t line = 0; line < foretoken::block_bytes(F); line += 64) __builtin_prefetch(next + line);
     pairs_.put(at_[i], step, k_ - step * 32, room_->tiles[i][step % 4]);
   }
   Lines tile(int i, int64_t step) const { return {room_->tiles[i][step % 4], 64}; }
@@ -246,7 +247,7 @@ class Decoded {
   Codes codes_;
   int64_t k_;
   Room* room_;
-  Pairs pairs_;
+  Pairs<F> pairs_;
   int64_t each_, bytes_;  // of a step's codes, and of a block's
   Codes at_[kMost] = {};
   int64_t others_ = 0;
@@ -270,9 +271,19 @@ void linear_repacked(const void* weights, int64_t blocks, int64_t k, const void*
   multiply_all(InTiles(weights, k), blocks, k, packed, n, tile);
 }
 
+template <Format F>
+void multiply_decoded(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
+  typename Decoded<F>::Room room;
+  multiply_all(Decoded<F>(w, k, &room), blocks, k, packed, n, tile);
+}
+
 void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  Decoded::Room room;
-  multiply_all(Decoded(w, k, &room), blocks, k, packed, n, tile);
+  switch (w.format) {
+    case Format::mxfp4: return multiply_decoded<Format::mxfp4>(w, blocks, k, packed, n, tile);
+    case Format::int8: return multiply_decoded<Format::int8>(w, blocks, k, packed, n, tile);
+    case Format::int4: return multiply_decoded<Format::int4>(w, blocks, k, packed, n, tile);
+    default: return multiply_decoded<Format::int2>(w, blocks, k, packed, n, tile);
+  }
 }
 
 }  // namespace

@@ -14,7 +14,9 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kBlock = 256;    // positions
-constexpr int64_t kStretch = 32;   // positions whose values are read while they are near
+constexpr int64_t kScores = kBlock + 16;  // numbers from a query's scores to the next: at 1,024 bytes all would share few lines of the first cache
+constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near
+constexpr int64_t kStretch = 32;   // and whose values are
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)
 
 // Into the second cache. The empty statement keeps gcc from taking a function that only fetches for one without effect.
@@ -183,9 +185,9 @@ class Block {
 
   void reserve() {
     const int64_t all = per_head_ * heads_, dim = a_.dim;
-    at_least(scratch_.scores, all * kBlock + 16);
+    at_least(scratch_.scores, all * kScores);
     at_least(scratch_.queries, all * dim);
-    at_least(scratch_.out, all * kTile);
+    at_least(scratch_.out, per_head_ * kKeys);
     at_least(scratch_.keys, kBlock);
     at_least(scratch_.values, kBlock);
     packed_each_ = static_cast<int64_t>(a_.kernels.packed_bytes(a_.shape.cache, per_head_, dim) + 63) / 64 * 64;
@@ -247,21 +249,27 @@ class Block {
       const float* x = scratch_.queries.data() + first_query(h, from) * dim;
       a_.kernels.pack(format, x, dim, 0, queries, queries, dim, packed_ + h * packed_each_);
     }
-    for (int64_t i = any.from; i < any.to; i += 16) {
+    for (int64_t i = any.from; i < any.to; i += kKeys) {
+      const int64_t tiles = (std::min(any.to - i, kKeys) + kTile - 1) / kTile;
       for (int64_t h = 0; h < heads_; ++h) {
-        if (i + 16 < any.to) {
-          fetch(scratch_.keys, i + 16, 16, any.to, h);
+        if (i + kKeys < any.to) {
+          fetch(scratch_.keys, i + kKeys, kKeys, any.to, h);
         } else {
           fetch(scratch_.values, any.from, kStretch, any.to, h);
         }
-        const void* keys[kTile];
-        for (int64_t j = 0; j < 16; ++j) {
+        const void* keys[kKeys];
+        for (int64_t j = 0; j < tiles * kTile; ++j) {
           const void* key = scratch_.keys[static_cast<std::size_t>(std::min(i + j, any.to - 1))];
           keys[j] = static_cast<const char*>(key) + (p_.head + h) * a_.head_bytes;
         }
-        a_.kernels.linear(format, keys, 1, dim, packed_ + h * packed_each_, queries, scratch_.out.data());
-        float* scores = scratch_.scores.data() + first_query(h, from) * kBlock + i;
-        for (int64_t q = 0; q < queries; ++q) std::memcpy(scores + q * kBlock, scratch_.out.data() + q * 16, 64);
+        a_.kernels.linear(format, keys, tiles, dim, packed_ + h * packed_each_, queries, scratch_.out.data());
+        const float* out = scratch_.out.data();
+        float* scores = scratch_.scores.data() + first_query(h, from) * kScores + i;
+        for (int64_t tile = 0; tile < tiles; ++tile) {
+          for (int64_t q = 0; q < queries; ++q, out += kTile) {
+            std::memcpy(scores + q * kScores + tile * kTile, out, kTile * 4);
+          }
+        }
       }
     }
   }
@@ -273,7 +281,7 @@ class Block {
         if (range.empty()) continue;
         const int64_t first = first_query(h, row);
         for (int64_t q = first; q < first + a_.group; ++q) {
-          a_.kernels.soften(scratch_.scores.data() + q * kBlock, range.from, range.to, a_.scale, part_.tops + q,
+          a_.kernels.soften(scratch_.scores.data() + q * kScores, range.from, range.to, a_.scale, part_.tops + q,
                             part_.sums + q);
         }
       }
@@ -290,12 +298,18 @@ class Block {
           const void* value = scratch_.values[static_cast<std::size_t>(i)];
           values[i - at] = static_cast<const char*>(value) + (p_.head + h) * a_.head_bytes;
         }
-        for (int64_t row = from; row < to; ++row) {
-          const Range all = seen(row), range{std::max(at, all.from), std::min(end, all.to)};
+        auto of = [&](int64_t row) {
+          const Range all = seen(row);
+          return Range{std::max(at, all.from), std::min(end, all.to)};
+        };
+        for (int64_t row = from, next = from; row < to; row = next) {  // rows that see the same, together
+          const Range range = of(row);
+          for (next = row + 1; next < to && of(next).from == range.from && of(next).to == range.to; ++next) {
+          }
           if (range.empty()) continue;
           const int64_t q = first_query(h, row);
-          a_.kernels.weigh(a_.shape.cache, scratch_.scores.data() + q * kBlock + at, kBlock, a_.group, values,
-                           range.from - at, range.to - at, a_.dim, part_.outs + q * a_.dim);
+          a_.kernels.weigh(a_.shape.cache, scratch_.scores.data() + q * kScores + at, kScores, (next - row) * a_.group,
+                           values, range.from - at, range.to - at, a_.dim, part_.outs + q * a_.dim);
         }
       }
     }

@@ -247,12 +247,12 @@ inline void weigh_block(const float* weights, int64_t stride, const void* const*
   }
 }
 
-template <Format F, int Q>
+template <Format F, int Q, int C>
 void weigh_queries(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
                    int64_t width, float* out) {
   int64_t at = 0;
-  for (; at + 16 * kChunks <= width; at += 16 * kChunks) {
-    weigh_block<F, Q, kChunks, true>(weights, stride, values, from, to, at, width - at, width, out);
+  for (; at + 16 * C <= width; at += 16 * C) {
+    weigh_block<F, Q, C, true>(weights, stride, values, from, to, at, width - at, width, out);
   }
   for (; at < width; at += 16) {
     weigh_block<F, Q, 1, false>(weights, stride, values, from, to, at, width - at, width, out);
@@ -263,10 +263,17 @@ template <Format F>
 void weigh_as(const float* weights, int64_t stride, int64_t queries, const void* const* values, int64_t from,
               int64_t to, int64_t width, float* out) {
   int64_t q = 0;
-  for (; q + kQueries <= queries; q += kQueries) {
-    weigh_queries<F, kQueries>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  if constexpr (kChunks > 1) {  // half as many numbers of twice as many queries: each number is read for all of them
+    for (; q + 2 * kQueries <= queries; q += 2 * kQueries) {
+      weigh_queries<F, 2 * kQueries, kChunks / 2>(weights + q * stride, stride, values, from, to, width, out + q * width);
+    }
   }
-  for (; q < queries; ++q) weigh_queries<F, 1>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  for (; q + kQueries <= queries; q += kQueries) {
+    weigh_queries<F, kQueries, kChunks>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  }
+  for (; q < queries; ++q) {
+    weigh_queries<F, 1, kChunks>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  }
 }
 
 void weigh(Format format, const float* weights, int64_t stride, int64_t queries, const void* const* values,

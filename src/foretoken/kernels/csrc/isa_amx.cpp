@@ -5,8 +5,6 @@
 
 #include "isa.inl"
 
-#include "pairs.inl"
-
 #include "tiles_avx512.inl"
 
 namespace {

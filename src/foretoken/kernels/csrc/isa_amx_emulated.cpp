@@ -4,16 +4,22 @@
 
 #include "isa.inl"
 
-#include "pairs.inl"
-
 namespace {
 
 inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
   for (int64_t i = 0; i < left && i < 32; ++i) line[i] = to_bf16(x[i]);
 }
 
+template <Format>
 struct Pairs {
-  void put(const Codes& w, int64_t step, int64_t left, char* tile) const { pairs_by_values(w, step, left, tile); }
+  void put(const Codes& w, int64_t step, int64_t left, char* tile) const {
+    V16 values[32];
+    block_values(w, step, left, values);
+    for (int t = 0; t < 16; ++t) {
+      const Ints both = plus(right<16>(as_ints(values[2 * t])), as_ints(values[2 * t + 1]));
+      std::memcpy(tile + t * 64, &both, sizeof both);
+    }
+  }
 };
 
 inline void transpose(float* x) {

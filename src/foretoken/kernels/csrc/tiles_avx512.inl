@@ -66,14 +66,60 @@ inline __m512i kept(__m512i constant) {
   return constant;
 }
 
+// F: mxfp4, int8, int4, or int2 for any other.
+template <Format F>
 class Pairs {
  public:
   void put(const Codes& w, int64_t step, int64_t left, char* tile) const {
-    if (w.format == Format::mxfp4 && put_mxfp4(w, step, tile)) return;
-    pairs_by_values(w, step, left, tile);
+    if constexpr (F == Format::mxfp4) {
+      if (put_mxfp4(w, step, tile)) return;
+    } else if constexpr (F == Format::int8) {
+      if (left >= 32) return put_int8(w, step, tile);
+    } else if constexpr (F == Format::int4) {
+      if (left >= 32) return put_int4(w, step, tile);
+    }
+    put_any(w, step, left, tile);
   }
 
  private:
+  [[gnu::noinline]] void put_any(const Codes& w, int64_t step, int64_t left, char* tile) const {
+    V16 values[32];
+    unrounded_values(w, step, left, values);
+    for (int t = 0; t < 16; ++t) put_pair(values[2 * t], values[2 * t + 1], tile + 64 * t);
+  }
+
+  // A line of the tile, rounded.
+  void put_pair(V16 even, V16 odd, char* line) const {
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.x, even.x);
+    _mm512_store_si512(line, _mm512_permutexvar_epi16(interleaved_, both));
+  }
+
+  void put_int8(const Codes& w, int64_t step, char* tile) const {
+    const V16 scale = load(static_cast<const float*>(w.scales));
+    const std::uint8_t* at = w.codes + step * 512;
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const Bytes four = load_bytes(at + 64 * j);
+      auto value = [&](Ints byte) { return mul(to_floats(byte), scale); };
+      put_pair(value(signed_byte_of<2>(four)), value({_mm512_maskz_srai_epi32(kAll, four.x, 24)}), tile + 128 * j);
+      put_pair(value(signed_byte_of<0>(four)), value(signed_byte_of<1>(four)), tile + 128 * j + 64);
+    }
+  }
+
+  void put_int4(const Codes& w, int64_t step, char* tile) const {
+    const Group group(w, step * 32 / w.group);
+    const std::uint8_t* at = w.codes + step * 256;
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) {
+      const Ints eight = load_ints(at + 64 * c);
+      auto value = [&](Ints code) { return mul(sub(pick(V16{_mm512_castsi512_ps(numbers_)}, code), group.zero), group.scale); };
+      put_pair(value(right<16>(eight)), value(right<24>(eight)), tile + 256 * c);
+      put_pair(value(eight), value(right<8>(eight)), tile + 256 * c + 64);
+      put_pair(value(right<20>(eight)), value(right<28>(eight)), tile + 256 * c + 128);
+      put_pair(value(right<4>(eight)), value(right<12>(eight)), tile + 256 * c + 192);
+    }
+  }
+
   // A table gives a value times 2^126 with its sign as bf16, and powers of two are taken off its exponent, as far as it
   // goes: zero stays zero. Nothing is done, and false returned, if a value might be no normal number of bf16. Which code
   // stands where: docs/formats.md.
@@ -106,6 +152,10 @@ class Pairs {
   // of two outputs' codes, where those of a pair begin: bit 16 and 24 of each, 20 and 28, 4 and 12
   const __m512i starts_[3] = {kept(_mm512_set1_epi64(0x0038003000180010)), kept(_mm512_set1_epi64(0x003c0034001c0014)),
                               kept(_mm512_set1_epi64(0x002c0024000c0004))};
+  const __m512i interleaved_ = kept(_mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,
+                                                     23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0));
+  const __m512i numbers_ = kept(_mm512_castps_si512(
+      _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)));  // what a code of four bits means as a float
   const __m512i top_ = kept(_mm512_set1_epi32(126 + 127)), one_ = kept(_mm512_set1_epi32(1)), limit_ = kept(_mm512_set1_epi32(250));
 };
 
