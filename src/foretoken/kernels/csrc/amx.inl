@@ -238,7 +238,7 @@ class Decoded {
     const int64_t ahead = step * each_ + FORETOKEN_CODES_AHEAD;
     const std::uint8_t* next = at_[i].codes + ahead + (ahead < bytes_ ? 0 : others_);
     __asm__("" : "+r"(next));  // one address, from which all lines are reached
-    for (int64_t line = 0; line < foretoken::block_bytes(F); line += 64) __builtin_prefetch(next + line);
+    for (int64_t line = 0; line < each_; line += 64) __builtin_prefetch(next + line);
     pairs_.put(at_[i], step, k_ - step * 32, room_->tiles[i][step % 4]);
   }
   Lines tile(int i, int64_t step) const { return {room_->tiles[i][step % 4], 64}; }

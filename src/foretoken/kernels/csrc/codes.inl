@@ -7,7 +7,9 @@
 
 namespace {
 
+using foretoken::blocks_of;
 using foretoken::Codes;
+using foretoken::codes_at;
 using foretoken::Inputs;
 
 constexpr float kSmallest = 0x1p-40f, kLargest = 0x1p60f;  // of a block of inputs: less is zero, more is no number
@@ -25,14 +27,6 @@ inline void fetch_codes(const std::uint8_t* at, int64_t rows) {
   constexpr int64_t kAhead = kBytes > 256 ? 4 << 10 : FORETOKEN_CODES_AHEAD;  // bytes
   const std::uint8_t* next = at + (kBytes > 256 && rows > 1 ? 2 : 1) * kAhead;
   for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(next + i, 0, kBytes > 256 ? 2 : 3);
-}
-
-inline int64_t blocks_of(int64_t k) { return (k + 31) / 32; }
-
-// A later block of 16 outputs.
-inline Codes codes_at(const Codes& w, int64_t block, int64_t k) {
-  return {w.format, w.group, w.codes + block * blocks_of(k) * foretoken::block_bytes(w.format),
-          static_cast<const char*>(w.scales) + block * foretoken::scale_bytes(w.format, w.group, k)};
 }
 
 // -- codes ----------------------------------------------------------------------------------------------------------
@@ -275,57 +269,6 @@ void linear_int8(const Codes& w, int64_t k, const void* packed, int64_t n, float
   for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), set1(factors[row])));
 }
 
-// -- float32 inputs, mxfp4 ------------------------------------------------------------------------------------------
-// Packed: for each 32 inputs, for each row, the inputs as they are.
-
-void pack_fp32(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, float* packed) {
-  for (int64_t row = from; row < to; ++row) {
-    for (int64_t block = 0; block < blocks_of(k); ++block) {
-      float* out = packed + (block * n + row) * 32;
-      const float* in = x + row * stride + block * 32;
-      for (int64_t i = 0; i < 32; ++i) out[i] = block * 32 + i < k ? in[i] : 0.0f;
-    }
-  }
-}
-
-void linear_fp32(const Codes& w, int64_t k, const float* x, int64_t n, float* tile) {
-  constexpr float kValues[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-  const V16 table = load(kValues);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
-  for (int64_t block = 0; block < blocks_of(k); ++block) {
-    const std::uint8_t* at = w.codes + block * 256;
-    fetch_codes<Format::mxfp4>(at, n);
-    V16 values[32];
-    for (int c = 0; c < 4; ++c) {
-      const Ints lanes = load_ints(at + 64 * c);
-      V16* v = values + 8 * c;
-      v[2] = pick(table, lanes);
-      v[6] = pick(table, right<4>(lanes));
-      v[3] = pick(table, right<8>(lanes));
-      v[7] = pick(table, right<12>(lanes));
-      v[0] = pick(table, right<16>(lanes));
-      v[4] = pick(table, right<20>(lanes));
-      v[1] = pick(table, right<24>(lanes));
-      v[5] = pick(table, right<28>(lanes));
-    }
-    const V16 power = as_floats(plus(as_ints(set1(1.0f)), exponents(w, block, 0)));
-    by_rows(n, [&](auto count, int64_t row) {
-      constexpr int N = decltype(count)::value;
-      const float* rows = x + (block * n + row) * 32;
-      V16 sums[N];
-      for (int r = 0; r < N; ++r) sums[r] = set1(0.0f);
-#pragma GCC unroll 32
-      for (int i = 0; i < 32; ++i) {
-        for (int r = 0; r < N; ++r) sums[r] = fma(values[i], set1(rows[r * 32 + i]), sums[r]);
-      }
-      for (int r = 0; r < N; ++r) {
-        float* out = tile + (row + r) * kTile;
-        store(out, fma(sums[r], power, load(out)));
-      }
-    });
-  }
-}
-
 // -- bf16 inputs ----------------------------------------------------------------------------------------------------
 
 template <Format F, int B>
@@ -384,6 +327,12 @@ inline void block_values(const Codes& w, int64_t block, int64_t left, V16 values
 std::size_t bytes_values(int64_t n, int64_t k);
 void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
 void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile);
+
+}  // namespace
+
+#include "codes_fp32.inl"
+
+namespace {
 
 // -- all of them ----------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,9 @@ struct Codes {
   const void* scales;
 };
 
+// Blocks of 32 inputs.
+inline std::int64_t blocks_of(std::int64_t k) { return (k + 31) / 32; }
+
 // Bytes of a block's codes.
 constexpr std::int64_t block_bytes(Format format) {
   switch (format) {
@@ -43,14 +46,18 @@ constexpr std::int64_t block_bytes(Format format) {
 }
 // Bytes of the scales of 16 outputs.
 inline std::int64_t scale_bytes(Format format, std::int64_t group, std::int64_t k) {
-  const std::int64_t blocks = (k + 31) / 32;
-  if (format == Format::mxfp4) return blocks * kTile;
+  if (format == Format::mxfp4) return blocks_of(k) * kTile;
   if (format == Format::int8) return kTile * 4;
-  return (blocks * 32 + group - 1) / group * kTile * 4;
+  return (blocks_of(k) * 32 + group - 1) / group * kTile * 4;
+}
+// The codes and scales of a later 16 outputs, which lie behind each other.
+inline Codes codes_at(const Codes& w, std::int64_t later, std::int64_t k) {
+  return {w.format, w.group, w.codes + later * blocks_of(k) * block_bytes(w.format),
+          static_cast<const char*>(w.scales) + later * scale_bytes(w.format, w.group, k)};
 }
 
 // Bytes of a repacked block of bf16.
-inline std::size_t repacked_bytes(std::int64_t k) { return static_cast<std::size_t>((k + 31) / 32 * 32) * 2 * kTile; }
+inline std::size_t repacked_bytes(std::int64_t k) { return static_cast<std::size_t>(blocks_of(k) * 32) * 2 * kTile; }
 
 // What makes logits a distribution, and which seeded noise is added: `Warp` and `Noise` in kernels/choosing.py.
 struct Choice {

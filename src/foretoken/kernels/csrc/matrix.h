@@ -30,15 +30,13 @@ struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, 
     }
   }
   Codes codes(std::int64_t block) const {
-    const std::int64_t bytes = (inputs + 31) / 32 * foretoken::block_bytes(format);
-    return {format, group, reinterpret_cast<const std::uint8_t*>(data) + block * bytes,
-            scales + block * scale_bytes(format, group, inputs)};
+    return codes_at({format, group, reinterpret_cast<const std::uint8_t*>(data), scales}, block, inputs);
   }
   std::int64_t blocks() const { return (outputs + kTile - 1) / kTile; }
   // What 16 outputs take.
   std::int64_t block_bytes() const {
     if (is_float(format)) return std::max<std::int64_t>(1, kTile * inputs * static_cast<std::int64_t>(size_of(format)));
-    return (inputs + 31) / 32 * foretoken::block_bytes(format);
+    return blocks_of(inputs) * foretoken::block_bytes(format);
   }
   // Whether rows that are packed for the one are packed for the other.
   bool packs_like(const Matrix& other) const {
