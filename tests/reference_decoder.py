@@ -138,7 +138,7 @@ def _linear(x: torch.Tensor, layer: Linear) -> torch.Tensor:
         return reference.linear(x, weight, bias)
     if layer.inputs == "bf16":
         return reference.linear(x, dequantise(weight), bias)
-    return (coded.linear_int8 if layer.inputs == "int8" else coded.linear_fp32)(x, weight, bias)
+    return {"int8": coded.linear_int8, "fp32": coded.linear_fp32}[layer.inputs](x, weight, bias)
 
 
 def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

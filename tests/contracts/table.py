@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
+from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.low_bit import quantised
 from foretoken.decoder.shapes import OUTPUT
@@ -137,7 +138,7 @@ def _stacked(stage: Stage, *formats: str, views: Views | None = None) -> Drafter
         if not formats:
             return LookupDrafter()
         return ModelDrafter(
-            copy_of(stage.world.target, formats[0], "int8"),
+            copy_of(stage.world.target, formats[0], DRAFT_INPUTS),
             Sampler,
             name=formats[0],
             vocab_size=VOCABULARY,
@@ -151,7 +152,7 @@ def _stacked(stage: Stage, *formats: str, views: Views | None = None) -> Drafter
 def _copy(
     format: str,
     *,
-    inputs: str = "int8",
+    inputs: str = DRAFT_INPUTS,
     shape: str | None = None,
     shared: bool = False,
     own: tuple[int, ...] = (),
@@ -170,7 +171,7 @@ def _copy(
 def _fractal(
     *layers: int,
     format: str = "int8",
-    inputs: str = "int8",
+    inputs: str = DRAFT_INPUTS,
     window: int = 2,
     slots: str = "recycle",
     patient: bool = False,

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import foretoken
 from foretoken.api import levels
+from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.copies import beside
 from foretoken.copies.fingerprint import fingerprint
 from foretoken.decoder import loading
@@ -147,7 +148,7 @@ def test_a_copy_that_is_named_by_its_folder_is_one_as_if_by_its_format(model: Pa
     out = copy_of(model, out=model.with_name("elsewhere"))
     below = copy_of(model, "int2")
     plain = foretoken.load(model, draft="none").generate(PROMPT, max_new_tokens=24, ignore_eos=True)
-    for options, inputs, shares in (("", "int8", True), (":inputs=bf16:own-cache", "bf16", False)):
+    for options, inputs, shares in (("", DRAFT_INPUTS, True), (":inputs=bf16:own-cache", "bf16", False)):
         loaded = foretoken.load(model, draft=f"{out}{options},{below}:inputs=bf16,lookup", pace="fixed")
         first, second, _ = drafters(loaded)
         assert same_codes(first.model, out)
@@ -171,7 +172,7 @@ def test_a_copy_of_another_model_is_a_checkpoint_like_any_other(model: Path) -> 
     target = write_checkpoint(model.with_name("target"), seed=1)
     (first,) = drafters(foretoken.load(target, draft=str(out)))
     assert first.views is None
-    assert {linear.inputs for linear in first.model.weights.linears} == {"int8"}
+    assert {linear.inputs for linear in first.model.weights.linears} == {DRAFT_INPUTS}
     for draft in (f"{out},int2", f"{model},{copy_of(target, 'int2')}"):
         with pytest.raises(
             DraftSpecError, match=r"is a copy of the model, and would draft for '.*' here; put it first"

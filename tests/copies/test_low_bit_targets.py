@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 import foretoken
 from foretoken.api import checkpoint
+from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.common.source import EMBEDDED
 from foretoken.decoder.linear import Linear
 from foretoken.decoder.low_bit import dequantised, quantised
@@ -86,7 +87,7 @@ def test_a_low_bit_model_may_draft_for_another(tmp_path: Path) -> None:
     low = write(tmp_path / "low", low_bit("int4"), "int4-g64")
     plain = generate(load("none", "stdlib-7m"))
     for draft, inputs in (
-        (str(low), "int8"),
+        (str(low), DRAFT_INPUTS),
         (f"{low}:k=2:depth=3:inputs=int8", "int8"),
         (f"{low}:format=int4:group=64:inputs=bf16,lookup", "bf16"),  # in which it is
     ):

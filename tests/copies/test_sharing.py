@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.decoder.cache import Cache
 from foretoken.decoder.decoder import Decoder, Drafted
 from foretoken.decoder.outputs import Outputs
@@ -60,8 +61,8 @@ def test_options_reach_the_copy() -> None:
     def linears(draft: str) -> set[tuple[str, str]]:
         return {(linear.format, linear.inputs) for linear in copies(load(draft))[0].model.weights.linears}
 
-    assert linears("mxfp4") == {("mxfp4", "int8")}
-    assert linears("int4") == linears("int4-g64") == {("int4-g64", "int8")}
+    assert linears("mxfp4") == {("mxfp4", DRAFT_INPUTS)}
+    assert linears("int4") == linears("int4-g64") == {("int4-g64", DRAFT_INPUTS)}
     assert linears("int4:group=32:inputs=bf16") == {("int4-g32", "bf16")}
     assert linears("int2:inputs=int8:k=2") == {("int2-g64", "int8")}
     assert linears("stdlib-1m:format=int8:inputs=bf16") == {("int8", "bf16")}

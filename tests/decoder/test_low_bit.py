@@ -18,7 +18,7 @@ from foretoken.formats.weight import QuantisedWeight
 from foretoken.kernels import native
 from tests.decoder.low_bit import INT4, MXFP4, SHAPES, formats, made, outcomes, same_codes
 from tests.decoder.models import random_tokens
-from tests.decoder.outcomes import read_committed
+from tests.decoder.outcomes import read_committed, run
 from tests.decoder.test_native_pass import expect_chain_and_tree
 from tests.formats.layout import ALL
 from tests.isas import HERE
@@ -102,6 +102,20 @@ def test_with_int8_inputs_rows_are_independent_and_levels_agree(format: Format, 
         assert set(others) == set(digests)
     exact, _ = outcomes(Decoder(config, dequantised(low), threads=1), (40,))
     assert exact != expected, "or int8 inputs would be bf16 ones"
+
+
+@needs_native
+@pytest.mark.parametrize("level", HERE)
+def test_the_fastest_inputs_are_those_of_one_format_or_the_other(level: str) -> None:
+    config, weights = made(intermediate_size=131)
+    ways = {inputs: quantised(weights, config, MXFP4, inputs=inputs) for inputs in ("fastest", "int8", "bf16")}
+    decoders = {name: Decoder(config, low, threads=2, arithmetic=f"native {level}") for name, low in ways.items()}
+    text = random_tokens(40, 1, 97)
+    for rows in (1, 3, 4, 40, 3):  # on one plan, whose memory has grown in between
+        got = {name: run(decoder, chain(decoder.new_cache(), text[:rows])) for name, decoder in decoders.items()}
+        many = rows >= 4 and level in ("amx", "amx-emulated")
+        assert got["fastest"] == got["bf16" if many else "int8"]
+        assert got["int8"] != got["bf16"]
 
 
 @formats

@@ -181,6 +181,24 @@ def test_weights_in_a_level_s_own_layout_are_read_right(isa: str, tied: bool) ->
         expect_same(decoder, chain(decoder.new_cache(), text), expected)
 
 
+@pytest.mark.parametrize("isa", HERE)
+def test_matrices_of_a_layer_may_lie_in_either_layout(isa: str) -> None:
+    # of eight outputs none is put into a layout of its own, which takes them by 16
+    reference = reference_of(torch.bfloat16, head_dim=8, num_key_value_heads=1, hidden_size=64, intermediate_size=64)
+    text = random_tokens(37, 1, 97)
+    expected = reference.run([Part(reference.nothing(), text, range(-1, 36))])
+    with with_isa(isa):
+        own = repacked(tensors_of(reference.config, torch.bfloat16))
+        first = own.layers[0]
+        rows = tensors_of(reference.config, torch.bfloat16).layers[0]
+        mixed = replace(own, layers=(replace(first, up=rows.up), *own.layers[1:]))
+        if native.repacks(isa):
+            assert [each.layout for each in (first.query, first.key, mixed.layers[0].gate)] == [isa, "rows", isa]
+        for weights in (own, mixed):
+            decoder = Decoder(reference.config, weights, threads=2)
+            expect_same(decoder, chain(decoder.new_cache(), text), expected)
+
+
 @dtypes
 def test_many_rows_in_one_pass_are_the_reference_s(dtype: torch.dtype) -> None:
     # more than a piece of attention's work takes, and more than AMX's tiles hold

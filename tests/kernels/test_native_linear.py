@@ -90,6 +90,12 @@ def test_many_outputs_are_the_reference_s(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("isa", HERE)
+def test_a_layer_without_inputs_gives_zeros(isa: str) -> None:
+    got = native.linear(torch.zeros(5, 0), torch.zeros(20, 0, dtype=torch.bfloat16), None, isa)
+    assert same(got, torch.zeros(5, 20))
+
+
+@pytest.mark.parametrize("isa", HERE)
 def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
     weight = numbers("wide", (48, 96), torch.bfloat16, 0)
     if not native.repacks(isa):
@@ -97,7 +103,7 @@ def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
         with pytest.raises(ContractError, match=rf"\[48, 96\] has no layout of its own for {isa}; expected"):
             native.repack(weight, isa)
         return
-    for outputs, inputs in ((16, 32), (48, 96), (80, 160), (128, 64)):
+    for outputs, inputs in ((16, 32), (48, 96), (80, 160), (128, 64), (112, 4160)):
         for kind in KINDS:
             weight = placed(numbers(kind, (outputs, inputs), torch.bfloat16, 1), 34)
             own, bias = placed(weight, 0), floats(kind, (outputs,), 2)

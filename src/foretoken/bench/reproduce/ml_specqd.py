@@ -54,7 +54,7 @@ def speedup(accepted: float, tokens: float, faster: float) -> float:
     return (accepted * tokens + 1) / (1 + tokens / faster)
 
 
-def _copy(inputs: str = "") -> str:
+def _copy(inputs: str = ":inputs=int8") -> str:
     return f"mxfp4:tokens={TOKENS}:confidence=0.4:own-cache{inputs}"
 
 

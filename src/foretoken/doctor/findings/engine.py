@@ -76,7 +76,7 @@ def amx(facts: Facts) -> Said | None:
         return WARNING, text, "Nothing is wrong with results; please report it, with `foretoken doctor --json`."
     if "amx_bf16" not in flags:
         return GOOD, f"This processor's AMX has no bf16 ({', '.join(flags)}): it is not used.", None
-    advice = "Let the virtual machine see AMX and AVX-512 VNNI (QEMU: `-cpu host`, on Linux 5.17 or later)."
+    advice = "Let the virtual machine see AMX and all of AVX-512 (QEMU: `-cpu host`, on Linux 5.17 or later)."
     return WARNING, f"The processor has AMX, and it cannot be used: {why}.", advice
 
 

@@ -4,10 +4,11 @@
 // Two blocks of outputs meet two groups of rows at a time, or four blocks one group: each tile of rows that is fetched is
 // multiplied several times, and memory is read in several streams.
 //
-// Who includes this file has defined `Tiles<kRowsLeft>`: sums of those blocks and groups, a tile of each block's weights
-// (from one block to the next, two at a time), a tile of each group's rows. Rows are the right operand of a product, or
-// with kRowsLeft the left one. Also defined are `line_of`: 32 inputs, of which `left` are there, as bf16; `transpose`: 16
-// by 16 floats in place; and `Pairs`, which puts a step's codes into a tile on the right.
+// Who includes this file has defined `Tiles<kRowsLeft>`: sums of those blocks and groups, two tiles for weights, which the
+// blocks take in turn, and a tile for the rows of each group. Rows are the right operand of a product, or with kRowsLeft
+// the left one. Also defined are `line_of`, which rounds the `left` inputs that are there to bf16 and leaves the rest of the
+// line, which is zero; `transpose`, of 16 by 16 floats in place; and `Pairs`, which puts a step's codes into a tile on the
+// right.
 
 #include <algorithm>
 #include <type_traits>
@@ -84,7 +85,7 @@ inline void each(Use use) {
 }
 
 // The products of kBlocks blocks, with which `weights` has begun, and kGroups groups of rows from `group` on. `to`: the
-// first block's results. What the loop needs comes by value: what it holds by reference would be read again at each step.
+// first block's results. What the loop needs comes by value: gcc would read members behind a reference anew at each step.
 template <int kBlocks, int kGroups, class T, class Weights>
 void multiply(T& tiles, Weights weights, PackedRows rows, int64_t group, float* to) {
   each<kBlocks>([&](auto b) { each<kGroups>([&](auto g) { tiles.template zero<b.value, g.value>(); }); });
@@ -114,7 +115,7 @@ constexpr int64_t kNear = 512 << 10;  // bytes of weights that stay in the secon
 template <class Weights>
 void multiply_all(Weights weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const PackedRows rows = rows_at<Weights::kRowsLeft>(packed, n, k);
-  const int64_t groups = groups_of(n), near = std::max<int64_t>(4, kNear / (rows.steps * kTileBytes) / 4 * 4);
+  const int64_t groups = groups_of(n), near = std::max<int64_t>(4, kNear / std::max<int64_t>(kTileBytes, rows.steps * kTileBytes) / 4 * 4);
   Tiles<Weights::kRowsLeft> tiles(static_cast<int>(rows.columns));
   auto some = [&](auto kBlocks, auto kGroups, int64_t block, int64_t group) {
     weights.begin(block, kBlocks);
@@ -155,30 +156,32 @@ class InRows {
 
   void begin(int64_t block, int64_t blocks) {
     for (int64_t i = 0; i < blocks; ++i) {
-      at_[i] = reinterpret_cast<const char* const*>(rows_) + (block + i) * kTile;
-      distance_[i] = at_[i][1] - at_[i][0];
+      at_[i] = rows_ + (block + i) * kTile;
+      distance_[i] = row(i, 1) - row(i, 0);
       for (int j = 2; j < 16; ++j) {
-        if (at_[i][j] - at_[i][0] != j * distance_[i]) distance_[i] = 0;
+        if (row(i, j) - row(i, 0) != j * distance_[i]) distance_[i] = 0;
       }
     }
   }
   void prepare(int, int64_t) {}
   Lines tile(int i, int64_t step) {
     const int64_t left = k_ - step * 32;
-    if (distance_[i] && left >= 32) return {at_[i][0] + step * 64, distance_[i]};
+    if (distance_[i] && left >= 32) return {row(i, 0) + step * 64, distance_[i]};
     char* lines = room_->lines[i];
     for (int j = 0; j < 16; ++j) {
       std::memset(lines + j * 64, 0, 64);
-      std::memcpy(lines + j * 64, at_[i][j] + step * 64, static_cast<std::size_t>(std::min<int64_t>(left, 32)) * 2);
+      std::memcpy(lines + j * 64, row(i, j) + step * 64, static_cast<std::size_t>(std::min<int64_t>(left, 32)) * 2);
     }
     return {lines, 64};
   }
 
  private:
+  const char* row(int64_t i, int j) const { return static_cast<const char*>(at_[i][j]); }
+
   const void* const* rows_;
   int64_t k_;
   Room* room_;
-  const char* const* at_[kMost] = {};
+  const void* const* at_[kMost] = {};
   int64_t distance_[kMost] = {};  // between rows; 0: they lie at unequal distances
 };
 
@@ -194,7 +197,7 @@ class InTiles {
     at_ = from_ + block * bytes_;
     others_ = (blocks - 1) * bytes_;
   }
-  // Fetches ahead, behind a block's end what will be read next in its place.
+  // Fetches ahead; past the end of a block, the block that is read after it.
   void prepare(int i, int64_t step) const {
     const int64_t ahead = step * kTileBytes + kAhead;
     const char* next = at_ + i * bytes_ + ahead + (ahead < bytes_ ? 0 : others_);
@@ -219,7 +222,7 @@ class Decoded {
   static constexpr bool kRowsLeft = true;
   static constexpr int kMost = 2, kLate = 2;
 
-  struct alignas(64) Room {
+  struct alignas(64) Room {  // one tile is written, one waits, one is read, and four are easily counted
     char tiles[kMost][4][kTileBytes];
   };
 
@@ -233,7 +236,7 @@ class Decoded {
     const char* next = static_cast<const char*>(at_[0].scales) + blocks * scales;
     for (int64_t line = 0; line < blocks * scales; line += 64) __builtin_prefetch(next + line, 0, 2);
   }
-  // Fetches ahead, behind a block's end what will be read next in its place.
+  // Fetches ahead, too; past the end of a block, the block that is read after it.
   void prepare(int i, int64_t step) {
     const int64_t ahead = step * each_ + FORETOKEN_CODES_AHEAD;
     const std::uint8_t* next = at_[i].codes + ahead + (ahead < bytes_ ? 0 : others_);
@@ -284,6 +287,12 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed
     case Format::int4: return multiply_decoded<Format::int4>(w, blocks, k, packed, n, tile);
     default: return multiply_decoded<Format::int2>(w, blocks, k, packed, n, tile);
   }
+}
+
+constexpr int64_t kManyRows = 4;  // from which on a tile's products cost less than one row after the other (LOG.md)
+
+constexpr foretoken::Kernels tiles_table(const char* name) {
+  return table_of(name, foretoken::kTogether, kManyRows, repack, pack_values, linear_repacked);
 }
 
 }  // namespace

@@ -14,7 +14,8 @@ namespace {
 using std::int64_t;
 
 constexpr int64_t kBlock = 256;    // positions
-constexpr int64_t kScores = kBlock + 16;  // numbers from a query's scores to the next: at 1,024 bytes all would share few lines of the first cache
+// Numbers from one query's scores to the next's: 1,024 bytes would put all of them into the same few sets of the first cache.
+constexpr int64_t kScores = kBlock + 16;
 constexpr int64_t kKeys = 64;      // positions whose keys are read while they are near
 constexpr int64_t kStretch = 32;   // and whose values are
 constexpr int64_t kQueries = 64;   // of one piece of work, all its heads together, at most (or one row's)

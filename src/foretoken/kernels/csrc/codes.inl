@@ -94,7 +94,6 @@ struct Block {
   float scale, sum;        // the scale, and the scale times the sum of the bytes
 };
 
-
 inline std::int32_t excess(Format format) {
   if (format == Format::mxfp4) return 12;
 #if defined(FORETOKEN_WIDE_DOT)

@@ -33,6 +33,7 @@ class Tiles {
     }
     settle();
     _tile_loadconfig(&c);
+    settle();
   }
   ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
@@ -90,6 +91,6 @@ class Tiles {
 #include "amx.inl"
 
 const foretoken::Kernels* foretoken::kernels_amx() {
-  static constexpr Kernels table = table_of("amx", foretoken::kTogether, 4, repack, pack_values, linear_repacked);
+  static constexpr Kernels table = tiles_table("amx");
   return &table;
 }

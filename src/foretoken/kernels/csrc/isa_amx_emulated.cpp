@@ -94,6 +94,6 @@ class Tiles {
 #include "amx.inl"
 
 const foretoken::Kernels* foretoken::kernels_amx_emulated() {
-  static constexpr Kernels table = table_of("amx-emulated", foretoken::kTogether, 4, repack, pack_values, linear_repacked);
+  static constexpr Kernels table = tiles_table("amx-emulated");
   return &table;
 }

@@ -59,6 +59,28 @@ const Machine& machine() {
 
 #endif
 
+// The same of weights in the instruction set's own layout: two blocks, with as many inputs as it takes.
+[[maybe_unused]] bool agrees_repacked(const Kernels* kernels, const std::uint16_t* weights, const float* x,
+                                      std::int64_t n, std::int64_t stride) {
+  constexpr std::int64_t k = 128, blocks = 2;
+  const void* rows[blocks * kTile];
+  for (std::int64_t i = 0; i < blocks * kTile; ++i) rows[i] = weights + i * k;
+  alignas(64) char own[blocks * kTile * k * 2];
+  for (std::int64_t i = 0; i < blocks; ++i) kernels->repack(rows + i * kTile, k, own + i * kTile * k * 2);
+  std::vector<float> expected(static_cast<std::size_t>(blocks * n * kTile)), got(expected.size());
+  std::vector<std::uint64_t> packed(kernels_generic()->packed_bytes(Format::bf16, n, k) / 8 + 1);
+  kernels_generic()->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
+  kernels_generic()->linear(Format::bf16, rows, blocks, k, packed.data(), n, expected.data());
+  packed.resize(kernels->packed_bytes(Format::bf16, n, k) / 8 + 1);
+  if (kernels->pack_repacked) {
+    kernels->pack_repacked(x, stride, 0, n, n, k, packed.data());
+  } else {
+    kernels->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
+  }
+  kernels->linear_repacked(own, blocks, k, packed.data(), n, got.data());
+  return std::memcmp(expected.data(), got.data(), expected.size() * 4) == 0;
+}
+
 // Whether an instruction set sums bf16 as the plain C++ does, bit for bit, on numbers of all sizes, subnormal ones
 // among them.
 [[maybe_unused]] bool agrees(const Kernels* kernels) {
@@ -93,6 +115,7 @@ const Machine& machine() {
       both[i]->linear(Format::bf16, rows, 1, k, packed.data(), n, tiles[i]);
     }
     if (std::memcmp(tiles[0], tiles[1], sizeof tiles[0]) != 0) return false;
+    if (kernels->repack && !agrees_repacked(kernels, weights.data(), x.data(), n, k)) return false;
   }
   return true;
 }

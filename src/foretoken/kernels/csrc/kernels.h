@@ -17,8 +17,8 @@ inline bool is_float(Format format) { return format <= Format::fp32; }
 inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 2; }  // of a number of a float format
 
 // What rows are rounded to before they meet low-bit weights. bf16: the weights are the bf16 numbers that their codes
-// mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare. fastest: for drafts, int8 or bf16 as
-// the instruction set does better with that many rows; it is not given to kernels.
+// mean, and the sums are bf16's. int8: for drafts. fp32: with mxfp4 only, to compare. fastest: for drafts; int8, or
+// bf16 where the instruction set is faster with it, which depends on the number of rows. Kernels never see it.
 enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2, fastest = 3 };
 
 constexpr std::int64_t kTogether = 8;  // blocks of outputs that a linear kernel is given at a time, at most

@@ -6,7 +6,8 @@ namespace foretoken {
 
 using std::int64_t;
 
-constexpr int64_t kLeastBytes = 64 << 10;  // of weights: less is not worth handing out
+// Of weights, in pieces: less is not worth handing out, and more gains nothing (LOG.md).
+constexpr int64_t kLeastBytes = 64 << 10, kMostBytes = 2 << 20;
 
 void Output::put(int64_t first, const float* tile, int64_t n) const {
   const int64_t count = std::min({kTile, matrix->outputs - first, stride - first});
@@ -54,17 +55,17 @@ void Arithmetic::tiles(const Matrix& matrix, int64_t first, int64_t blocks, cons
   }
 }
 
-Cut::Cut(int64_t blocks, int64_t threads, int64_t least) : starts_{0} {
-  int64_t at = 0, share = std::max<int64_t>(1, blocks * 3 / 4 / threads);
+Cut::Cut(int64_t blocks, int64_t threads, int64_t least, int64_t most) : starts_{0} {
+  int64_t at = 0, share = std::clamp<int64_t>(blocks * 3 / 4 / threads, 1, most);
   while (at < blocks) {
     for (int64_t i = 0; i < threads && at < blocks; ++i) starts_.push_back(at = std::min(blocks, at + share));
-    share = std::max(std::min(share, least), (blocks - at) / (2 * threads));
+    share = std::clamp((blocks - at) / (2 * threads), std::min(share, least), share);
   }
 }
 
 Cut Arithmetic::cut(int64_t blocks, int64_t bytes) const {
   const int64_t few = std::min<int64_t>(together(), 2);  // kernels for several want two
-  return Cut(blocks, pool->threads(), std::max(few, kLeastBytes / bytes));
+  return Cut(blocks, pool->threads(), std::max(few, kLeastBytes / bytes), std::max(few, kMostBytes / bytes));
 }
 
 void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* packed, int64_t n,

@@ -38,9 +38,9 @@ struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, 
     if (is_float(format)) return std::max<std::int64_t>(1, kTile * inputs * static_cast<std::int64_t>(size_of(format)));
     return blocks_of(inputs) * foretoken::block_bytes(format);
   }
-  // Whether rows that are packed for the one are packed for the other.
-  bool packs_like(const Matrix& other) const {
-    return inputs == other.inputs && format == other.format && rounding == other.rounding && repacked == other.repacked;
+  // Whether rows are rounded and multiplied alike with both.
+  bool meets_like(const Matrix& other) const {
+    return inputs == other.inputs && format == other.format && rounding == other.rounding;
   }
 };
 
@@ -50,7 +50,7 @@ struct Output {  // where a matrix' results go: to[row * stride + output], set o
   std::int64_t stride;
   bool add;
 
-  // Some rows of the block of outputs that begins with `first`: from a tile, and into one.
+  // Some rows of the block of outputs that begins with `first`: from a tile, and into one, whose other numbers stay.
   void put(std::int64_t first, const float* tile, std::int64_t n) const;
   void get(std::int64_t first, float* tile, std::int64_t n) const;
 };
@@ -65,12 +65,12 @@ inline char* aligned(std::vector<char>& v) {
   return reinterpret_cast<char*>((reinterpret_cast<std::uintptr_t>(v.data()) + 63) / 64 * 64);
 }
 
-// How blocks of outputs are shared out: most in one long piece for each thread, because memory runs ahead of whoever reads
-// on where he is; the rest in pieces that become shorter, so that all threads end together.
+// How blocks of outputs are shared out: first in long pieces, because memory runs ahead of a thread that reads on from where
+// it was; then in pieces that become shorter, so that all threads end together.
 class Cut {
  public:
-  // `least`: blocks of a piece, at least.
-  Cut(std::int64_t blocks, std::int64_t threads, std::int64_t least);
+  // Pieces begin with at most `most` blocks, and become no shorter than `least`.
+  Cut(std::int64_t blocks, std::int64_t threads, std::int64_t least, std::int64_t most);
 
   std::int64_t pieces() const { return static_cast<std::int64_t>(starts_.size()) - 1; }
   std::int64_t from(std::int64_t piece) const { return starts_[static_cast<std::size_t>(piece)]; }
@@ -90,6 +90,10 @@ struct Arithmetic {  // which kernels, on which threads
   void pack(const Matrix& matrix, const float* x, std::int64_t n, char* packed) const;
   // What n rows are rounded to before they meet a low-bit matrix.
   Inputs rounding(const Matrix& matrix, std::int64_t n) const;
+  // Whether rows that are packed for one matrix are packed for another, with which they are multiplied alike.
+  bool packs_alike(const Matrix& one, const Matrix& other) const {
+    return one.repacked == other.repacked || !kernels->pack_repacked;
+  }
   // How many blocks of results there must be room for: n * 16 floats for each.
   std::int64_t together() const { return kernels->together; }
   // The results of some blocks with their biases: tile[(i * n + row) * 16 + j] of block first + i.

@@ -21,6 +21,11 @@ Plan::Plan(const Shape& shape, std::vector<Layer> layers, const char* embedding,
       arithmetic_{kernels_, pool_.get()},
       scratch_(static_cast<std::size_t>(pool_->threads())),
       tiles_(static_cast<std::size_t>(pool_->threads())) {
+  for (const Layer& w : layers_) {
+    if (!w.query.meets_like(w.key) || !w.query.meets_like(w.value) || !w.gate.meets_like(w.up)) {
+      throw std::invalid_argument("matrices that share their inputs are of different formats");
+    }
+  }
 }
 
 void Plan::run(const Rows& rows, bool embed, int64_t lo, int64_t hi, float* hidden, float* logits, int64_t* best,
@@ -107,7 +112,7 @@ void Plan::run_locked(const Rows& rows, bool embed, int64_t lo, int64_t hi, floa
     switch (part % kParts) {
       case 0: attention_part(index, rows, hidden, part == lo ? entering : nullptr); break;
       case 1:
-        if (const Layer& w = layers_[static_cast<std::size_t>(index)]; part + 1 < hi && w.gate.packs_like(w.up)) {
+        if (const Layer& w = layers_[static_cast<std::size_t>(index)]; part + 1 < hi && arithmetic_.packs_alike(w.gate, w.up)) {
           gate_and_up_parts(index, n, hidden, inner);
           ++part;
         } else {
@@ -174,7 +179,7 @@ void Plan::attention_part(int64_t index, const Rows& rows, float* hidden, const 
   const Output query{&w.query, query_.data(), queries, false}, key{&w.key, key_.data(), keys, false},
       value{&w.value, value_.data(), keys, false};
   pack(w.query);
-  if (w.query.packs_like(w.key) && w.query.packs_like(w.value)) {
+  if (arithmetic_.packs_alike(w.query, w.key) && arithmetic_.packs_alike(w.query, w.value)) {
     arithmetic_.multiply({query, key, value}, packed, n, tiles_);
   } else {
     arithmetic_.multiply({query}, packed, n, tiles_);

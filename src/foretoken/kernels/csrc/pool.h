@@ -1,4 +1,4 @@
-// Threads that share out work in small pieces. Whoever is free takes the next piece, so fast and slow cores are both
+// Threads that share out work in pieces. Whoever is free takes the next piece, so fast and slow cores are both
 // kept busy, and a thread that lost its core is waited for only if it holds a piece. What a piece computes never
 // depends on who computes it.
 #pragma once

@@ -72,7 +72,7 @@ class Pairs {
  public:
   void put(const Codes& w, int64_t step, int64_t left, char* tile) const {
     if constexpr (F == Format::mxfp4) {
-      if (put_mxfp4(w, step, tile)) return;
+      return put_mxfp4(w, step, tile);
     } else if constexpr (F == Format::int8) {
       if (left >= 32) return put_int8(w, step, tile);
     } else if constexpr (F == Format::int4) {
@@ -112,7 +112,7 @@ class Pairs {
 #pragma GCC unroll 4
     for (int c = 0; c < 4; ++c) {
       const Ints eight = load_ints(at + 64 * c);
-      auto value = [&](Ints code) { return mul(sub(pick(V16{_mm512_castsi512_ps(numbers_)}, code), group.zero), group.scale); };
+      auto value = [&](Ints code) { return mul(sub(pick(as_floats({numbers_}), code), group.zero), group.scale); };
       put_pair(value(right<16>(eight)), value(right<24>(eight)), tile + 256 * c);
       put_pair(value(eight), value(right<8>(eight)), tile + 256 * c + 64);
       put_pair(value(right<20>(eight)), value(right<28>(eight)), tile + 256 * c + 128);
@@ -120,14 +120,12 @@ class Pairs {
     }
   }
 
-  // A table gives a value times 2^126 with its sign as bf16, and powers of two are taken off its exponent, as far as it
-  // goes: zero stays zero. Nothing is done, and false returned, if a value might be no normal number of bf16. Which code
-  // stands where: docs/formats.md.
-  bool put_mxfp4(const Codes& w, int64_t step, char* tile) const {
+  // A table gives a value times 2^60 with its sign as bf16, and powers of two are taken off its exponent, as far as it goes:
+  // zero stays zero. Scales are 2^-60 to 2^60, or a weight is refused. Which code stands where: docs/formats.md.
+  void put_mxfp4(const Codes& w, int64_t step, char* tile) const {
     const __m128i powers =
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(static_cast<const std::uint8_t*>(w.scales) + step * kTile));
-    const __m512i less = _mm512_sub_epi32(top_, _mm512_maskz_cvtepu8_epi32(kAll, powers));  // 1 to 251, or not normal
-    if (_mm512_cmpgt_epu32_mask(_mm512_sub_epi32(less, one_), limit_)) return false;
+    const __m512i less = _mm512_sub_epi32(top_, _mm512_maskz_cvtepu8_epi32(kAll, powers));
     const __m512i lower = _mm512_maskz_slli_epi32(kAll, less, 7);
     const __m512i both = _mm512_or_si512(lower, _mm512_maskz_slli_epi32(kAll, lower, 16));
     const std::uint8_t* at = w.codes + step * 256;
@@ -144,11 +142,11 @@ class Pairs {
       line(2, _mm512_maskz_multishift_epi64_epi8(~0ull, starts_[1], codes));
       line(3, _mm512_maskz_multishift_epi64_epi8(~0ull, starts_[2], codes));
     }
-    return true;
   }
 
-  const __m512i table_ = kept(_mm512_set4_epi64(
-      static_cast<long long>(0xffc0ff80ff40ff00), static_cast<long long>(0xfec0fe80fe000000), 0x7fc07f807f407f00, 0x7ec07e807e000000));
+  const __m512i table_ = kept(_mm512_set4_epi64(  // of 0, 0.5, 1, 1.5, 2, 3, 4, 6, and the same below zero, twice
+      static_cast<long long>(0xdec0de80de40de00), static_cast<long long>(0xddc0dd80dd000000), 0x5ec05e805e405e00,
+      0x5dc05d805d000000));
   // of two outputs' codes, where those of a pair begin: bit 16 and 24 of each, 20 and 28, 4 and 12
   const __m512i starts_[3] = {kept(_mm512_set1_epi64(0x0038003000180010)), kept(_mm512_set1_epi64(0x003c0034001c0014)),
                               kept(_mm512_set1_epi64(0x002c0024000c0004))};
@@ -156,7 +154,7 @@ class Pairs {
                                                      23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0));
   const __m512i numbers_ = kept(_mm512_castps_si512(
       _mm512_set_ps(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)));  // what a code of four bits means as a float
-  const __m512i top_ = kept(_mm512_set1_epi32(126 + 127)), one_ = kept(_mm512_set1_epi32(1)), limit_ = kept(_mm512_set1_epi32(250));
+  const __m512i top_ = kept(_mm512_set1_epi32(60 + 127));
 };
 
 }  // namespace
