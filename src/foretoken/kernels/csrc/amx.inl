@@ -115,7 +115,8 @@ constexpr int64_t kNear = 512 << 10;  // bytes of weights that stay in the secon
 template <class Weights>
 void multiply_all(Weights weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
   const PackedRows rows = rows_at<Weights::kRowsLeft>(packed, n, k);
-  const int64_t groups = groups_of(n), near = std::max<int64_t>(4, kNear / std::max<int64_t>(kTileBytes, rows.steps * kTileBytes) / 4 * 4);
+  const int64_t groups = groups_of(n), bytes = std::max<int64_t>(1, rows.steps) * kTileBytes;
+  const int64_t near = std::max<int64_t>(4, kNear / bytes / 4 * 4);
   Tiles<Weights::kRowsLeft> tiles(static_cast<int>(rows.columns));
   auto some = [&](auto kBlocks, auto kGroups, int64_t block, int64_t group) {
     weights.begin(block, kBlocks);

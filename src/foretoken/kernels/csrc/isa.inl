@@ -358,9 +358,9 @@ constexpr int64_t kNeverMany = INT64_MAX;
 template <class Repack, class Pack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t many_rows, Repack repack,
                                       Pack pack_repacked, Linear linear_repacked) {
-  return {name,  together, many_rows, packed_bytes, pack,     linear, repack,    pack_repacked, linear_repacked, coded_bytes, pack_coded, linear_coded,
-          embed, norm,         silu_mul, rotate, store_row, soften,          weigh,       fold,       divide,
-          argmax, rank, log_total};
+  return {name, together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, coded_bytes,
+          pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weigh, fold, divide, argmax, rank,
+          log_total};
 }
 
 }  // namespace

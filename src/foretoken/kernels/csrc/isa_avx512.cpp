@@ -9,6 +9,7 @@
 #include "floats_avx512.inl"
 
 const foretoken::Kernels* foretoken::kernels_avx512() {
-  static constexpr Kernels table = table_of("avx512", 1, kNeverMany, repack_blocks<Floats>, nullptr, linear_repacked<Floats>);
+  static constexpr Kernels table =
+      table_of("avx512", 1, kNeverMany, repack_blocks<Floats>, nullptr, linear_repacked<Floats>);
   return &table;
 }

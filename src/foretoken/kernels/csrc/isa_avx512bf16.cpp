@@ -121,6 +121,7 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
-  static constexpr Kernels table = table_of("avx512bf16", 1, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
+  static constexpr Kernels table =
+      table_of("avx512bf16", 1, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
   return &table;
 }
