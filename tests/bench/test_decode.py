@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from foretoken.api.levels import DRAFT_INPUTS
 from foretoken.api.model import Model
 from foretoken.bench import decode
 from foretoken.bench.decode import Asked, measure, write_answers
@@ -219,7 +220,7 @@ def test_a_draft_that_knows_every_token_is_refused(asked: Asked, tmp_path: Path)
         {
             "level": "int8",
             "format": "int8",
-            "inputs": "int8",
+            "inputs": DRAFT_INPUTS,
             "quantiser": "direct",
             "from_copy": False,
             "sha256": None,
