@@ -12,7 +12,9 @@ from safetensors.torch import save_file
 
 from foretoken.decoder.config import DecoderConfig
 from foretoken.decoder.decoder import Decoder
+from foretoken.drafters.filling import FillingDrafter
 from foretoken.formats.values import dequantise
+from foretoken.sampling.sampler import MakeSampler, Sampler
 from foretoken.trained.config import EAGLE3, VOCABULARY
 from foretoken.trained.files import Trained
 from foretoken.trained.filling import FillingDecoder
@@ -228,3 +230,24 @@ def _of_block(config: PublishedBlock, vocab_size: int, layout: str) -> dict[str,
     its |= {"sample_from_anchor": config.from_last} if config.from_last else {}
     reduced = {} if config.are_all else {"draft_vocab_size": config.choices}
     return {"architectures": ["DFlashDraftModel"], **sizes, **reduced, "block_size": config.block, "dflash_config": its}
+
+
+def filling_drafter(
+    model: FillingDecoder,
+    vocab_size: int,
+    *,
+    shape: str = "best-first",
+    confidence: float = 0.0,
+    samplers: MakeSampler = Sampler,
+) -> FillingDrafter:
+    """What drafts with a published DFlash. vocab_size: the target's."""
+    return FillingDrafter(
+        model=model,
+        samplers=samplers,
+        name="dflash",
+        vocab_size=vocab_size,
+        shape=shape,
+        sharpness=1.0,
+        pauses=True,
+        confidence=confidence,
+    )

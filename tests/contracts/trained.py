@@ -6,14 +6,13 @@ from typing import Any
 
 from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
-from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.mixture import MixtureDrafter, MixtureTreeDrafter
 from foretoken.protocol.roles import Drafter
 from foretoken.sampling.sampler import Sampler
 from tests.contracts.stage import Stage
 from tests.fakes import without_views
 from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
-from tests.published import filling_decoder
+from tests.published import filling_decoder, filling_drafter
 from tests.world import VOCABULARY
 
 
@@ -71,13 +70,4 @@ def eagle(stage: Stage, method: str, shape: str | None = None) -> Drafter:
 
 def dflash(stage: Stage, shape: str = "best-first", confidence: float = 0.0, **sizes: bool) -> Drafter:
     """A published DFlash with random weights."""
-    return FillingDrafter(
-        model=filling_decoder(stage.world.target, **sizes),
-        samplers=Sampler,
-        name="dflash",
-        vocab_size=VOCABULARY,
-        shape=shape,
-        sharpness=1.0,
-        pauses=True,
-        confidence=confidence,
-    )
+    return filling_drafter(filling_decoder(stage.world.target, **sizes), VOCABULARY, shape=shape, confidence=confidence)

@@ -15,7 +15,6 @@ from foretoken.decoder.views import Views
 from foretoken.drafters.block import BlockDrafter
 from foretoken.drafters.chain import ModelDrafter
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
-from foretoken.drafters.filling import FillingDrafter
 from foretoken.drafters.fractal import FractalDrafter
 from foretoken.drafters.fractal_published import PublishedFractalDrafter
 from foretoken.drafters.lookup import LookupDrafter
@@ -41,7 +40,7 @@ from tests.fakes import (
 )
 from tests.fakes_inside import Halves, KeysValues, LastLayer
 from tests.mixtures import block_and_observer, decoder_and_observer, following_decoder
-from tests.published import filling_decoder
+from tests.published import filling_decoder, filling_drafter
 
 Truth = dict[int, tuple[int, ...]]  # by sequence: prompt and plain continuation
 
@@ -190,16 +189,9 @@ def _dflash(stage: Stage) -> Drafter:
     chance = stage.chance
     sizes = {name: chance.random() < 0.5 for name in ("reduced", "qk_norm", "from_last")}
     model = filling_decoder(stage.target, chance.randrange(10**6), chance.choice([0.02, 0.2]), **sizes)
-    return FillingDrafter(
-        model=model,
-        samplers=sampler,
-        name="dflash",
-        vocab_size=stage.target.config.valid_vocab_size,
-        shape=chance.choice(SHAPES),
-        sharpness=1.0,
-        pauses=True,
-        confidence=chance.choice([0.0, 0.2]),
-    )
+    shape, confidence = chance.choice(SHAPES), chance.choice([0.0, 0.2])
+    vocab_size = stage.target.config.valid_vocab_size
+    return filling_drafter(model, vocab_size, shape=shape, confidence=confidence, samplers=sampler)
 
 
 class Thirds:

@@ -11,7 +11,6 @@ import torch
 from foretoken.decoder.decoder import Decoder
 from foretoken.decoder.rows import chain
 from foretoken.drafters.eagle import EagleDrafter, EagleTreeDrafter
-from foretoken.drafters.filling import FillingDrafter
 from foretoken.protocol.types import Budget, Request
 from foretoken.sampling.sampler import Sampler
 from foretoken.trained.config import VOCABULARY
@@ -22,6 +21,7 @@ from tests.published import (
     BLOCKS,
     EAGLES,
     filling_decoder,
+    filling_drafter,
     published_decoder,
     random_dflash,
     random_published,
@@ -183,15 +183,7 @@ def test_in_an_engine_a_block_drafts_what_the_definition_drafts(variant: str, wi
     world = make_world()
     sizes: dict[str, Any] = {"sees": (0, 1, 2), **BLOCKS[variant]}
     config, tensors = random_dflash(world.target, 3, 0.3, **dict(sizes))
-    drafter = FillingDrafter(
-        model=filling_decoder(world.target, 3, 0.3, **dict(sizes)),
-        samplers=Sampler,
-        name="it",
-        vocab_size=VOCABULARY_OF_WORLD,
-        shape=shape,
-        sharpness=1.0,
-        pauses=True,
-    )
+    drafter = filling_drafter(filling_decoder(world.target, 3, 0.3, **dict(sizes)), VOCABULARY_OF_WORLD, shape=shape)
     listed = tensors.get(VOCABULARY, torch.arange(VOCABULARY_OF_WORLD)).tolist()
     head = tensors.get(OWN_HEAD, world.target.weights.head.values)
     defined = DefinedBlock(config, tensors, world.target.weights.embedding, head)

@@ -1,4 +1,4 @@
-"""Drafters that others have trained: what is read from their files, and that a model with one says the same."""
+"""Drafters that others have trained: what is read from their files, and that a model writes the same text with one."""
 
 from __future__ import annotations
 

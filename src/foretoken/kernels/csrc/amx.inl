@@ -216,14 +216,14 @@ class InTiles {
   int64_t others_ = 0;
 };
 
-// What codes mean: each tile is made two steps before it is multiplied, so that neither waits for the other.
+// What codes mean, where F is mxfp4, int8, int4, or int2 for any other. Each tile is made two steps before it is multiplied, so that neither waits for the other.
 template <Format F>
 class Decoded {
  public:
   static constexpr bool kRowsLeft = true;
   static constexpr int kMost = 2, kLate = 2;
 
-  struct alignas(64) Room {  // one tile is written, one waits, one is read, and four are easily counted
+  struct alignas(64) Room {  // three are in use: one is written, one waits, one is read
     char tiles[kMost][4][kTileBytes];
   };
 
@@ -239,10 +239,12 @@ class Decoded {
   }
   // Fetches ahead, too; past the end of a block, the block that is read after it.
   void prepare(int i, int64_t step) {
-    const int64_t ahead = step * each_ + FORETOKEN_CODES_AHEAD;
-    const std::uint8_t* next = at_[i].codes + ahead + (ahead < bytes_ ? 0 : others_);
-    __asm__("" : "+r"(next));  // one address, from which all lines are reached
-    for (int64_t line = 0; line < each_; line += 64) __builtin_prefetch(next + line);
+    if constexpr (F != Format::int2) {  // any other format's codes are fetched where they are decoded
+      const int64_t ahead = step * each_ + FORETOKEN_CODES_AHEAD;
+      const std::uint8_t* next = at_[i].codes + ahead + (ahead < bytes_ ? 0 : others_);
+      __asm__("" : "+r"(next));  // one address, from which all lines are reached
+      for (int64_t line = 0; line < each_; line += 64) __builtin_prefetch(next + line);
+    }
     pairs_.put(at_[i], step, k_ - step * 32, room_->tiles[i][step % 4]);
   }
   Lines tile(int i, int64_t step) const { return {room_->tiles[i][step % 4], 64}; }

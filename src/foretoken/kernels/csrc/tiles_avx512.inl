@@ -1,5 +1,7 @@
 // What stands between memory and AMX's tiles, with 512-bit registers.
 
+#include "transpose_avx512.inl"
+
 namespace {
 
 // Sixteen floats, of which the upper halves are rounded to the nearest, ties to even; a NaN stays one.
@@ -19,43 +21,12 @@ inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(line + 16), _mm512_maskz_cvtepi32_epi16(kAll, b));
 }
 
-// 16 by 16 floats.
+// 16 by 16 floats, in place.
 inline void transpose(float* x) {
-  __m512 r[16], t[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) r[i] = _mm512_load_ps(x + i * 16);
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_maskz_unpacklo_ps(kAll, r[i], r[i + 1]);
-    t[i + 1] = _mm512_maskz_unpackhi_ps(kAll, r[i], r[i + 1]);
-  }
-  auto low = [](__m512 a, __m512 b) {
-    return _mm512_castpd_ps(_mm512_maskz_unpacklo_pd(0xff, _mm512_castps_pd(a), _mm512_castps_pd(b)));
-  };
-  auto high = [](__m512 a, __m512 b) {
-    return _mm512_castpd_ps(_mm512_maskz_unpackhi_pd(0xff, _mm512_castps_pd(a), _mm512_castps_pd(b)));
-  };
-#pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    r[i] = low(t[i], t[i + 2]);
-    r[i + 1] = high(t[i], t[i + 2]);
-    r[i + 2] = low(t[i + 1], t[i + 3]);
-    r[i + 3] = high(t[i + 1], t[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_maskz_shuffle_f32x4(kAll, r[i], r[i + 4], 0x88);
-    t[i + 4] = _mm512_maskz_shuffle_f32x4(kAll, r[i], r[i + 4], 0xdd);
-    t[i + 8] = _mm512_maskz_shuffle_f32x4(kAll, r[i + 8], r[i + 12], 0x88);
-    t[i + 12] = _mm512_maskz_shuffle_f32x4(kAll, r[i + 8], r[i + 12], 0xdd);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    _mm512_store_ps(x + i * 16, _mm512_maskz_shuffle_f32x4(kAll, t[i], t[i + 8], 0x88));
-    _mm512_store_ps(x + (i + 4) * 16, _mm512_maskz_shuffle_f32x4(kAll, t[i + 4], t[i + 12], 0x88));
-    _mm512_store_ps(x + (i + 8) * 16, _mm512_maskz_shuffle_f32x4(kAll, t[i], t[i + 8], 0xdd));
-    _mm512_store_ps(x + (i + 12) * 16, _mm512_maskz_shuffle_f32x4(kAll, t[i + 4], t[i + 12], 0xdd));
-  }
+  __m512i lines[16];
+  for (int i = 0; i < 16; ++i) lines[i] = _mm512_load_si512(x + i * 16);
+  transpose(lines);
+  for (int i = 0; i < 16; ++i) _mm512_store_si512(x + i * 16, lines[i]);
 }
 
 // -- low-bit weights as tiles: 16 lines, of a pair of inputs of each of 16 outputs --------------------------------------
