@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -84,22 +83,23 @@ def test_rows_are_adopted_at_the_same_positions_only() -> None:
 
 
 class Near:
-    """A verifier whose pass takes until it is told to end."""
+    """A verifier whose pass takes until it is told to end, and one second by its own clock."""
 
     context_length, vocab_size = 100, VOCABULARY
 
     def __init__(self, during: Callable[[], None] = lambda: None) -> None:
-        self.during, self.passes = during, 0
+        self.during, self.passes, self.now = during, 0, 0.0
 
     def submit(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk] = ()) -> int:
         self.passes += 1
         self.during()
+        self.now += 1.0
         return 7
 
 
 def waits(near: Near, go_on: GoOn, waiting: float = 1.0, share: float = 1.0) -> MeanwhileVerifier:
     """A verifier whose checks wait now, and have waited for a share of their time."""
-    verifier = MeanwhileVerifier(near, lambda: waiting, lambda: share * time.perf_counter(), go_on)  # type: ignore[arg-type]
+    verifier = MeanwhileVerifier(near, lambda: waiting, lambda: share * near.now, go_on, lambda: near.now)  # type: ignore[arg-type]
     verifier.submit([DRAFT])  # nothing is known before it
     near.passes = 0
     return verifier
@@ -128,7 +128,7 @@ def test_steps_are_made_only_while_a_pass_waits_and_end_with_it() -> None:
 @pytest.mark.parametrize(("share", "goes_on"), [(0.9, True), (0.3, False)])
 def test_nothing_is_drafted_beside_checks_that_compute_most_of_the_time(share: float, goes_on: bool) -> None:
     begun = []
-    verifier = waits(Near(lambda: time.sleep(0.02)), lambda sequences, may: begun.append(sequences), share=share)
+    verifier = waits(Near(), lambda sequences, may: begun.append(sequences), share=share)
     for _ in range(3):
         verifier.submit([DRAFT])
     assert len(begun) == (3 if goes_on else 0)

@@ -22,15 +22,23 @@ class MeanwhileVerifier:
     seconds passes have waited so far. go_on: drafts on (`foretoken.drafters.tree.TreeDrafter.go_on`). It runs no layers
     but while the pass waits, so that the pass finds the cores free for nearly all of its arithmetic. Yet a step that
     has begun delays the pass, if what it waits for comes. So nothing is drafted unless the check before this one has
-    waited for half of its time. The pass stays in the caller's thread, where Ctrl-C ends it.
+    waited for half of its time. The pass stays in the caller's thread, where Ctrl-C ends it. clock: in seconds.
     """
 
-    def __init__(self, near: Verifier, waiting: Callable[[], float], waited: Callable[[], float], go_on: GoOn) -> None:
+    def __init__(
+        self,
+        near: Verifier,
+        waiting: Callable[[], float],
+        waited: Callable[[], float],
+        go_on: GoOn,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.context_length, self.vocab_size = near.context_length, near.vocab_size
         self.near = near
         self._waiting = waiting
         self._waited = waited
         self._go_on = go_on
+        self._clock = clock
         self._share = 0.0  # of the time of the last check, for which it waited
 
     def admit(self, request: Request) -> None:
@@ -71,9 +79,9 @@ class MeanwhileVerifier:
 
     def _checked(self, drafts: Sequence[Draft], chunks: Sequence[PromptChunk]) -> int:
         """Make one pass, and note for how much of its time it waited."""
-        began, before = time.perf_counter(), self._waited()
+        began, before = self._clock(), self._waited()
         ticket = self.near.submit(drafts, chunks)
-        self._share = (self._waited() - before) / max(time.perf_counter() - began, 1e-9)
+        self._share = (self._waited() - before) / max(self._clock() - began, 1e-9)
         return ticket
 
     def result(self, ticket: int) -> list[Verdict]:
