@@ -81,6 +81,23 @@ def test_many_rows_are_the_reference_s(dtype: torch.dtype) -> None:
         expect_same(x, weight, floats("normal", (17,), 2), threads)
 
 
+# rows that fill groups of 16, that do not, and that are more than are packed or multiplied at a time
+MANY = (96, 97, 112, 113, 129, 256, 257, 300)
+
+
+@pytest.mark.parametrize("kind", ["normal", "wide"])
+def test_many_rows_of_many_inputs_are_the_reference_s(kind: str) -> None:
+    # more inputs than AMX multiplies at a time: sums wait in memory meanwhile
+    for inputs, outputs in ((2120, 35), (4128, 16), (64, 50), (2048, 33)):
+        x, weight = floats(kind, (max(MANY), inputs), 0), numbers(kind, (outputs, inputs), torch.bfloat16, 1)
+        bias = floats(kind, (outputs,), 2)
+        expected = reference.linear(x, weight, bias)
+        for isa in HERE:
+            for rows in MANY:
+                got = native.linear(x[:rows], weight, bias, isa, threads=2)
+                assert same(got, expected[:rows]), (isa, inputs, rows)
+
+
 @dtypes
 def test_many_outputs_are_the_reference_s(dtype: torch.dtype) -> None:
     # blocks of outputs for several threads to take
@@ -103,7 +120,7 @@ def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
         with pytest.raises(ContractError, match=rf"\[48, 96\] has no layout of its own for {isa}; expected"):
             native.repack(weight, isa)
         return
-    for outputs, inputs in ((16, 32), (48, 96), (80, 160), (128, 64), (112, 4160)):
+    for outputs, inputs in ((16, 32), (48, 96), (80, 160), (128, 64), (112, 4160), (288, 32)):
         for kind in KINDS:
             weight = placed(numbers(kind, (outputs, inputs), torch.bfloat16, 1), 34)
             own, bias = placed(weight, 0), floats(kind, (outputs,), 2)
@@ -114,6 +131,16 @@ def test_weights_in_a_level_s_own_layout_give_the_same(isa: str) -> None:
                 expected = reference.linear(x, weight, bias)
                 for threads in (1, 3):
                     assert same(native.linear(x, own, bias, isa, threads, repacked=True), expected), (kind, rows)
+
+
+@pytest.mark.parametrize("isa", [isa for isa in HERE if native.repacks(isa)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 4160), (544, 96)])
+def test_many_rows_meet_weights_in_a_level_s_own_layout(isa: str, outputs: int, inputs: int) -> None:
+    x, weight = floats("wide", (max(MANY), inputs), 1), numbers("wide", (outputs, inputs), torch.bfloat16, 2)
+    expected, own = reference.linear(x, weight, None), placed(weight, 0)
+    native.repack(own, isa)
+    for rows in MANY:
+        assert same(native.linear(x[:rows], own, None, isa, threads=2, repacked=True), expected[:rows]), rows
 
 
 @pytest.mark.parametrize("isa", HERE)

@@ -188,7 +188,6 @@ class Block {
     const int64_t all = per_head_ * heads_, dim = a_.dim;
     at_least(scratch_.scores, all * kScores);
     at_least(scratch_.queries, all * dim);
-    at_least(scratch_.out, per_head_ * kKeys);
     at_least(scratch_.keys, kBlock);
     at_least(scratch_.values, kBlock);
     packed_each_ = static_cast<int64_t>(a_.kernels.packed_bytes(a_.shape.cache, per_head_, dim) + 63) / 64 * 64;
@@ -263,14 +262,8 @@ class Block {
           const void* key = scratch_.keys[static_cast<std::size_t>(std::min(i + j, any.to - 1))];
           keys[j] = static_cast<const char*>(key) + (p_.head + h) * a_.head_bytes;
         }
-        a_.kernels.linear(format, keys, tiles, dim, packed_ + h * packed_each_, queries, scratch_.out.data());
-        const float* out = scratch_.out.data();
-        float* scores = scratch_.scores.data() + first_query(h, from) * kScores + i;
-        for (int64_t tile = 0; tile < tiles; ++tile) {
-          for (int64_t q = 0; q < queries; ++q, out += kTile) {
-            std::memcpy(scores + q * kScores + tile * kTile, out, kTile * 4);
-          }
-        }
+        a_.kernels.linear(format, keys, tiles, dim, {packed_ + h * packed_each_, queries, 0, queries},
+                          {scratch_.scores.data() + first_query(h, from) * kScores + i, kScores});
       }
     }
   }

@@ -27,7 +27,7 @@ constexpr int kHalf = 16;  // registers of columns of the first eight outputs, b
 // Each number of x is fetched for two registers of outputs: with one, fetching takes as long as multiplying. Three rows of
 // four sums each leave registers for two weights, a number and a mask.
 template <int N>
-inline void rows_block(const __m256i* columns, const float* x, float* tile) {
+inline void rows_block(const __m256i* columns, const float* x, Results results) {
   __m256 even[2][N], odd[2][N];
   for (int n = 0; n < N; ++n) even[0][n] = even[1][n] = odd[0][n] = odd[1][n] = _mm256_setzero_ps();
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
@@ -46,18 +46,21 @@ inline void rows_block(const __m256i* columns, const float* x, float* tile) {
   }
   for (int n = 0; n < N; ++n) {
     for (int half = 0; half < 2; ++half) {
-      float* out = tile + n * kTile + half * 8;
+      float* out = results.at(n) + half * 8;
       _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), _mm256_add_ps(even[half][n], odd[half][n])));
     }
   }
 }
 
 // Threes, and twos for the rest: a row alone would wait for its own sums.
-inline void all_rows(const __m256i* columns, int64_t n, const float* x, float* tile) {
+inline void all_rows(const __m256i* columns, const PackedRows& rows, int64_t line, Results results) {
+  const float* x = static_cast<const float*>(rows.packed) + (line * rows.n + rows.from) * 32;
+  const int64_t n = rows.count();
+  auto some = [&](int64_t row) { return Results{results.at(row), results.stride}; };
   int64_t row = 0;
-  for (; n - row > 4 || n - row == 3; row += 3) rows_block<3>(columns, x + row * 32, tile + row * kTile);
-  for (; n - row >= 2; row += 2) rows_block<2>(columns, x + row * 32, tile + row * kTile);
-  if (row < n) rows_block<1>(columns, x + row * 32, tile + row * kTile);
+  for (; n - row > 4 || n - row == 3; row += 3) rows_block<3>(columns, x + row * 32, some(row));
+  for (; n - row >= 2; row += 2) rows_block<2>(columns, x + row * 32, some(row));
+  if (row < n) rows_block<1>(columns, x + row * 32, some(row));
 }
 
 // 16 pairs of 8 rows as columns.
@@ -86,14 +89,13 @@ inline void load_columns(const void* const* weights, int64_t block, int64_t rest
   load_half(weights + 8, block, rest, columns + kHalf);
 }
 
-void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  const float* rows = static_cast<const float*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
-  for (int64_t block = 0; block < blocks; ++block, weights += kTile, tile += n * kTile) {
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block, weights += kTile) {
     for (int64_t line = 0; line * 32 < k; ++line) {
       alignas(32) __m256i columns[2 * kHalf];
       load_columns(weights, line, k - line * 32, columns);
-      all_rows(columns, n, rows + line * n * 32, tile);
+      all_rows(columns, rows, line, results.block(block));
     }
   }
 }
@@ -106,14 +108,13 @@ void repack_bf16(const void* const* weights, int64_t k, void* out) {
   }
 }
 
-void linear_repacked(const void* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  const float* rows = static_cast<const float*>(packed);
+void linear_repacked(const void* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const char* from = static_cast<const char*>(weights);
-  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
-  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t line = 0; line * 32 < k; ++line, from += 1024) {
       for (int64_t at = 0; at < 1024; at += 64) _mm_prefetch(from + kAhead + at, _MM_HINT_T0);
-      all_rows(reinterpret_cast<const __m256i*>(from), n, rows + line * n * 32, tile);
+      all_rows(reinterpret_cast<const __m256i*>(from), rows, line, results.block(block));
     }
   }
 }

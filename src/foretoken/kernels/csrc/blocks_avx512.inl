@@ -37,7 +37,7 @@ inline __m512i load_line(const void* row, int64_t block, int64_t rest) {
 constexpr int64_t kAhead = 8 << 10;  // bytes of repacked weights that are fetched ahead
 
 template <class M, int N>
-inline void rows_block(const __m512i* columns, const typename M::Number* x, float* tile) {
+inline void rows_block(const __m512i* columns, const typename M::Number* x, Results results) {
   __m512 even[N], odd[N];
   for (int n = 0; n < N; ++n) even[n] = odd[n] = _mm512_setzero_ps();
 #pragma GCC unroll 16
@@ -45,33 +45,34 @@ inline void rows_block(const __m512i* columns, const typename M::Number* x, floa
     for (int n = 0; n < N; ++n) M::multiply(t, columns[t], x + n * M::kNumbers, &even[n], &odd[n]);
   }
   for (int n = 0; n < N; ++n) {
-    float* out = tile + n * kTile;
+    float* out = results.at(n);
     _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), _mm512_add_ps(even[n], odd[n])));
   }
 }
 
 // The rest together: a row alone would wait for its own sums.
 template <class M>
-inline void all_rows(const __m512i* columns, int64_t n, const typename M::Number* x, float* tile) {
+inline void all_rows(const __m512i* columns, const PackedRows& rows, int64_t line, Results results) {
+  const auto* x = static_cast<const typename M::Number*>(rows.packed) + (line * rows.n + rows.from) * M::kNumbers;
+  const int64_t n = rows.count();
   int64_t row = 0;
-  for (; row + 4 <= n; row += 4) rows_block<M, 4>(columns, x + row * M::kNumbers, tile + row * kTile);
-  x += row * M::kNumbers;
-  tile += row * kTile;
+  for (; row + 4 <= n; row += 4, x += 4 * M::kNumbers, results.to += 4 * results.stride) {
+    rows_block<M, 4>(columns, x, results);
+  }
   if (n - row == 3) {
-    rows_block<M, 3>(columns, x, tile);
+    rows_block<M, 3>(columns, x, results);
   } else if (n - row == 2) {
-    rows_block<M, 2>(columns, x, tile);
+    rows_block<M, 2>(columns, x, results);
   } else if (n - row == 1) {
-    rows_block<M, 1>(columns, x, tile);
+    rows_block<M, 1>(columns, x, results);
   }
 }
 
 template <class M>
-void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  const auto* rows = static_cast<const typename M::Number*>(packed);
+void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t lines = padded(k, 32) / 32;
-  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
-  for (int64_t block = 0; block < blocks; ++block, weights += kTile, tile += n * kTile) {
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block, weights += kTile) {
     const int64_t next = next_rows(weights);
     for (int64_t line = 0; line < lines; ++line) {
       __m512i columns[16];
@@ -80,7 +81,7 @@ void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const 
         fetch_ahead(weights, i, line, lines, next);
       }
       transpose(columns);
-      all_rows<M>(columns, n, rows + line * n * M::kNumbers, tile);
+      all_rows<M>(columns, rows, line, results.block(block));
     }
   }
 }
@@ -96,18 +97,17 @@ void repack_blocks(const void* const* weights, int64_t k, void* out) {
 }
 
 template <class M>
-void linear_repacked(const void* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  const auto* rows = static_cast<const typename M::Number*>(packed);
+void linear_repacked(const void* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const char* from = static_cast<const char*>(weights);
-  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
-  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block) {
     for (int64_t line = 0; line * 32 < k; ++line, from += 1024) {
       __m512i columns[16];
       for (int i = 0; i < 16; ++i) {
         columns[i] = _mm512_loadu_si512(from + i * 64);
         _mm_prefetch(from + kAhead + i * 64, _MM_HINT_T1);
       }
-      all_rows<M>(columns, n, rows + line * n * M::kNumbers, tile);
+      all_rows<M>(columns, rows, line, results.block(block));
     }
   }
 }

@@ -141,6 +141,11 @@ void pack_int8(Format format, const float* x, int64_t stride, int64_t from, int6
   }
 }
 
+// The first row's.
+inline const Block* inputs_of(const PackedRows& rows, int64_t block) {
+  return static_cast<const Block*>(rows.packed) + block * rows.n + rows.from;
+}
+
 template <Format F, int N>
 inline void dots(const Bytes columns[8], const Block* x, Ints sums[N]) {
   for (int r = 0; r < N; ++r) sums[r] = ints(x[r].start);
@@ -199,19 +204,19 @@ inline void by_rows(int64_t n, Use use) {
 
 // mxfp4 and int8: a power of two a block, or a scale for all inputs.
 template <Format F>
-void linear_scaled(const Codes& w, int64_t k, const Block* x, int64_t n, float* tile) {
+void linear_scaled(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     Bytes columns[8];
-    load_codes<F>(w, block, n, columns);
+    load_codes<F>(w, block, rows.count(), columns);
     const Ints power = F == Format::mxfp4 ? exponents(w, block, 1) : ints(0);
-    by_rows(n, [&](auto count, int64_t row) {
+    by_rows(rows.count(), [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
       Ints sums[N];
-      const Block* rows = x + block * n + row;
-      dots<F, N>(columns, rows, sums);
+      const Block* x = inputs_of(rows, block) + row;
+      dots<F, N>(columns, x, sums);
       for (int r = 0; r < N; ++r) {
-        float* out = tile + (row + r) * kTile;
-        V16 scale = set1(rows[r].scale);
+        float* out = results.at(row + r);
+        V16 scale = set1(x[r].scale);
         if constexpr (F == Format::mxfp4) scale = as_floats(plus(as_ints(scale), power));
         store(out, fma(to_floats(sums[r]), scale, load(out)));
       }
@@ -219,53 +224,54 @@ void linear_scaled(const Codes& w, int64_t k, const Block* x, int64_t n, float* 
   }
   if constexpr (F == Format::int8) {
     const V16 scale = load(static_cast<const float*>(w.scales));
-    for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), scale));
+    for (int64_t row = 0; row < rows.count(); ++row) store(results.at(row), mul(load(results.at(row)), scale));
   }
 }
 
 // Whole numbers with a scale and a zero point a group.
 template <Format F>
-void linear_grouped(const Codes& w, int64_t k, const Block* x, int64_t n, float* tile) {
+void linear_grouped(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t blocks = blocks_of(k), each = w.group / 32;
   for (int64_t first = 0; first < blocks; first += each) {
     const Group group(w, first / each);
     const V16 minus_zero = sub(set1(0.0f), group.zero);
-    by_rows(n, [&](auto count, int64_t row) {
+    by_rows(rows.count(), [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
       V16 products[N];
       float inputs[N] = {};
       for (int r = 0; r < N; ++r) products[r] = set1(0.0f);
       for (int64_t block = first; block < first + each && block < blocks; ++block) {
         Bytes columns[8];
-        load_codes<F>(w, block, n, columns);
+        load_codes<F>(w, block, rows.count(), columns);
         Ints sums[N];
-        const Block* rows = x + block * n + row;
-        dots<F, N>(columns, rows, sums);
+        const Block* x = inputs_of(rows, block) + row;
+        dots<F, N>(columns, x, sums);
         for (int r = 0; r < N; ++r) {
-          products[r] = fma(to_floats(sums[r]), set1(rows[r].scale), products[r]);
-          inputs[r] += rows[r].sum;
+          products[r] = fma(to_floats(sums[r]), set1(x[r].scale), products[r]);
+          inputs[r] += x[r].sum;
         }
       }
       for (int r = 0; r < N; ++r) {
-        float* out = tile + (row + r) * kTile;
+        float* out = results.at(row + r);
         store(out, fma(group.scale, fma(minus_zero, set1(inputs[r]), products[r]), load(out)));
       }
     });
   }
 }
 
-void linear_int8(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
-  const Block* x = static_cast<const Block*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+void linear_int8(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   switch (w.format) {
-    case Format::mxfp4: linear_scaled<Format::mxfp4>(w, k, x, n, tile); break;
-    case Format::int8: linear_scaled<Format::int8>(w, k, x, n, tile); break;
-    case Format::int4: linear_grouped<Format::int4>(w, k, x, n, tile); break;
-    case Format::int3: linear_grouped<Format::int3>(w, k, x, n, tile); break;
-    default: linear_grouped<Format::int2>(w, k, x, n, tile); break;
+    case Format::mxfp4: linear_scaled<Format::mxfp4>(w, k, rows, results); break;
+    case Format::int8: linear_scaled<Format::int8>(w, k, rows, results); break;
+    case Format::int4: linear_grouped<Format::int4>(w, k, rows, results); break;
+    case Format::int3: linear_grouped<Format::int3>(w, k, rows, results); break;
+    default: linear_grouped<Format::int2>(w, k, rows, results); break;
   }
-  const float* factors = reinterpret_cast<const float*>(x + blocks_of(k) * n);
-  for (int64_t row = 0; row < n; ++row) store(tile + row * kTile, mul(load(tile + row * kTile), set1(factors[row])));
+  const Block* end = static_cast<const Block*>(rows.packed) + blocks_of(k) * rows.n;
+  const float* factors = reinterpret_cast<const float*>(end) + rows.from;
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    store(results.at(row), mul(load(results.at(row)), set1(factors[row])));
+  }
 }
 
 // -- bf16 inputs ----------------------------------------------------------------------------------------------------
@@ -325,7 +331,7 @@ inline void block_values(const Codes& w, int64_t block, int64_t left, V16 values
 
 std::size_t bytes_values(int64_t n, int64_t k);
 void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
-void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile);
+void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results);
 
 }  // namespace
 
@@ -348,15 +354,12 @@ void pack_coded(Inputs inputs, Format format, const float* x, int64_t stride, in
   pack_int8(format, x, stride, from, to, n, k, packed);
 }
 
-void linear_coded(Inputs inputs, const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  if (inputs == Inputs::bf16) return linear_values(w, blocks, k, packed, n, tile);
-  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
-    const Codes one = codes_at(w, block, k);
-    if (inputs == Inputs::fp32) {
-      linear_fp32(one, k, static_cast<const float*>(packed), n, tile);
-    } else {
-      linear_int8(one, k, packed, n, tile);
-    }
+void linear_coded(Inputs inputs, const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows,
+                  const Results& results) {
+  if (inputs == Inputs::bf16) return linear_values(w, blocks, k, rows, results);
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block) {
+    (inputs == Inputs::fp32 ? linear_fp32 : linear_int8)(codes_at(w, block, k), k, rows, results.block(block));
   }
 }
 

@@ -12,13 +12,12 @@ void pack_fp32(const float* x, int64_t stride, int64_t from, int64_t to, int64_t
   }
 }
 
-void linear_fp32(const Codes& w, int64_t k, const float* x, int64_t n, float* tile) {
+void linear_fp32(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   constexpr float kValues[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
   const V16 table = load(kValues);
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     const std::uint8_t* at = w.codes + block * 256;
-    fetch_codes<Format::mxfp4>(at, n);
+    fetch_codes<Format::mxfp4>(at, rows.count());
     V16 values[32];
     for (int c = 0; c < 4; ++c) {
       const Ints lanes = load_ints(at + 64 * c);
@@ -33,17 +32,17 @@ void linear_fp32(const Codes& w, int64_t k, const float* x, int64_t n, float* ti
       v[5] = pick(table, right<28>(lanes));
     }
     const V16 power = as_floats(plus(as_ints(set1(1.0f)), exponents(w, block, 0)));
-    by_rows(n, [&](auto count, int64_t row) {
+    by_rows(rows.count(), [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
-      const float* rows = x + (block * n + row) * 32;
+      const float* x = static_cast<const float*>(rows.packed) + (block * rows.n + rows.from + row) * 32;
       V16 sums[N];
       for (int r = 0; r < N; ++r) sums[r] = set1(0.0f);
 #pragma GCC unroll 32
       for (int i = 0; i < 32; ++i) {
-        for (int r = 0; r < N; ++r) sums[r] = fma(values[i], set1(rows[r * 32 + i]), sums[r]);
+        for (int r = 0; r < N; ++r) sums[r] = fma(values[i], set1(x[r * 32 + i]), sums[r]);
       }
       for (int r = 0; r < N; ++r) {
-        float* out = tile + (row + r) * kTile;
+        float* out = results.at(row + r);
         store(out, fma(sums[r], power, load(out)));
       }
     });

@@ -16,8 +16,8 @@ struct Floats {  // a pair's two inputs are widened, and multiplied one after th
   }
 };
 
-void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  linear_blocks<Floats>(weights, blocks, k, packed, n, tile);
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  linear_blocks<Floats>(weights, blocks, k, rows, results);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@ namespace {
 
 using foretoken::Format;
 using foretoken::kTile;
+using foretoken::PackedRows;
+using foretoken::Results;
 using std::int64_t;
 
 // -- reading a format ---------------------------------------------------------------------------------------------------
@@ -64,7 +66,7 @@ void pack_float(const float* x, int64_t stride, int64_t from, int64_t to, int64_
 }
 
 template <Format F, int M, int N>
-inline void linear_block(const void* const* weights, int64_t k, const float* rows, int64_t wide, float* tile) {
+inline void linear_block(const void* const* weights, int64_t k, const float* rows, int64_t wide, Results out) {
   V16 sums[M][N];
   for (int m = 0; m < M; ++m) {
     for (int n = 0; n < N; ++n) sums[m][n] = set1(0.0f);
@@ -85,21 +87,22 @@ inline void linear_block(const void* const* weights, int64_t k, const float* row
     }
   }
   for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) tile[n * kTile + m] = sum(sums[m][n]);
+    for (int n = 0; n < N; ++n) out.at(n)[m] = sum(sums[m][n]);
   }
 }
 
 template <Format F>
-void linear_float(const void* const* weights, int64_t blocks, int64_t k, const float* packed, int64_t rows,
-                  float* tile) {
+void linear_float(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t wide = padded(k, 16);
-  for (int64_t block = 0; block < blocks; ++block, weights += kTile, tile += rows * kTile) {
+  const float* packed = static_cast<const float*>(rows.packed) + rows.from * wide;
+  for (int64_t block = 0; block < blocks; ++block, weights += kTile) {
     for (int m = 0; m < kTile; m += kOutputs) {
+      auto out = [&](int64_t row) { return Results{results.block(block).at(row) + m, results.stride}; };
       int64_t n = 0;
-      for (; n + kRows <= rows; n += kRows) {
-        linear_block<F, kOutputs, kRows>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
+      for (; n + kRows <= rows.count(); n += kRows) {
+        linear_block<F, kOutputs, kRows>(weights + m, k, packed + n * wide, wide, out(n));
       }
-      for (; n < rows; ++n) linear_block<F, kOutputs, 1>(weights + m, k, packed + n * wide, wide, tile + n * kTile + m);
+      for (; n < rows.count(); ++n) linear_block<F, kOutputs, 1>(weights + m, k, packed + n * wide, wide, out(n));
     }
   }
 }
@@ -108,7 +111,12 @@ void linear_float(const void* const* weights, int64_t blocks, int64_t k, const f
 
 std::size_t bytes_bf16(int64_t n, int64_t k);
 void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed);
-void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile);
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results);
+
+// For kernels that add to results once for each 32 inputs.
+inline void clear(int64_t blocks, int64_t rows, const Results& results) {
+  for (int64_t row = 0; row < rows; ++row) std::memset(results.at(row), 0, static_cast<std::size_t>(blocks * kTile) * 4);
+}
 
 std::size_t packed_bytes(Format format, int64_t n, int64_t k) {
   return format == Format::bf16 ? bytes_bf16(n, k) : static_cast<std::size_t>(n * padded(k, 16)) * 4;
@@ -119,12 +127,11 @@ void pack(Format format, const float* x, int64_t stride, int64_t from, int64_t t
   pack_float(x, stride, from, to, k, static_cast<float*>(packed));
 }
 
-void linear(Format format, const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n,
-            float* tile) {
-  if (format == Format::bf16) return linear_bf16(weights, blocks, k, packed, n, tile);
-  const float* rows = static_cast<const float*>(packed);
-  if (format == Format::fp16) return linear_float<Format::fp16>(weights, blocks, k, rows, n, tile);
-  linear_float<Format::fp32>(weights, blocks, k, rows, n, tile);
+void linear(Format format, const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows,
+            const Results& results) {
+  if (format == Format::bf16) return linear_bf16(weights, blocks, k, rows, results);
+  if (format == Format::fp16) return linear_float<Format::fp16>(weights, blocks, k, rows, results);
+  linear_float<Format::fp32>(weights, blocks, k, rows, results);
 }
 
 // -- elementwise ----------------------------------------------------------------------------------------------------
@@ -356,9 +363,9 @@ constexpr int64_t kNeverMany = INT64_MAX;
 // `repack`, `pack_repacked` and `linear_repacked`, where the instruction set has them. Made by the compiler: code of this
 // file that filled the table would run on machines that lack its instructions, which only ask whether the table exists.
 template <class Repack, class Pack, class Linear>
-constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t many_rows, Repack repack,
-                                      Pack pack_repacked, Linear linear_repacked) {
-  return {name, together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, coded_bytes,
+constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t rows_together, int64_t many_rows,
+                                      Repack repack, Pack pack_repacked, Linear linear_repacked) {
+  return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, coded_bytes,
           pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weigh, fold, divide, argmax, rank,
           log_total};
 }

@@ -46,6 +46,14 @@ class Tiles {
     if constexpr (sums_of(B, G) == 2) _tile_zero(2);
     if constexpr (sums_of(B, G) == 3) _tile_zero(3);
   }
+  template <int B, int G>
+  void load(const float* from, int64_t stride) {
+    const int bytes = static_cast<int>(stride * 4);
+    if constexpr (sums_of(B, G) == 0) _tile_loadd(0, from, bytes);
+    if constexpr (sums_of(B, G) == 1) _tile_loadd(1, from, bytes);
+    if constexpr (sums_of(B, G) == 2) _tile_loadd(2, from, bytes);
+    if constexpr (sums_of(B, G) == 3) _tile_loadd(3, from, bytes);
+  }
   template <int B, class Lines>
   void load_weights(Lines tile) {
     settle();
@@ -77,11 +85,11 @@ class Tiles {
     }
   }
   template <int B, int G>
-  void store(float* to) {
-    if constexpr (sums_of(B, G) == 0) _tile_stored(0, to, 64);
-    if constexpr (sums_of(B, G) == 1) _tile_stored(1, to, 64);
-    if constexpr (sums_of(B, G) == 2) _tile_stored(2, to, 64);
-    if constexpr (sums_of(B, G) == 3) _tile_stored(3, to, 64);
+  void store(float* to, int64_t stride) {
+    if constexpr (sums_of(B, G) == 0) _tile_stored(0, to, static_cast<int>(stride * 4));
+    if constexpr (sums_of(B, G) == 1) _tile_stored(1, to, static_cast<int>(stride * 4));
+    if constexpr (sums_of(B, G) == 2) _tile_stored(2, to, static_cast<int>(stride * 4));
+    if constexpr (sums_of(B, G) == 3) _tile_stored(3, to, static_cast<int>(stride * 4));
     settle();
   }
 };

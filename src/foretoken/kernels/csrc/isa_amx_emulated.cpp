@@ -41,13 +41,17 @@ class Tiles {
   void zero() {
     std::memset(sums_[B][G], 0, sizeof sums_[B][G]);
   }
+  template <int B, int G>
+  void load(const float* from, int64_t stride) {
+    for (int i = 0; i < 16; ++i) std::memcpy(sums_[B][G][i], from + i * stride, 64);
+  }
   template <int G, class Lines>
   void load_rows(Lines tile) {
-    load(tile, kRowsLeft ? columns_ : 16, kRowsLeft ? 64 : columns_ * 4, rows_[G]);
+    fill(tile, kRowsLeft ? columns_ : 16, kRowsLeft ? 64 : columns_ * 4, rows_[G]);
   }
   template <int B, class Lines>
   void load_weights(Lines tile) {
-    load(tile, 16, 64, weights_[B]);
+    fill(tile, 16, 64, weights_[B]);
   }
   template <int B, int G>
   void multiply() {
@@ -58,13 +62,14 @@ class Tiles {
     }
   }
   template <int B, int G>
-  void store(float* to) {
-    std::memcpy(to, sums_[B][G], sizeof sums_[B][G]);
+  void store(float* to, int64_t stride) {
+    const int lines = kRowsLeft ? columns_ : 16, numbers = kRowsLeft ? 16 : columns_;
+    for (int i = 0; i < lines; ++i) std::memcpy(to + i * stride, sums_[B][G][i], static_cast<std::size_t>(numbers) * 4);
   }
 
  private:
   template <class Lines>
-  static void load(Lines tile, int lines, int bytes, std::uint16_t (*to)[32]) {
+  static void fill(Lines tile, int lines, int bytes, std::uint16_t (*to)[32]) {
     for (int i = 0; i < lines; ++i) {
       std::memcpy(to[i], static_cast<const char*>(tile.from) + i * tile.stride, static_cast<std::size_t>(bytes));
     }

@@ -51,8 +51,8 @@ struct Pairs {  // two steps of a sum at once
   }
 };
 
-void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  linear_blocks<Pairs>(weights, blocks, k, packed, n, tile);
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  linear_blocks<Pairs>(weights, blocks, k, rows, results);
 }
 
 // -- low-bit weights: their values as columns of pairs --------------------------------------------------------------
@@ -105,15 +105,14 @@ inline void value_columns(const Codes& w, int64_t block, int64_t left, __m512i c
   }
 }
 
-void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  const std::int32_t* rows = static_cast<const std::int32_t*>(packed);
-  std::memset(tile, 0, static_cast<std::size_t>(blocks * n) * kTile * 4);
-  for (int64_t block = 0; block < blocks; ++block, tile += n * kTile) {
+void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block) {
     const Codes one = codes_at(w, block, k);
     for (int64_t line = 0; line < blocks_of(k); ++line) {
       __m512i columns[16];
       value_columns(one, line, k - line * 32, columns);
-      all_rows<Pairs>(columns, n, rows + line * n * Pairs::kNumbers, tile);
+      all_rows<Pairs>(columns, rows, line, results.block(block));
     }
   }
 }
@@ -122,6 +121,6 @@ void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed
 
 const foretoken::Kernels* foretoken::kernels_avx512bf16() {
   static constexpr Kernels table =
-      table_of("avx512bf16", 1, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
+      table_of("avx512bf16", 1, 0, kNeverMany, repack_blocks<Pairs>, nullptr, linear_repacked<Pairs>);
   return &table;
 }

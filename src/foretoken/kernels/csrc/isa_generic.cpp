@@ -7,23 +7,22 @@
 
 namespace {
 
-void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  const float* rows = static_cast<const float*>(packed);
+void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  const float* packed = static_cast<const float*>(rows.packed);
+  clear(blocks, rows.count(), results);
   for (int64_t output = 0; output < blocks * kTile; ++output) {
-    float* sums = tile + output / kTile * n * kTile + output % kTile;
-    for (int64_t row = 0; row < n; ++row) sums[row * kTile] = 0.0f;
     for (int64_t block = 0; block * 32 < k; ++block) {
       const std::uint16_t* at = static_cast<const std::uint16_t*>(weights[output]) + block * 32;
       float w[32];
       for (int64_t i = 0; i < 32; ++i) w[i] = block * 32 + i < k ? from_bf16(at[i]) : 0.0f;
-      for (int64_t row = 0; row < n; ++row) {
-        const float* x = rows + (block * n + row) * 32;
+      for (int64_t row = 0; row < rows.count(); ++row) {
+        const float* x = packed + (block * rows.n + rows.from + row) * 32;
         float even = 0.0f, odd = 0.0f;
         for (int pair = 0; pair < 16; ++pair) {
           even = fused_bf16(w[2 * pair], x[pair], even);
           odd = fused_bf16(w[2 * pair + 1], x[16 + pair], odd);
         }
-        sums[row * kTile] += even + odd;
+        results.at(row)[output] += even + odd;
       }
     }
   }
@@ -32,6 +31,6 @@ void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const vo
 }  // namespace
 
 const foretoken::Kernels* foretoken::kernels_generic() {
-  static constexpr Kernels table = table_of("generic", 1, kNeverMany, nullptr, nullptr, nullptr);
+  static constexpr Kernels table = table_of("generic", 1, 0, kNeverMany, nullptr, nullptr, nullptr);
   return &table;
 }

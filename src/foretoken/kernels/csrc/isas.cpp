@@ -70,14 +70,14 @@ const Machine& machine() {
   std::vector<float> expected(static_cast<std::size_t>(blocks * n * kTile)), got(expected.size());
   std::vector<std::uint64_t> packed(kernels_generic()->packed_bytes(Format::bf16, n, k) / 8 + 1);
   kernels_generic()->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
-  kernels_generic()->linear(Format::bf16, rows, blocks, k, packed.data(), n, expected.data());
+  kernels_generic()->linear(Format::bf16, rows, blocks, k, {packed.data(), n, 0, n}, {expected.data(), blocks * kTile});
   packed.resize(kernels->packed_bytes(Format::bf16, n, k) / 8 + 1);
   if (kernels->pack_repacked) {
     kernels->pack_repacked(x, stride, 0, n, n, k, packed.data());
   } else {
     kernels->pack(Format::bf16, x, stride, 0, n, n, k, packed.data());
   }
-  kernels->linear_repacked(own, blocks, k, packed.data(), n, got.data());
+  kernels->linear_repacked(own, blocks, k, {packed.data(), n, 0, n}, {got.data(), blocks * kTile});
   return std::memcmp(expected.data(), got.data(), expected.size() * 4) == 0;
 }
 
@@ -112,7 +112,7 @@ const Machine& machine() {
     for (int i = 0; i < 2; ++i) {
       std::vector<std::uint64_t> packed(both[i]->packed_bytes(Format::bf16, n, k) / 8 + 1);
       both[i]->pack(Format::bf16, x.data(), k, 0, n, n, k, packed.data());
-      both[i]->linear(Format::bf16, rows, 1, k, packed.data(), n, tiles[i]);
+      both[i]->linear(Format::bf16, rows, 1, k, {packed.data(), n, 0, n}, {tiles[i], kTile});
     }
     if (std::memcmp(tiles[0], tiles[1], sizeof tiles[0]) != 0) return false;
     if (kernels->repack && !agrees_repacked(kernels, weights.data(), x.data(), n, k)) return false;
@@ -150,7 +150,7 @@ constexpr const char* kUnknown = "the compiler that built Foretoken does not kno
         for (int i = 0; i < 2; ++i) {
           std::vector<std::uint64_t> packed(both[i]->coded_bytes(inputs, n, k) / 8 + 1);
           both[i]->pack_coded(inputs, format, x.data(), k, 0, n, n, k, packed.data());
-          both[i]->linear_coded(inputs, w, 1, k, packed.data(), n, tiles[i]);
+          both[i]->linear_coded(inputs, w, 1, k, {packed.data(), n, 0, n}, {tiles[i], kTile});
         }
         if (std::memcmp(tiles[0], tiles[1], static_cast<std::size_t>(n * kTile) * 4) != 0) return false;
       }

@@ -21,7 +21,7 @@ inline std::size_t size_of(Format format) { return format == Format::fp32 ? 4 : 
 // bf16 where the instruction set is faster with it, which depends on the number of rows. Kernels never see it.
 enum class Inputs : int { bf16 = 0, int8 = 1, fp32 = 2, fastest = 3 };
 
-constexpr std::int64_t kTogether = 8;  // blocks of outputs that a linear kernel is given at a time, at most
+constexpr std::int64_t kTogether = 16;  // blocks of outputs that a linear kernel is given at a time, at most
 constexpr std::int64_t kTile = 16;  // outputs of a block, of which a linear kernel computes one or several at a time
 
 // 16 outputs of low-bit weights, in blocks of 32 inputs: docs/formats.md.
@@ -74,11 +74,29 @@ inline std::int64_t rank_bytes(std::int64_t n, std::int64_t count) {
   return (n + 63) / 64 * 64 * 24 + (count < n ? count : n) * 16;
 }
 
+// Rows [from, to) of the n rows that `packed` holds. `from` is a multiple of 16.
+struct PackedRows {
+  const void* packed;
+  std::int64_t n, from, to;
+
+  std::int64_t count() const { return to - from; }
+};
+
+// Where a linear kernel writes, rows `stride` numbers apart: to[row * stride + block * 16 + i].
+struct Results {
+  float* to;
+  std::int64_t stride;
+
+  float* at(std::int64_t row) const { return to + row * stride; }
+  Results block(std::int64_t block) const { return {to + block * kTile, stride}; }
+};
+
 struct Kernels {
   const char* name;
 
-  // How many blocks of outputs a linear kernel is best given at a time: at most `kTogether`.
-  std::int64_t together;
+  // How many blocks of outputs a linear kernel is best given at a time, at most `kTogether`, and how many rows, a multiple
+  // of 16: results of more rows would not stay near. 0: all.
+  std::int64_t together, rows_together;
   // From how many rows on mxfp4 is multiplied faster with bf16 inputs than with int8.
   std::int64_t many_rows;
 
@@ -87,10 +105,10 @@ struct Kernels {
   // Rows [from, to) of x (float32, n rows of k, `stride` numbers apart) into the layout that `linear` reads.
   void (*pack)(Format, const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
                std::int64_t k, void* packed);
-  // Blocks of 16 outputs for n rows: tile[(block * n + row) * 16 + i] = weights[block * 16 + i] . row. Weight rows lie
-  // anywhere, in the format's own layout.
-  void (*linear)(Format, const void* const* weights, std::int64_t blocks, std::int64_t k, const void* packed,
-                 std::int64_t n, float* tile);
+  // Blocks of 16 outputs for some rows: weights[block * 16 + i] . row. Weight rows lie anywhere, in the format's own
+  // layout.
+  void (*linear)(Format, const void* const* weights, std::int64_t blocks, std::int64_t k, const PackedRows&,
+                 const Results&);
 
   // A layout of the instruction set's own for bf16 weights, block after block of 16 outputs, for weights that are
   // copied anyway: what `linear` would shuffle each time is shuffled once. The sums are the same. Null where rows as
@@ -99,15 +117,13 @@ struct Kernels {
   // Rows for `linear_repacked`: as many bytes as `pack` fills. Null where `pack` does it.
   void (*pack_repacked)(const float* x, std::int64_t stride, std::int64_t from, std::int64_t to, std::int64_t n,
                         std::int64_t k, void* packed);
-  void (*linear_repacked)(const void* weights, std::int64_t blocks, std::int64_t k, const void* packed, std::int64_t n,
-                          float* tile);
+  void (*linear_repacked)(const void* weights, std::int64_t blocks, std::int64_t k, const PackedRows&, const Results&);
 
   // The same three for low-bit weights; of several blocks, the codes and the scales of each lie behind the last one's.
   std::size_t (*coded_bytes)(Inputs, std::int64_t n, std::int64_t k);
   void (*pack_coded)(Inputs, Format, const float* x, std::int64_t stride, std::int64_t from, std::int64_t to,
                      std::int64_t n, std::int64_t k, void* packed);
-  void (*linear_coded)(Inputs, const Codes&, std::int64_t blocks, std::int64_t k, const void* packed, std::int64_t n,
-                       float* tile);
+  void (*linear_coded)(Inputs, const Codes&, std::int64_t blocks, std::int64_t k, const PackedRows&, const Results&);
 
   void (*embed)(Format, const void* row, std::int64_t width, float* out);
   void (*norm)(const float* x, const float* weight, float eps, std::int64_t width, float* out);

@@ -9,25 +9,25 @@ using std::int64_t;
 // Of weights, in pieces: less is not worth handing out, and more gains nothing (LOG.md).
 constexpr int64_t kLeastBytes = 64 << 10, kMostBytes = 2 << 20;
 
-void Output::put(int64_t first, const float* tile, int64_t n) const {
-  const int64_t count = std::min({kTile, matrix->outputs - first, stride - first});
-  for (int64_t row = 0; row < n && count > 0; ++row) {
-    float* at = to + row * stride + first;
-    const float* from = tile + row * kTile;
+void Output::put(Blocks blocks, const PackedRows& rows, const Results& from) const {
+  const int64_t all = count(blocks);
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    float* at = to + (rows.from + row) * stride + blocks.from * kTile;
+    const float* results = from.at(row);
     if (add) {
-      for (int64_t i = 0; i < count; ++i) at[i] += from[i];
-    } else if (count == kTile) {
-      std::memcpy(at, from, kTile * 4);  // a size that is known costs less
+      for (int64_t i = 0; i < all; ++i) at[i] += results[i];
+    } else if (all == kTile) {
+      std::memcpy(at, results, kTile * 4);  // a size that is known costs less
     } else {
-      std::memcpy(at, from, static_cast<std::size_t>(count) * 4);
+      std::memcpy(at, results, static_cast<std::size_t>(all) * 4);
     }
   }
 }
 
-void Output::get(int64_t first, float* tile, int64_t n) const {
-  const int64_t count = std::min({kTile, matrix->outputs - first, stride - first});
-  for (int64_t row = 0; row < n; ++row) {
-    std::memcpy(tile + row * kTile, to + row * stride + first, static_cast<std::size_t>(count) * 4);
+void Output::get(Blocks blocks, const PackedRows& rows, const Results& into) const {
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    const float* at = to + (rows.from + row) * stride + blocks.from * kTile;
+    std::memcpy(into.at(row), at, static_cast<std::size_t>(count(blocks)) * 4);
   }
 }
 
@@ -36,22 +36,24 @@ Inputs Arithmetic::rounding(const Matrix& matrix, int64_t n) const {
   return matrix.format == Format::mxfp4 && n >= kernels->many_rows ? Inputs::bf16 : Inputs::int8;
 }
 
-void Arithmetic::tiles(const Matrix& matrix, int64_t first, int64_t blocks, const char* packed, int64_t n,
-                       float* tile) const {
+void Arithmetic::linear(const Matrix& matrix, Blocks blocks, const PackedRows& rows, const Results& results) const {
+  const int64_t first = blocks.from, count = blocks.count();
   if (!is_float(matrix.format)) {
-    kernels->linear_coded(rounding(matrix, n), matrix.codes(first), blocks, matrix.inputs, packed, n, tile);
+    kernels->linear_coded(rounding(matrix, rows.n), matrix.codes(first), count, matrix.inputs, rows, results);
   } else if (matrix.repacked) {
     const char* data = matrix.data + static_cast<std::size_t>(first) * repacked_bytes(matrix.inputs);
-    kernels->linear_repacked(data, blocks, matrix.inputs, packed, n, tile);
+    kernels->linear_repacked(data, count, matrix.inputs, rows, results);
   } else {
     const void* weights[kTogether * kTile];
-    for (int64_t i = 0; i < blocks; ++i) matrix.block((first + i) * kTile, weights + i * kTile);
-    kernels->linear(matrix.format, weights, blocks, matrix.inputs, packed, n, tile);
+    for (int64_t i = 0; i < count; ++i) matrix.block((first + i) * kTile, weights + i * kTile);
+    kernels->linear(matrix.format, weights, count, matrix.inputs, rows, results);
   }
   if (matrix.bias.empty()) return;
-  for (int64_t output = first * kTile; output < std::min((first + blocks) * kTile, matrix.outputs); ++output) {
-    float* to = tile + (output / kTile - first) * n * kTile + output % kTile;
-    for (int64_t row = 0; row < n; ++row) to[row * kTile] += matrix.bias[static_cast<std::size_t>(output)];
+  const int64_t outputs = std::min(count * kTile, matrix.outputs - first * kTile);
+  for (int64_t row = 0; row < rows.count(); ++row) {
+    for (int64_t i = 0; i < outputs; ++i) {
+      results.at(row)[i] += matrix.bias[static_cast<std::size_t>(first * kTile + i)];
+    }
   }
 }
 
@@ -63,8 +65,10 @@ Cut::Cut(int64_t blocks, int64_t threads, int64_t least, int64_t most) : starts_
   }
 }
 
-Cut Arithmetic::cut(int64_t blocks, int64_t bytes) const {
-  const int64_t few = std::min<int64_t>(together(), 2);  // kernels for several want two
+Cut Arithmetic::cut(int64_t blocks, int64_t bytes, int64_t n) const {
+  // many rows are read anew for each piece
+  if (kernels->rows_together && n >= kernels->rows_together) return Cut(blocks, pool->threads(), kTogether, 4 * kTogether);
+  const int64_t few = std::min<int64_t>(kernels->together, 2);  // kernels for several want two
   return Cut(blocks, pool->threads(), std::max(few, kLeastBytes / bytes), std::max(few, kMostBytes / bytes));
 }
 
@@ -72,17 +76,18 @@ void Arithmetic::multiply(std::initializer_list<Output> outputs, const char* pac
                           std::vector<std::vector<float>>& room) const {
   int64_t all = 0;
   for (const Output& output : outputs) all += output.matrix->blocks();
-  const Cut shares = cut(all, outputs.begin()->matrix->block_bytes());
+  const Cut shares = cut(all, outputs.begin()->matrix->block_bytes(), n);
   pool->run(shares.pieces(), [&](int64_t piece, int thread) {
-    float* results = room[static_cast<std::size_t>(thread)].data();
-    int64_t blocks = 0;
-    for (int64_t block = shares.from(piece); block < shares.from(piece + 1); block += blocks) {
-      int64_t at = block;
-      const Output* output = outputs.begin();
-      while (at >= output->matrix->blocks()) at -= (output++)->matrix->blocks();
-      blocks = std::min({together(), shares.from(piece + 1) - block, output->matrix->blocks() - at});
-      tiles(*output->matrix, at, blocks, packed, n, results);
-      for (int64_t i = 0; i < blocks; ++i) output->put((at + i) * kTile, results + i * n * kTile, n);
+    int64_t from = shares.from(piece), to = shares.from(piece + 1);
+    for (const Output& output : outputs) {
+      const Matrix& matrix = *output.matrix;
+      each_piece(from, std::min(to, matrix.blocks()), packed, n, room[static_cast<std::size_t>(thread)].data(),
+                 [&](Blocks blocks, const PackedRows& rows, const Results& results) {
+                   linear(matrix, blocks, rows, results);
+                   output.put(blocks, rows, results);
+                 });
+      from = std::max<int64_t>(0, from - matrix.blocks());
+      to -= matrix.blocks();
     }
   });
 }
@@ -104,19 +109,18 @@ int64_t Arithmetic::packed_bytes(const Matrix& m, int64_t n) const {
                                                  : kernels->coded_bytes(rounding(m, n), n, m.inputs));
 }
 
-void Arithmetic::pack_row(const Matrix& m, const float* x, int64_t row, int64_t n, char* packed) const {
-  x -= row * m.inputs;  // kernels count from the first row
+void Arithmetic::pack_rows(const Matrix& m, const float* x, int64_t from, int64_t to, int64_t n, char* packed) const {
   if (m.repacked && kernels->pack_repacked) {
-    kernels->pack_repacked(x, m.inputs, row, row + 1, n, m.inputs, packed);
+    kernels->pack_repacked(x, m.inputs, from, to, n, m.inputs, packed);
   } else if (is_float(m.format)) {
-    kernels->pack(m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);
+    kernels->pack(m.format, x, m.inputs, from, to, n, m.inputs, packed);
   } else {
-    kernels->pack_coded(rounding(m, n), m.format, x, m.inputs, row, row + 1, n, m.inputs, packed);
+    kernels->pack_coded(rounding(m, n), m.format, x, m.inputs, from, to, n, m.inputs, packed);
   }
 }
 
 void Arithmetic::pack(const Matrix& m, const float* x, int64_t n, char* packed) const {
-  pool->run_light(n, n * m.inputs, [&](int64_t row, int) { pack_row(m, x + row * m.inputs, row, n, packed); });
+  each_to_pack(n, m.inputs, [&](int64_t from, int64_t to) { pack_rows(m, x, from, to, n, packed); });
 }
 
 }  // namespace foretoken

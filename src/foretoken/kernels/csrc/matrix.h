@@ -44,15 +44,28 @@ struct Matrix {  // [outputs, inputs], as it lies in the checkpoint: row-major, 
   }
 };
 
+struct Blocks {  // of 16 outputs
+  std::int64_t from, to;
+
+  std::int64_t count() const { return to - from; }
+};
+
 struct Output {  // where a matrix' results go: to[row * stride + output], set or added; from `stride` on, nowhere
   const Matrix* matrix;
   float* to;
   std::int64_t stride;
   bool add;
 
-  // Some rows of the block of outputs that begins with `first`: from a tile, and into one, whose other numbers stay.
-  void put(std::int64_t first, const float* tile, std::int64_t n) const;
-  void get(std::int64_t first, float* tile, std::int64_t n) const;
+  // The results of some blocks for some rows: put from there, or gotten into there, where numbers behind the last output
+  // stay what they are.
+  void put(Blocks blocks, const PackedRows& rows, const Results& from) const;
+  void get(Blocks blocks, const PackedRows& rows, const Results& into) const;
+
+ private:
+  // How many of these blocks' results go anywhere.
+  std::int64_t count(Blocks blocks) const {
+    return std::clamp<std::int64_t>(std::min(matrix->outputs, stride) - blocks.from * kTile, 0, blocks.count() * kTile);
+  }
 };
 
 template <class T>
@@ -85,8 +98,15 @@ struct Arithmetic {  // which kernels, on which threads
 
   // Bytes that n rows take when they are packed for a matrix.
   std::int64_t packed_bytes(const Matrix& matrix, std::int64_t n) const;
-  // Row `row` of n, where it begins, as a matrix wants it; `packed` is what all of them are packed into.
-  void pack_row(const Matrix& matrix, const float* x, std::int64_t row, std::int64_t n, char* packed) const;
+  // Rows [from, to) of n rows x as a matrix wants them; `packed` is what all of them are packed into.
+  void pack_rows(const Matrix& matrix, const float* x, std::int64_t from, std::int64_t to, std::int64_t n, char* packed) const;
+  // work(from, to) for rows that are best packed together, on all threads.
+  template <class F>
+  void each_to_pack(std::int64_t n, std::int64_t k, const F& work) const {
+    const std::int64_t each = n < kTile * 4 * pool->threads() ? 1 : kTile;  // else some threads would have nothing
+    pool->run_light((n + each - 1) / each, n * k,
+                    [&](std::int64_t piece, int) { work(piece * each, std::min(n, piece * each + each)); });
+  }
   void pack(const Matrix& matrix, const float* x, std::int64_t n, char* packed) const;
   // What n rows are rounded to before they meet a low-bit matrix.
   Inputs rounding(const Matrix& matrix, std::int64_t n) const;
@@ -94,18 +114,34 @@ struct Arithmetic {  // which kernels, on which threads
   bool packs_alike(const Matrix& one, const Matrix& other) const {
     return one.repacked == other.repacked || !kernels->pack_repacked;
   }
-  // How many blocks of results there must be room for: n * 16 floats for each.
-  std::int64_t together() const { return kernels->together; }
-  // The results of some blocks with their biases: tile[(i * n + row) * 16 + j] of block first + i.
-  void tiles(const Matrix& matrix, std::int64_t first, std::int64_t blocks, const char* packed, std::int64_t n,
-             float* tile) const;
-  // `bytes`: what a block takes.
-  Cut cut(std::int64_t blocks, std::int64_t bytes) const;
-  // All outputs of some matrices for which rows are packed alike. `room`: n * 16 * `together` floats a thread.
+  // work(blocks, rows, results) for pieces of blocks [from, to) of a matrix with all n rows, such that results stay near.
+  // results: in `room`, which has `room_for(n)` floats.
+  template <class F>
+  void each_piece(std::int64_t from, std::int64_t to, const char* packed, std::int64_t n, float* room,
+                  const F& work) const {
+    const std::int64_t most = kernels->together, rows = rows_at_once(n);
+    for (std::int64_t row = 0; row < n; row += rows) {
+      for (std::int64_t block = from; block < to; block += most) {
+        const Blocks blocks{block, std::min(to, block + most)};
+        work(blocks, PackedRows{packed, n, row, std::min(n, row + rows)}, Results{room, blocks.count() * kTile});
+      }
+    }
+  }
+  std::int64_t room_for(std::int64_t n) const { return rows_at_once(n) * kernels->together * kTile; }
+  // The results of some blocks with their biases.
+  void linear(const Matrix& matrix, Blocks blocks, const PackedRows& rows, const Results& results) const;
+  // For n rows. `bytes`: what a block takes.
+  Cut cut(std::int64_t blocks, std::int64_t bytes, std::int64_t n) const;
+  // All outputs of some matrices for which rows are packed alike. `room`: `room_for(n)` floats a thread.
   void multiply(std::initializer_list<Output> outputs, const char* packed, std::int64_t n,
                 std::vector<std::vector<float>>& room) const;
   // bf16 weights into the instruction set's own layout, in place: outputs a multiple of 16, inputs of 32.
   void repack(char* data, std::int64_t outputs, std::int64_t inputs) const;
+
+ private:
+  std::int64_t rows_at_once(std::int64_t n) const {
+    return kernels->rows_together ? std::min(n, kernels->rows_together) : n;
+  }
 };
 
 }  // namespace foretoken

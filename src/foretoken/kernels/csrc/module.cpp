@@ -158,7 +158,7 @@ NB_MODULE(_native, m) {
     static thread_local std::vector<std::vector<float>> tiles;
     at_least(packed, arithmetic.packed_bytes(w, n) + 64);
     at_least(tiles, threads);
-    for (auto& tile : tiles) at_least(tile, n * kTile * arithmetic.together());
+    for (auto& tile : tiles) at_least(tile, arithmetic.room_for(n));
     arithmetic.pack(w, at<const float>(x), n, aligned(packed));
     arithmetic.multiply({{&w, at<float>(out), w.outputs, false}}, aligned(packed), n, tiles);
   });

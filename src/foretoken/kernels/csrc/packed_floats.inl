@@ -26,13 +26,12 @@ void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64
   pack_bf16(x, stride, from, to, n, k, packed);
 }
 
-void values_block(const Codes& w, int64_t k, const void* packed, int64_t n, float* tile) {
-  std::memset(tile, 0, static_cast<std::size_t>(n) * kTile * 4);
+void values_block(const Codes& w, int64_t k, const PackedRows& rows, const Results& results) {
   for (int64_t block = 0; block < blocks_of(k); ++block) {
     V16 values[32];
     block_values(w, block, k - block * 32, values);
-    const float* x = static_cast<const float*>(packed) + block * n * 32;
-    by_rows(n, [&](auto count, int64_t row) {
+    const float* x = static_cast<const float*>(rows.packed) + (block * rows.n + rows.from) * 32;
+    by_rows(rows.count(), [&](auto count, int64_t row) {
       constexpr int N = decltype(count)::value;
       V16 even[N], odd[N];
       for (int r = 0; r < N; ++r) even[r] = odd[r] = set1(0.0f);
@@ -43,17 +42,16 @@ void values_block(const Codes& w, int64_t k, const void* packed, int64_t n, floa
         }
       }
       for (int r = 0; r < N; ++r) {
-        float* out = tile + (row + r) * kTile;
+        float* out = results.at(row + r);
         store(out, add(load(out), add(even[r], odd[r])));
       }
     });
   }
 }
 
-void linear_values(const Codes& w, int64_t blocks, int64_t k, const void* packed, int64_t n, float* tile) {
-  for (int64_t block = 0; block < blocks; ++block) {
-    values_block(codes_at(w, block, k), k, packed, n, tile + block * n * kTile);
-  }
+void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
+  clear(blocks, rows.count(), results);
+  for (int64_t block = 0; block < blocks; ++block) values_block(codes_at(w, block, k), k, rows, results.block(block));
 }
 
 }  // namespace

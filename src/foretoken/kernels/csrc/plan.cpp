@@ -91,8 +91,8 @@ void Plan::reserve(int64_t n, int64_t of) {
     for (const Matrix* m : {&w.query, &w.output, &w.gate, &w.down}) bytes = std::max(bytes, arithmetic_.packed_bytes(*m, n));
   }
   at_least(packed_, bytes + 64);  // + 64: aligned by hand
-  for (Scratch& scratch : scratch_) at_least(scratch.other, n * kTile * arithmetic_.together());
-  for (auto& tile : tiles_) at_least(tile, n * kTile * arithmetic_.together());
+  for (Scratch& scratch : scratch_) at_least(scratch.other, arithmetic_.room_for(n));
+  for (auto& tile : tiles_) at_least(tile, arithmetic_.room_for(n));
   reserved_ = n;  // last: memory may have run out on the way
 }
 
@@ -137,9 +137,11 @@ void Plan::head_locked(int64_t n, const float* hidden, float* logits, int64_t* b
 void Plan::norm_and_pack(const float* x, const std::vector<float>& weight, const Matrix& matrix, int64_t n) {
   const int64_t k = shape_.hidden;
   char* to = aligned(packed_);
-  pool_->run_light(n, n * k, [&](int64_t row, int) {
-    kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
-    arithmetic_.pack_row(matrix, normed_.data() + row * k, row, n, to);
+  arithmetic_.each_to_pack(n, k, [&](int64_t from, int64_t end) {
+    for (int64_t row = from; row < end; ++row) {
+      kernels_->norm(x + row * k, weight.data(), shape_.eps, k, normed_.data() + row * k);
+    }
+    arithmetic_.pack_rows(matrix, normed_.data(), from, end, n, to);
   });
 }
 
@@ -202,19 +204,19 @@ void Plan::gate_and_up_parts(int64_t index, int64_t n, const float* hidden, floa
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   const int64_t wide = w.gate.outputs;
   norm_and_pack(hidden, w.post_norm, w.gate, n);
-  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes());
+  const Cut shares = arithmetic_.cut(w.gate.blocks(), 2 * w.gate.block_bytes(), n);
   const char* x = aligned(packed_);
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = tiles_[static_cast<std::size_t>(thread)].data();
     float* up = scratch_[static_cast<std::size_t>(thread)].other.data();
     const Output out{&w.gate, inner, wide, false};
-    for (int64_t first = shares.from(piece), blocks; first < shares.from(piece + 1); first += blocks) {
-      blocks = std::min(arithmetic_.together(), shares.from(piece + 1) - first);
-      arithmetic_.tiles(w.gate, first, blocks, x, n, gate);
-      arithmetic_.tiles(w.up, first, blocks, x, n, up);
-      kernels_->silu_mul(gate, up, blocks * n * kTile, gate);
-      for (int64_t i = 0; i < blocks; ++i) out.put((first + i) * kTile, gate + i * n * kTile, n);
-    }
+    arithmetic_.each_piece(shares.from(piece), shares.from(piece + 1), x, n, gate,
+                           [&](Blocks blocks, const PackedRows& some, const Results& results) {
+                             arithmetic_.linear(w.gate, blocks, some, results);
+                             arithmetic_.linear(w.up, blocks, some, {up, results.stride});
+                             kernels_->silu_mul(gate, up, some.count() * results.stride, gate);
+                             out.put(blocks, some, results);
+                           });
   });
 }
 
@@ -229,19 +231,20 @@ void Plan::up_part(int64_t index, int64_t n, const float* hidden, float* inner) 
   const Layer& w = layers_[static_cast<std::size_t>(index)];
   const int64_t wide = w.gate.outputs;
   norm_and_pack(hidden, w.post_norm, w.up, n);
-  const Cut shares = arithmetic_.cut(w.up.blocks(), w.up.block_bytes());
+  const Cut shares = arithmetic_.cut(w.up.blocks(), w.up.block_bytes(), n);
   const char* x = aligned(packed_);
   pool_->run(shares.pieces(), [&](int64_t piece, int thread) {
     float* gate = scratch_[static_cast<std::size_t>(thread)].other.data();
     float* up = tiles_[static_cast<std::size_t>(thread)].data();
     const Output out{&w.up, inner, wide, false};
-    for (int64_t first = shares.from(piece), blocks; first < shares.from(piece + 1); first += blocks) {
-      blocks = std::min(arithmetic_.together(), shares.from(piece + 1) - first);
-      arithmetic_.tiles(w.up, first, blocks, x, n, up);
-      for (int64_t i = 0; i < blocks; ++i) out.get((first + i) * kTile, gate + i * n * kTile, n);
-      kernels_->silu_mul(gate, up, blocks * n * kTile, gate);
-      for (int64_t i = 0; i < blocks; ++i) out.put((first + i) * kTile, gate + i * n * kTile, n);
-    }
+    arithmetic_.each_piece(shares.from(piece), shares.from(piece + 1), x, n, up,
+                           [&](Blocks blocks, const PackedRows& some, const Results& results) {
+                             const Results gates{gate, results.stride};
+                             arithmetic_.linear(w.up, blocks, some, results);
+                             out.get(blocks, some, gates);
+                             kernels_->silu_mul(gate, up, some.count() * results.stride, gate);
+                             out.put(blocks, some, gates);
+                           });
   });
 }
 

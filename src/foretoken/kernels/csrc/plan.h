@@ -52,7 +52,7 @@ struct Rows {
 };
 
 struct Scratch {  // a thread's own
-  std::vector<float> other, scores, out, queries, partial;
+  std::vector<float> other, scores, queries, partial;
   std::vector<char> packed;
   std::vector<const void*> keys, values;
 };
