@@ -52,9 +52,7 @@ inline void rows_block(const __m512i* columns, const typename M::Number* x, Resu
 
 // The rest together: a row alone would wait for its own sums.
 template <class M>
-inline void all_rows(const __m512i* columns, const PackedRows& rows, int64_t line, Results results) {
-  const auto* x = static_cast<const typename M::Number*>(rows.packed) + (line * rows.n + rows.from) * M::kNumbers;
-  const int64_t n = rows.count();
+inline void all_rows(const __m512i* columns, int64_t n, const typename M::Number* x, Results results) {
   int64_t row = 0;
   for (; row + 4 <= n; row += 4, x += 4 * M::kNumbers, results.to += 4 * results.stride) {
     rows_block<M, 4>(columns, x, results);
@@ -68,20 +66,29 @@ inline void all_rows(const __m512i* columns, const PackedRows& rows, int64_t lin
   }
 }
 
+// The first row's inputs; those of the next 32 lie `rows.n` rows behind them.
+template <class M>
+inline const typename M::Number* first_of(const PackedRows& rows) {
+  return static_cast<const typename M::Number*>(rows.packed) + rows.from * M::kNumbers;
+}
+
 template <class M>
 void linear_blocks(const void* const* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const int64_t lines = padded(k, 32) / 32;
   clear(blocks, rows.count(), results);
+  const int64_t n = rows.count(), all = rows.n * M::kNumbers;
   for (int64_t block = 0; block < blocks; ++block, weights += kTile) {
+    const Results out = results.block(block);
     const int64_t next = next_rows(weights);
-    for (int64_t line = 0; line < lines; ++line) {
+    const typename M::Number* x = first_of<M>(rows);
+    for (int64_t line = 0; line < lines; ++line, x += all) {
       __m512i columns[16];
       for (int i = 0; i < 16; ++i) {
         columns[i] = M::arranged(load_line(weights[i], line, k - line * 32));
         fetch_ahead(weights, i, line, lines, next);
       }
       transpose(columns);
-      all_rows<M>(columns, rows, line, results.block(block));
+      all_rows<M>(columns, n, x, out);
     }
   }
 }
@@ -100,14 +107,17 @@ template <class M>
 void linear_repacked(const void* weights, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   const char* from = static_cast<const char*>(weights);
   clear(blocks, rows.count(), results);
+  const int64_t n = rows.count(), all = rows.n * M::kNumbers;
   for (int64_t block = 0; block < blocks; ++block) {
-    for (int64_t line = 0; line * 32 < k; ++line, from += 1024) {
+    const Results out = results.block(block);
+    const typename M::Number* x = first_of<M>(rows);
+    for (int64_t line = 0; line * 32 < k; ++line, from += 1024, x += all) {
       __m512i columns[16];
       for (int i = 0; i < 16; ++i) {
         columns[i] = _mm512_loadu_si512(from + i * 64);
         _mm_prefetch(from + kAhead + i * 64, _MM_HINT_T1);
       }
-      all_rows<M>(columns, rows, line, results.block(block));
+      all_rows<M>(columns, n, x, out);
     }
   }
 }

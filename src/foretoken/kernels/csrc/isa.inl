@@ -115,7 +115,9 @@ void linear_bf16(const void* const* weights, int64_t blocks, int64_t k, const Pa
 
 // For kernels that add to results once for each 32 inputs.
 inline void clear(int64_t blocks, int64_t rows, const Results& results) {
-  for (int64_t row = 0; row < rows; ++row) std::memset(results.at(row), 0, static_cast<std::size_t>(blocks * kTile) * 4);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t block = 0; block < blocks; ++block) store(results.block(block).at(row), set1(0.0f));
+  }
 }
 
 std::size_t packed_bytes(Format format, int64_t n, int64_t k) {

@@ -108,11 +108,13 @@ inline void value_columns(const Codes& w, int64_t block, int64_t left, __m512i c
 void linear_values(const Codes& w, int64_t blocks, int64_t k, const PackedRows& rows, const Results& results) {
   clear(blocks, rows.count(), results);
   for (int64_t block = 0; block < blocks; ++block) {
+    const Results out = results.block(block);
     const Codes one = codes_at(w, block, k);
-    for (int64_t line = 0; line < blocks_of(k); ++line) {
+    const std::int32_t* x = first_of<Pairs>(rows);
+    for (int64_t line = 0; line < blocks_of(k); ++line, x += rows.n * Pairs::kNumbers) {
       __m512i columns[16];
       value_columns(one, line, k - line * 32, columns);
-      all_rows<Pairs>(columns, rows, line, results.block(block));
+      all_rows<Pairs>(columns, rows.count(), x, out);
     }
   }
 }
