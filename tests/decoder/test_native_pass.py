@@ -235,6 +235,17 @@ def test_windows_in_long_contexts_are_the_reference_s(window: int, length: int, 
 
 
 @dtypes
+def test_many_rows_in_long_contexts_are_the_reference_s(dtype: torch.dtype) -> None:
+    # rows enough for the tiles of AMX, over keys that all of them see, and over others
+    cases = ((16, 300), (24, 200), (64, 290), (80, 520), (128, 290), (272, 70))
+    for head_dim, length in cases if dtype == torch.bfloat16 else cases[:1]:
+        for window in (None, 90):
+            changes = {} if window is None else {"model_type": "mistral", "sliding_window": window}
+            reference = reference_of(dtype, num_hidden_layers=1, head_dim=head_dim, **changes)
+            expect_after_a_prefix(reference, length, list(range(-1, 36)))
+
+
+@dtypes
 @pytest.mark.parametrize("scale", [30.0, 1e4, 1e30])
 def test_attention_that_is_nearly_all_on_one_key_is_the_reference_s(scale: float, dtype: torch.dtype) -> None:
     # weights that vanish, blocks of which nothing is left, scores that overflow

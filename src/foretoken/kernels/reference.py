@@ -183,26 +183,36 @@ def attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, fir
 
     query: float32 [heads, head_dim]; keys, values: [seen, kv_heads, head_dim], in the cache's format. Each block of 256
     positions gives its largest score, the sum of the exponentials (16 sums, added by halves), and the sum of their
-    products with the values, key after key. Then each block is added to those before. Returns [heads, head_dim].
+    products with the values. With values in bf16 that sum has the order of bf16 weights, whose inputs are the block's
+    positions; with others, key comes after key. Then each block is added to those before. Returns [heads, head_dim].
     """
     heads, head_dim = query.shape
     group = heads // keys.shape[1]
     scale = 1.0 / _root(torch.tensor(float(head_dim)))
     scores = dot(query[:, None, :], keys.repeat_interleave(group, dim=1).transpose(0, 1)) * scale  # [heads, seen]
-    shared = values.float().repeat_interleave(group, dim=1)  # [seen, heads, head_dim]
+    shared = values.repeat_interleave(group, dim=1).permute(1, 2, 0)  # [heads, head_dim, seen]
     state: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
     for start in range(first // BLOCK * BLOCK, first + len(keys), BLOCK):
         span = range(max(start, first), min(start + BLOCK, first + len(keys)))
         part = scores[:, span.start - first : span.stop - first]
         top = _largest(part, span.start - start)
         weights = _exp(part - top[:, None])
-        out = torch.zeros(heads, head_dim)
-        for i, position in enumerate(span):
-            out = fused(weights[:, i, None], shared[position - first], out)
+        out = _weighed(weights, shared[..., span.start - first : span.stop - first], span.start - start)
         block = (top, _sum(weights, span.start - start), out)
         state = block if state is None else _fold(state, block)
     assert state is not None
     return state[2] / state[1][:, None]
+
+
+def _weighed(weights: torch.Tensor, values: torch.Tensor, offset: int) -> torch.Tensor:
+    """weights: float32 [heads, n]; values: [heads, head_dim, n], of a block's positions from `offset` on."""
+    if values.dtype == torch.bfloat16:
+        lead = (offset % 32, 0)
+        return dot_bf16(torch.nn.functional.pad(weights, lead)[:, None], torch.nn.functional.pad(values, lead))
+    out = torch.zeros(values.shape[:-1])
+    for i, value in enumerate(values.float().unbind(-1)):
+        out = fused(weights[:, i, None], value, out)
+    return out
 
 
 def _fold(

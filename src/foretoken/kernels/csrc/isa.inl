@@ -198,124 +198,6 @@ void rotate(float* head, const float* cosines, const float* sines, int64_t half)
   }
 }
 
-// -- attention ------------------------------------------------------------------------------------------------------
-
-void soften(float* scores, int64_t from, int64_t to, float scale, float* top, float* total) {
-  const V16 never = set1(-__builtin_inff()), by = set1(scale);
-  V16 best = never;
-  const int64_t first = from / 16 * 16;
-  for (int64_t i = first; i < to; i += 16) {
-    const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
-    const V16 scaled = keep(mul(load(scores + i), by), never, lo, hi);
-    store(scores + i, scaled);
-    best = max(best, scaled);
-  }
-  *top = largest(best);
-  const V16 shift = set1(*top);
-  V16 sums = set1(0.0f);
-  for (int64_t i = first; i < to; i += 16) {
-    const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
-    const V16 weight = keep(exponential(sub(load(scores + i), shift)), set1(0.0f), lo, hi);
-    store(scores + i, weight);
-    sums = add(sums, weight);
-  }
-  *total = sum(sums);
-}
-
-// Q queries, 16 * C numbers of each, of which the last 16 may be fewer: `rest` of all of them are there.
-template <Format F, int Q, int C, bool kWhole>
-inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
-                        int64_t at, int64_t rest, int64_t width, float* out) {
-  V16 sums[Q][C];
-  for (int q = 0; q < Q; ++q) {
-    for (int c = 0; c < C; ++c) {
-      const float* p = out + q * width + at + 16 * c;
-      sums[q][c] = kWhole ? load(p) : load(p, rest - 16 * c);
-    }
-  }
-  for (int64_t i = from; i < to; ++i) {
-    const void* value = values[i];
-    V16 v[C];
-    for (int c = 0; c < C; ++c) {
-      v[c] = kWhole ? load_as<F>(value, at + 16 * c) : load_as<F>(value, at + 16 * c, rest - 16 * c);
-    }
-    for (int q = 0; q < Q; ++q) {
-      const V16 w = set1(weights[q * stride + i]);
-      for (int c = 0; c < C; ++c) sums[q][c] = fma(w, v[c], sums[q][c]);
-    }
-  }
-  for (int q = 0; q < Q; ++q) {
-    for (int c = 0; c < C; ++c) {
-      float* p = out + q * width + at + 16 * c;
-      if (kWhole) {
-        store(p, sums[q][c]);
-      } else {
-        store(p, sums[q][c], rest - 16 * c);
-      }
-    }
-  }
-}
-
-template <Format F, int Q, int C>
-void weigh_queries(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
-                   int64_t width, float* out) {
-  int64_t at = 0;
-  for (; at + 16 * C <= width; at += 16 * C) {
-    weigh_block<F, Q, C, true>(weights, stride, values, from, to, at, width - at, width, out);
-  }
-  for (; at < width; at += 16) {
-    weigh_block<F, Q, 1, false>(weights, stride, values, from, to, at, width - at, width, out);
-  }
-}
-
-template <Format F>
-void weigh_as(const float* weights, int64_t stride, int64_t queries, const void* const* values, int64_t from,
-              int64_t to, int64_t width, float* out) {
-  int64_t q = 0;
-  if constexpr (kChunks > 1) {  // half as many numbers of twice as many queries: each number is read for all of them
-    for (; q + 2 * kQueries <= queries; q += 2 * kQueries) {
-      weigh_queries<F, 2 * kQueries, kChunks / 2>(weights + q * stride, stride, values, from, to, width, out + q * width);
-    }
-  }
-  for (; q + kQueries <= queries; q += kQueries) {
-    weigh_queries<F, kQueries, kChunks>(weights + q * stride, stride, values, from, to, width, out + q * width);
-  }
-  for (; q < queries; ++q) {
-    weigh_queries<F, 1, kChunks>(weights + q * stride, stride, values, from, to, width, out + q * width);
-  }
-}
-
-void weigh(Format format, const float* weights, int64_t stride, int64_t queries, const void* const* values,
-           int64_t from, int64_t to, int64_t width, float* out) {
-  if (format == Format::bf16) return weigh_as<Format::bf16>(weights, stride, queries, values, from, to, width, out);
-  if (format == Format::fp16) return weigh_as<Format::fp16>(weights, stride, queries, values, from, to, width, out);
-  weigh_as<Format::fp32>(weights, stride, queries, values, from, to, width, out);
-}
-
-inline float exponential(float x) {
-  float lanes[16];
-  store(lanes, exponential(set1(x)));
-  return lanes[0];
-}
-
-void fold(float* top, float* total, float* out, const float* block_top, const float* block_total,
-          const float* block_out, int64_t width) {
-  const float both = *top > *block_top ? *top : *block_top;
-  const V16 old = set1(exponential(*top - both)), fresh = set1(exponential(*block_top - both));
-  float sums[16];
-  store(sums, fma(set1(*total), old, mul(set1(*block_total), fresh)));
-  *top = both;
-  *total = sums[0];
-  for (int64_t i = 0; i < width; i += 16) {
-    const int64_t rest = width - i;
-    store(out + i, fma(load(out + i, rest), old, mul(load(block_out + i, rest), fresh)), rest);
-  }
-}
-
-void divide(const float* x, float by, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; i += 16) store(out + i, div(load(x + i, n - i), set1(by)), n - i);
-}
-
 // -- choice ---------------------------------------------------------------------------------------------------------
 
 int64_t argmax(const float* values, int64_t n) {
@@ -357,6 +239,7 @@ double log_total(const float* x, int64_t n, float temperature) {
 
 #include "choosing.inl"
 #include "codes.inl"
+#include "weighing.inl"
 
 namespace {
 
@@ -366,9 +249,10 @@ constexpr int64_t kNeverMany = INT64_MAX;
 // file that filled the table would run on machines that lack its instructions, which only ask whether the table exists.
 template <class Repack, class Pack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t rows_together, int64_t many_rows,
-                                      Repack repack, Pack pack_repacked, Linear linear_repacked) {
+                                      Repack repack, Pack pack_repacked, Linear linear_repacked,
+                                      decltype(foretoken::Kernels::weigh) weighing = weigh) {
   return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, coded_bytes,
-          pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weigh, fold, divide, argmax, rank,
+          pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, fold, divide, argmax, rank,
           log_total};
 }
 

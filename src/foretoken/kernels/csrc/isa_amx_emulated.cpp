@@ -10,6 +10,15 @@ inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
   for (int64_t i = 0; i < left && i < 32; ++i) line[i] = to_bf16(x[i]);
 }
 
+inline void narrow(const float* x, std::uint16_t* line) { line_of(x, 32, line); }
+
+inline void pair_up(const std::uint16_t* even, const std::uint16_t* odd, char* line) {
+  for (int i = 0; i < 16; ++i) {
+    std::memcpy(line + 4 * i, even + i, 2);
+    std::memcpy(line + 4 * i + 2, odd + i, 2);
+  }
+}
+
 template <Format>
 struct Pairs {
   void put(const Codes& w, int64_t step, int64_t left, char* tile) const {

@@ -132,9 +132,11 @@ struct Kernels {
   // A row into a cache of some format.
   void (*store)(Format, const float* x, std::int64_t n, void* out);
 
-  // Softmax of scores[from, to), a block's, after scaling, in place and not yet divided: the largest, and the sum.
-  void (*soften)(float* scores, std::int64_t from, std::int64_t to, float scale, float* largest, float* sum);
-  // out[q * width + d] += weights[q * stride + i] * values[i][d], for each i in [from, to), in that order.
+  // Softmax of scores[from, to), a block's, after scaling, in place and not yet divided: the largest, and the sum. What is
+  // left in place is rounded to bf16 if `values` is that.
+  void (*soften)(Format values, float* scores, std::int64_t from, std::int64_t to, float scale, float* largest, float* sum);
+  // out[q * width + d] += weights[q * stride + i] * values[i][d], for each i in [from, to), in the format's order: of bf16
+  // that of `linear`, whose inputs are 0, 1, 2, ...; of others one after the other.
   void (*weigh)(Format, const float* weights, std::int64_t stride, std::int64_t queries, const void* const* values,
                 std::int64_t from, std::int64_t to, std::int64_t width, float* out);
   // Adds one block's (largest, sum, out) to what the blocks before it gave.

@@ -21,6 +21,18 @@ inline void line_of(const float* x, int64_t left, std::uint16_t* line) {
   _mm256_store_si256(reinterpret_cast<__m256i*>(line + 16), _mm512_maskz_cvtepi32_epi16(kAll, b));
 }
 
+// 32 numbers that bf16 holds, as that.
+inline void narrow(const float* x, std::uint16_t* line) {
+  _mm512_store_si512(line, (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x)));
+}
+
+// 16 pairs of bf16, of two rows.
+inline void pair_up(const std::uint16_t* even, const std::uint16_t* odd, char* line) {
+  const __m512i low = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)));
+  const __m512i high = _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+  _mm512_store_si512(line, _mm512_or_si512(low, _mm512_maskz_slli_epi32(kAll, high, 16)));
+}
+
 // 16 by 16 floats, in place.
 inline void transpose(float* x) {
   __m512i lines[16];

@@ -1,0 +1,81 @@
+// AMX: rows as tiles. Part of amx.inl.
+
+namespace {
+
+constexpr int64_t kTileBytes = 1024;  // 16 lines of 64 bytes
+
+// Whether products are made in slices: not with so few rows that memory is waited for, which `multiply_few` fetches better.
+// Short rows of weights are keys, which attention fetches.
+constexpr bool in_slices(int64_t n, int64_t k) { return n > 96 || (n > 32 && k <= 256); }
+
+struct Lines {  // of a tile in memory
+  const void* from;
+  int64_t stride;  // bytes from a line to the next
+};
+
+inline int64_t columns_of(int64_t n) { return n < 16 ? n : 16; }
+inline int64_t groups_of(int64_t n) { return (n + 15) / 16; }
+
+// Packed: in groups of 16 rows; for each group, for each 32 inputs, a tile. On the right, that is 16 lines of a pair of
+// inputs of each row; on the left, a line of 32 inputs for each row. Many rows are packed in slices of inputs: first all
+// groups' tiles of the first slice.
+
+constexpr int64_t kSlice = 64;  // steps
+
+// Which tile it is in a packed slice.
+inline int64_t tile_in_slices(int64_t group, int64_t groups, int64_t step, int64_t steps) {
+  const int64_t from = step / kSlice * kSlice;
+  return from * groups + group * std::min(kSlice, steps - from) + step - from;
+}
+
+struct RowTiles {  // of some packed rows
+  const std::uint16_t* from;
+  int64_t n, columns, steps, stride;
+
+  Lines tile(int64_t group, int64_t step) const { return {from + (group * steps + step) * 32 * columns, stride}; }
+};
+
+template <bool kRowsLeft>
+RowTiles tiles_of(const PackedRows& rows, int64_t k) {
+  const int64_t columns = columns_of(rows.n);
+  const std::uint16_t* from = static_cast<const std::uint16_t*>(rows.packed) + rows.from / 16 * blocks_of(k) * 32 * columns;
+  return {from, rows.count(), columns, blocks_of(k), kRowsLeft ? 64 : columns * 4};
+}
+
+template <bool kRowsLeft>
+void pack_rows(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  const int64_t columns = columns_of(n), steps = blocks_of(k);
+  const int64_t end = to == n ? groups_of(n) * columns : to;  // whoever packs the last row fills up its group
+  for (int64_t first = from, next = from; first < end; first = next) {  // a group, tile after tile
+    next = std::min(end, first / 16 * 16 + 16);
+    for (int64_t step = 0; step < steps; ++step) {
+      const int64_t group = first / 16, at = in_slices(n, k) ? tile_in_slices(group, groups_of(n), step, steps) : group * steps + step;
+      std::uint16_t* tile = static_cast<std::uint16_t*>(packed) + at * 32 * columns;
+      for (int64_t row = first; row < next; ++row) {
+        alignas(64) std::uint16_t line[32] = {};
+        if (row < n) line_of(x + row * stride + step * 32, k - step * 32, line);
+        if (kRowsLeft) {
+          std::memcpy(tile + row % 16 * 32, line, sizeof line);
+        } else {
+          for (int pair = 0; pair < 16; ++pair) std::memcpy(tile + (pair * columns + row % 16) * 2, line + 2 * pair, 4);
+        }
+      }
+    }
+  }
+}
+
+std::size_t bytes_bf16(int64_t n, int64_t k) {
+  return static_cast<std::size_t>(groups_of(n) * columns_of(n) * padded(k, 32)) * 2;
+}
+
+void pack_bf16(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  (in_slices(n, k) ? pack_rows<true> : pack_rows<false>)(x, stride, from, to, n, k, packed);
+}
+
+std::size_t bytes_values(int64_t n, int64_t k) { return bytes_bf16(n, k); }
+
+void pack_values(const float* x, int64_t stride, int64_t from, int64_t to, int64_t n, int64_t k, void* packed) {
+  pack_rows<true>(x, stride, from, to, n, k, packed);
+}
+
+}  // namespace

@@ -1,0 +1,64 @@
+// AMX: the values that attention weighs. Part of amx.inl.
+
+namespace {
+
+// Weights are rows on the left, values tiles on the right, of which 16 lines hold pairs of places.
+
+constexpr int64_t kPlaces = 32;     // of a tile
+constexpr int64_t kAtOnce = 8;      // tiles of places
+constexpr int64_t kWidest = 256;    // numbers of a value: those of all places at once fill `SliceRoom`
+static_assert(kAtOnce * kWidest / 16 * kTileBytes <= sizeof(SliceRoom));
+
+// `sums`: of 16 queries, kBlocks * 16 numbers of each. lines: of tile after tile of places.
+template <int kBlocks>
+void weigh_tiles(Tiles<true>& tiles, const char* lines, int64_t count, const char* values, int64_t bytes, Results sums) {
+  each<kBlocks>([&](auto b) { tiles.template load<b.value, 0>(sums.block(b.value).to, sums.stride); });
+  for (int64_t i = 0; i < count; ++i) {
+    tiles.template load_rows<0>(Lines{lines + i * kTileBytes, 64});
+    each<kBlocks>([&](auto b) {
+      tiles.template load_weights<b.value>(Lines{values + i * bytes + b.value * kTileBytes, 64});
+      tiles.template multiply<b.value, 0>();
+    });
+  }
+  each<kBlocks>([&](auto b) { tiles.template store<b.value, 0>(sums.block(b.value).to, sums.stride); });
+}
+
+// Groups of 16 queries, and up to kAtOnce tiles of places.
+void weigh_groups(const float* weights, int64_t stride, int64_t groups, const void* const* values, int64_t count,
+                  int64_t width, float* out) {
+  char* room = slice_room().tiles[0][0];
+  const int64_t bytes = width / 16 * kTileBytes;  // of a tile of places' values
+  for (int64_t pair = 0; pair < count * 16; ++pair) {
+    char* line = room + pair / 16 * bytes + pair % 16 * 64;
+    for (int64_t at = 0; at < width; at += 16) {
+      pair_up(static_cast<const std::uint16_t*>(values[2 * pair]) + at, static_cast<const std::uint16_t*>(values[2 * pair + 1]) + at,
+              line + at / 16 * kTileBytes);
+    }
+  }
+  Tiles<true> tiles(16);
+  for (int64_t group = 0; group < groups; ++group, weights += 16 * stride, out += 16 * width) {
+    alignas(64) std::uint16_t lines[kAtOnce][16][kPlaces];
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t q = 0; q < 16; ++q) narrow(weights + q * stride + i * kPlaces, lines[i][q]);
+    }
+    const char* from = reinterpret_cast<const char*>(lines);
+    int64_t at = 0;
+    for (; at + 64 <= width; at += 64) {
+      weigh_tiles<4>(tiles, from, count, room + at / 16 * kTileBytes, bytes, {out + at, width});
+    }
+    for (; at < width; at += 16) weigh_tiles<1>(tiles, from, count, room + at / 16 * kTileBytes, bytes, {out + at, width});
+  }
+}
+
+void weigh_by_tiles(Format format, const float* weights, int64_t stride, int64_t queries, const void* const* values,
+                    int64_t from, int64_t to, int64_t width, float* out) {
+  const bool whole = from % kPlaces == 0 && to % kPlaces == 0;
+  const int64_t groups = format == Format::bf16 && whole && width % 16 == 0 && width <= kWidest ? queries / 16 : 0;
+  for (int64_t at = from; groups > 0 && at < to; at += kAtOnce * kPlaces) {
+    weigh_groups(weights + at, stride, groups, values + at, std::min(kAtOnce, (to - at) / kPlaces), width, out);
+  }
+  const int64_t done = groups * 16;
+  weigh(format, weights + done * stride, stride, queries - done, values, from, to, width, out + done * width);
+}
+
+}  // namespace

@@ -1,0 +1,173 @@
+// Softmax, and the values that it weighs: what attention needs beside products with keys. Part of isa.inl.
+
+namespace {
+
+void soften(Format values, float* scores, int64_t from, int64_t to, float scale, float* top, float* total) {
+  const V16 never = set1(-__builtin_inff()), by = set1(scale);
+  V16 best = never;
+  const int64_t first = from / 16 * 16;
+  for (int64_t i = first; i < to; i += 16) {
+    const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
+    const V16 scaled = keep(mul(load(scores + i), by), never, lo, hi);
+    store(scores + i, scaled);
+    best = max(best, scaled);
+  }
+  *top = largest(best);
+  const V16 shift = set1(*top);
+  V16 sums = set1(0.0f);
+  for (int64_t i = first; i < to; i += 16) {
+    const int lo = i < from ? static_cast<int>(from - i) : 0, hi = to - i < 16 ? static_cast<int>(to - i) : 16;
+    const V16 weight = keep(exponential(sub(load(scores + i), shift)), set1(0.0f), lo, hi);
+    store(scores + i, values == Format::bf16 ? round_bf16(weight) : weight);
+    sums = add(sums, weight);
+  }
+  *total = sum(sums);
+}
+
+// Adds the product of number i of Q queries' weights with 16 * C numbers of its value, from `at` on. Of the last 16, fewer
+// may be there: `rest` of all of them.
+template <Format F, int Q, int C, bool kWhole>
+inline void add_value(const float* weights, int64_t stride, const void* const* values, int64_t i, int64_t at, int64_t rest,
+                      V16 (&sums)[Q][C]) {
+  V16 v[C];
+  for (int c = 0; c < C; ++c) {
+    v[c] = kWhole ? load_as<F>(values[i], at + 16 * c) : load_as<F>(values[i], at + 16 * c, rest - 16 * c);
+  }
+  for (int q = 0; q < Q; ++q) {
+    const V16 w = set1(weights[q * stride + i]);
+    for (int c = 0; c < C; ++c) sums[q][c] = fma(w, v[c], sums[q][c]);
+  }
+}
+
+template <int Q, int C>
+inline void begin(V16 (&sums)[Q][C]) {
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) sums[q][c] = set1(0.0f);
+  }
+}
+
+// The products of up to 32 numbers: those of even and of odd places apart, and then both with what is there, which is never
+// -0. So places that are not seen can be left out where tiles have zeros for them.
+template <Format F, int Q, int C, bool kWhole>
+inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                        int64_t at, int64_t rest, int64_t width, float* out) {
+  V16 sums[Q][C], odd[Q][C];
+  auto add_one = [&](int64_t i, V16 (&to_sums)[Q][C]) {
+    add_value<F, Q, C, kWhole>(weights, stride, values, i, at, rest, to_sums);
+  };
+  begin(sums);
+  begin(odd);
+  if (Q == 1) {  // a row alone would wait for its own sums
+    int64_t i = from;
+    if (i % 2 && i < to) add_one(i++, odd);
+    for (; i + 2 <= to; i += 2) {
+      add_one(i, sums);
+      add_one(i + 1, odd);
+    }
+    if (i < to) add_one(i, sums);
+  } else {  // there are no registers for both
+    for (int64_t i = from + from % 2; i < to; i += 2) add_one(i, sums);
+    for (int64_t i = from + 1 - from % 2; i < to; i += 2) add_one(i, odd);
+  }
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) {
+      float* p = out + q * width + at + 16 * c;
+      const V16 both = add(sums[q][c], odd[q][c]);
+      if (kWhole) {
+        store(p, add(load(p), both));
+      } else {
+        store(p, add(load(p, rest - 16 * c), both), rest - 16 * c);
+      }
+    }
+  }
+}
+
+// The products of values that are not bf16, one after the other with what is there.
+template <Format F, int Q, int C, bool kWhole>
+inline void weigh_on(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                     int64_t at, int64_t rest, int64_t width, float* out) {
+  V16 sums[Q][C];
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) {
+      const float* p = out + q * width + at + 16 * c;
+      sums[q][c] = kWhole ? load(p) : load(p, rest - 16 * c);
+    }
+  }
+  for (int64_t i = from; i < to; ++i) add_value<F, Q, C, kWhole>(weights, stride, values, i, at, rest, sums);
+  for (int q = 0; q < Q; ++q) {
+    for (int c = 0; c < C; ++c) {
+      float* p = out + q * width + at + 16 * c;
+      if (kWhole) {
+        store(p, sums[q][c]);
+      } else {
+        store(p, sums[q][c], rest - 16 * c);
+      }
+    }
+  }
+}
+
+template <Format F, int Q, int C>
+void weigh_queries(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
+                   int64_t width, float* out) {
+  constexpr auto whole = F == Format::bf16 ? weigh_block<F, Q, C, true> : weigh_on<F, Q, C, true>;
+  constexpr auto part = F == Format::bf16 ? weigh_block<F, Q, 1, false> : weigh_on<F, Q, 1, false>;
+  int64_t at = 0;
+  for (; at + 16 * C <= width; at += 16 * C) whole(weights, stride, values, from, to, at, width - at, width, out);
+  for (; at < width; at += 16) part(weights, stride, values, from, to, at, width - at, width, out);
+}
+
+template <Format F>
+void weigh_as(const float* weights, int64_t stride, int64_t queries, const void* const* values, int64_t from,
+              int64_t to, int64_t width, float* out) {
+  int64_t q = 0;
+  if constexpr (kChunks > 1) {  // half as many numbers of twice as many queries: each number is read for all of them
+    for (; q + 2 * kQueries <= queries; q += 2 * kQueries) {
+      weigh_queries<F, 2 * kQueries, kChunks / 2>(weights + q * stride, stride, values, from, to, width, out + q * width);
+    }
+  }
+  for (; q + kQueries <= queries; q += kQueries) {
+    weigh_queries<F, kQueries, kChunks>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  }
+  for (; q < queries; ++q) {
+    weigh_queries<F, 1, kChunks>(weights + q * stride, stride, values, from, to, width, out + q * width);
+  }
+}
+
+void weigh(Format format, const float* weights, int64_t stride, int64_t queries, const void* const* values,
+           int64_t from, int64_t to, int64_t width, float* out) {
+  if (format == Format::bf16) {
+    for (int64_t at = from / 32 * 32; at < to; at += 32) {
+      const int64_t begin = from > at ? from - at : 0, end = to - at < 32 ? to - at : 32;
+      weigh_as<Format::bf16>(weights + at, stride, queries, values + at, begin, end, width, out);
+    }
+    return;
+  }
+  if (format == Format::fp16) return weigh_as<Format::fp16>(weights, stride, queries, values, from, to, width, out);
+  weigh_as<Format::fp32>(weights, stride, queries, values, from, to, width, out);
+}
+
+inline float exponential(float x) {
+  float lanes[16];
+  store(lanes, exponential(set1(x)));
+  return lanes[0];
+}
+
+void fold(float* top, float* total, float* out, const float* block_top, const float* block_total,
+          const float* block_out, int64_t width) {
+  const float both = *top > *block_top ? *top : *block_top;
+  const V16 old = set1(exponential(*top - both)), fresh = set1(exponential(*block_top - both));
+  float sums[16];
+  store(sums, fma(set1(*total), old, mul(set1(*block_total), fresh)));
+  *top = both;
+  *total = sums[0];
+  for (int64_t i = 0; i < width; i += 16) {
+    const int64_t rest = width - i;
+    store(out + i, fma(load(out + i, rest), old, mul(load(block_out + i, rest), fresh)), rest);
+  }
+}
+
+void divide(const float* x, float by, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 16) store(out + i, div(load(x + i, n - i), set1(by)), n - i);
+}
+
+}  // namespace
