@@ -215,6 +215,14 @@ def test_many_rows_in_one_pass_are_the_reference_s(dtype: torch.dtype) -> None:
             expect_same(decoder, rows, trees)
 
 
+def test_more_rows_than_are_multiplied_at_a_time_are_the_reference_s() -> None:
+    reference, count = reference_of(torch.bfloat16, num_hidden_layers=1), 270
+    text = random_tokens(count, 1, 97)
+    expected = reference.run([Part(reference.nothing(), text, range(-1, count - 1))])
+    for decoder in decoders(reference, threads=2):
+        expect_same(decoder, chain(decoder.new_cache(), text), expected)
+
+
 # -- long contexts ----------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +245,7 @@ def test_windows_in_long_contexts_are_the_reference_s(window: int, length: int, 
 @dtypes
 def test_many_rows_in_long_contexts_are_the_reference_s(dtype: torch.dtype) -> None:
     # rows enough for the tiles of AMX, over keys that all of them see, and over others
-    cases = ((16, 300), (24, 200), (64, 290), (80, 520), (128, 290), (272, 70))
+    cases = ((16, 300), (24, 200), (64, 290), (80, 520), (128, 290), (256, 290), (272, 70))
     for head_dim, length in cases if dtype == torch.bfloat16 else cases[:1]:
         for window in (None, 90):
             changes = {} if window is None else {"model_type": "mistral", "sliding_window": window}

@@ -75,10 +75,11 @@ def test_every_number_of_rows_and_inputs_is_the_reference_s(dtype: torch.dtype, 
 
 @dtypes
 def test_many_rows_are_the_reference_s(dtype: torch.dtype) -> None:
-    # more than the tiles of AMX hold at a time (96), and enough numbers for rows to be packed by several threads
-    x, weight = floats("normal", (101, 200), 0), numbers("normal", (17, 200), dtype, 1)
-    for threads in (1, 3):
-        expect_same(x, weight, floats("normal", (17,), 2), threads)
+    # enough numbers for rows to be packed by several threads, and more rows than are multiplied at a time
+    for rows, inputs in ((101, 200), (258, 70)):
+        x, weight = floats("normal", (rows, inputs), 0), numbers("normal", (17, inputs), dtype, 1)
+        for threads in (1, 3):
+            expect_same(x, weight, floats("normal", (17,), 2), threads)
 
 
 # rows that fill groups of 16, that do not, and that are more than are packed or multiplied at a time

@@ -14,7 +14,7 @@ inline void each(Use use) {
 // The products of kBlocks blocks, with which `weights` has begun, and kGroups groups of rows from `group` on. `results`: the
 // first block's. What the loop needs comes by value: gcc would read members behind a reference anew at each step.
 template <int kBlocks, int kGroups, class T, class Weights>
-void multiply(T& tiles, Weights weights, RowTiles rows, int64_t group, Results results) {
+void multiply_blocks(T& tiles, Weights weights, RowTiles rows, int64_t group, Results results) {
   each<kBlocks>([&](auto b) { each<kGroups>([&](auto g) { tiles.template zero<b.value, g.value>(); }); });
   for (int64_t at = 0; at < rows.steps + Weights::kLate; ++at) {
     if (at < rows.steps) each<kBlocks>([&](auto b) { weights.prepare(b.value, at); });
@@ -49,7 +49,7 @@ void multiply_few(Weights weights, int64_t blocks, int64_t k, const PackedRows& 
   Tiles<Weights::kRowsLeft> tiles(static_cast<int>(rows.columns));
   auto some = [&](auto kBlocks, auto kGroups, int64_t block, int64_t group) {
     weights.begin(block, kBlocks);
-    multiply<kBlocks.value, kGroups.value>(tiles, weights, rows, group, results.block(block));
+    multiply_blocks<kBlocks.value, kGroups.value>(tiles, weights, rows, group, results.block(block));
   };
   constexpr std::integral_constant<int, 1> kOne;
   constexpr std::integral_constant<int, 2> kTwo;

@@ -59,7 +59,7 @@ void multiply_many(Weights weights, int64_t blocks, int64_t k, const PackedRows&
   constexpr std::integral_constant<int, 1> kOne;
   constexpr std::integral_constant<int, 2> kTwo;
   constexpr int64_t kWide = foretoken::kTogether * kTile;
-  alignas(64) static thread_local float rest[16 * kWide];  // sums of a last group that lacks rows
+  alignas(64) float rest[16 * kWide];  // sums of a last group that lacks rows
   const char* rows = static_cast<const char*>(packed.packed);
   const int64_t count = packed.count(), whole = count / 16, groups = groups_of(count), all_steps = blocks_of(k);
   Tiles<true> tiles(16);

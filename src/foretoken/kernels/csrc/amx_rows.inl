@@ -4,8 +4,9 @@ namespace {
 
 constexpr int64_t kTileBytes = 1024;  // 16 lines of 64 bytes
 
-// Whether products are made in slices: not with so few rows that memory is waited for, which `multiply_few` fetches better.
-// Short rows of weights are keys, which attention fetches.
+// Whether products are made in slices of inputs. n: of all packed rows, so that packing and multiplying agree. Slices pay when
+// there are so many rows that arithmetic is waited for, not memory. Weights of up to 256 inputs are mostly keys, which
+// attention fetches itself, so that fewer rows are enough.
 constexpr bool in_slices(int64_t n, int64_t k) { return n > 96 || (n > 32 && k <= 256); }
 
 struct Lines {  // of a tile in memory
@@ -18,7 +19,7 @@ inline int64_t groups_of(int64_t n) { return (n + 15) / 16; }
 
 // Packed: in groups of 16 rows; for each group, for each 32 inputs, a tile. On the right, that is 16 lines of a pair of
 // inputs of each row; on the left, a line of 32 inputs for each row. Many rows are packed in slices of inputs: first all
-// groups' tiles of the first slice.
+// groups' tiles of the first slice. Those rows are always on the left.
 
 constexpr int64_t kSlice = 64;  // steps
 
@@ -49,7 +50,8 @@ void pack_rows(const float* x, int64_t stride, int64_t from, int64_t to, int64_t
   for (int64_t first = from, next = from; first < end; first = next) {  // a group, tile after tile
     next = std::min(end, first / 16 * 16 + 16);
     for (int64_t step = 0; step < steps; ++step) {
-      const int64_t group = first / 16, at = in_slices(n, k) ? tile_in_slices(group, groups_of(n), step, steps) : group * steps + step;
+      const int64_t group = first / 16;
+      const int64_t at = in_slices(n, k) ? tile_in_slices(group, groups_of(n), step, steps) : group * steps + step;
       std::uint16_t* tile = static_cast<std::uint16_t*>(packed) + at * 32 * columns;
       for (int64_t row = first; row < next; ++row) {
         alignas(64) std::uint16_t line[32] = {};

@@ -26,13 +26,13 @@ void weigh_tiles(Tiles<true>& tiles, const char* lines, int64_t count, const cha
 // Groups of 16 queries, and up to kAtOnce tiles of places.
 void weigh_groups(const float* weights, int64_t stride, int64_t groups, const void* const* values, int64_t count,
                   int64_t width, float* out) {
-  char* room = slice_room().tiles[0][0];
+  char* room = reinterpret_cast<char*>(&slice_room());
   const int64_t bytes = width / 16 * kTileBytes;  // of a tile of places' values
   for (int64_t pair = 0; pair < count * 16; ++pair) {
     char* line = room + pair / 16 * bytes + pair % 16 * 64;
     for (int64_t at = 0; at < width; at += 16) {
-      pair_up(static_cast<const std::uint16_t*>(values[2 * pair]) + at, static_cast<const std::uint16_t*>(values[2 * pair + 1]) + at,
-              line + at / 16 * kTileBytes);
+      auto value = [&](int64_t place) { return static_cast<const std::uint16_t*>(values[place]) + at; };
+      pair_up(value(2 * pair), value(2 * pair + 1), line + at / 16 * kTileBytes);
     }
   }
   Tiles<true> tiles(16);

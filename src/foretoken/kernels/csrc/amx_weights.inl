@@ -31,10 +31,7 @@ class InRows {
     const int64_t left = k_ - step * 32;
     if (distance_[i] && left >= 32) return {row(i, 0) + step * 64, distance_[i]};
     char* lines = room_->lines[i];
-    for (int j = 0; j < 16; ++j) {
-      std::memset(lines + j * 64, 0, 64);
-      std::memcpy(lines + j * 64, row(i, j) + step * 64, static_cast<std::size_t>(std::min<int64_t>(left, 32)) * 2);
-    }
+    for (int j = 0; j < 16; ++j) copy_line(row(i, j), step, lines + j * 64);
     return {lines, 64};
   }
 
@@ -44,9 +41,7 @@ class InRows {
     for (int64_t i = 0; i < blocks; ++i) {
       for (int64_t step = at; step < at + steps; ++step) {
         char* tile = room.tiles[i][step - at];
-        const int64_t left = std::min<int64_t>(32, k_ - step * 32);
-        if (left < 32) std::memset(tile, 0, kTileBytes);
-        for (int j = 0; j < 16; ++j) std::memcpy(tile + j * 64, row(i, j) + step * 64, static_cast<std::size_t>(left) * 2);
+        for (int j = 0; j < 16; ++j) copy_line(row(i, j), step, tile + j * 64);
         transpose(reinterpret_cast<float*>(tile));
       }
     }
@@ -55,6 +50,17 @@ class InRows {
 
  private:
   const char* row(int64_t i, int j) const { return static_cast<const char*>(at_[i][j]); }
+
+  // 32 inputs of a row, behind whose end come zeros.
+  void copy_line(const char* from, int64_t step, char* line) const {
+    const int64_t left = k_ - step * 32;
+    if (left >= 32) {
+      std::memcpy(line, from + step * 64, 64);  // a size that is known costs less
+    } else {
+      std::memset(line, 0, 64);
+      std::memcpy(line, from + step * 64, static_cast<std::size_t>(left) * 2);
+    }
+  }
 
   const void* const* rows_;
   int64_t k_;
@@ -97,7 +103,8 @@ class InTiles {
   int64_t others_ = 0;
 };
 
-// What codes mean, where F is mxfp4, int8, int4, or int2 for any other. Each tile is made two steps before it is multiplied, so that neither waits for the other.
+// What codes mean, where F is mxfp4, int8, int4, or int2 for any other. With few rows each tile is made two steps before it is
+// multiplied, so that neither waits for the other.
 template <Format F>
 class Decoded {
  public:

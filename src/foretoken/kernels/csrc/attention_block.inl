@@ -216,8 +216,8 @@ class Block {
         if (range.empty()) continue;
         const int64_t first = first_query(h, row);
         for (int64_t q = first; q < first + a_.group; ++q) {
-          a_.kernels.soften(a_.shape.cache, scratch_.scores.data() + q * kScores, range.from, range.to, a_.scale, part_.tops + q,
-                            part_.sums + q);
+          a_.kernels.soften(a_.shape.cache, scratch_.scores.data() + q * kScores, range.from, range.to, a_.scale,
+                            part_.tops + q, part_.sums + q);
         }
       }
     }
@@ -234,7 +234,8 @@ class Block {
     whole.to = whole.to / kStretch * kStretch;
     if (whole.empty() || (to - from) * a_.group < kManyQueries) return weigh(any, from, to);
     weigh({any.from, whole.from}, from, to);
-    const int64_t step = heads_ > 1 ? kKeys : kBlock;  // values of many heads must be fetched
+    // values of many heads must be fetched, and those of other formats stay in the first cache
+    const int64_t step = a_.shape.cache != Format::bf16 ? kStretch : heads_ > 1 ? kKeys : kBlock;
     for (int64_t at = whole.from; at < whole.to; at += step) {
       const int64_t end = std::min(whole.to, at + step);
       for (int64_t h = 0; h < heads_; ++h) {

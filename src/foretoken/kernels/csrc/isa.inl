@@ -251,9 +251,9 @@ template <class Repack, class Pack, class Linear>
 constexpr foretoken::Kernels table_of(const char* name, int64_t together, int64_t rows_together, int64_t many_rows,
                                       Repack repack, Pack pack_repacked, Linear linear_repacked,
                                       decltype(foretoken::Kernels::weigh) weighing = weigh) {
-  return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked, coded_bytes,
-          pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, fold, divide, argmax, rank,
-          log_total};
+  return {name, together, rows_together, many_rows, packed_bytes, pack, linear, repack, pack_repacked, linear_repacked,
+          coded_bytes, pack_coded, linear_coded, embed, norm, silu_mul, rotate, store_row, soften, weighing, fold, divide,
+          argmax, rank, log_total};
 }
 
 }  // namespace

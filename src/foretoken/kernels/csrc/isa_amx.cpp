@@ -48,6 +48,7 @@ class Tiles {
   }
   template <int B, int G>
   void load(const float* from, int64_t stride) {
+    settle();
     const int bytes = static_cast<int>(stride * 4);
     if constexpr (sums_of(B, G) == 0) _tile_loadd(0, from, bytes);
     if constexpr (sums_of(B, G) == 1) _tile_loadd(1, from, bytes);
@@ -63,6 +64,7 @@ class Tiles {
   }
   template <int G, class Lines>
   void load_rows(Lines tile) {
+    settle();
     if constexpr (G == 0) _tile_loadd(6, tile.from, tile.stride);
     if constexpr (G == 1) _tile_loadd(7, tile.from, tile.stride);
   }

@@ -46,8 +46,8 @@ inline void begin(V16 (&sums)[Q][C]) {
   }
 }
 
-// The products of up to 32 numbers: those of even and of odd places apart, and then both with what is there, which is never
-// -0. So places that are not seen can be left out where tiles have zeros for them.
+// The products of up to 32 numbers: those of even and of odd places apart, and then both with what is there. Places that are
+// not seen are left out. The definition has zeros there, which would change nothing but perhaps the sign of a zero.
 template <Format F, int Q, int C, bool kWhole>
 inline void weigh_block(const float* weights, int64_t stride, const void* const* values, int64_t from, int64_t to,
                         int64_t at, int64_t rest, int64_t width, float* out) {
@@ -57,7 +57,7 @@ inline void weigh_block(const float* weights, int64_t stride, const void* const*
   };
   begin(sums);
   begin(odd);
-  if (Q == 1) {  // a row alone would wait for its own sums
+  if constexpr (Q == 1) {  // a row alone would wait for its own sums
     int64_t i = from;
     if (i % 2 && i < to) add_one(i++, odd);
     for (; i + 2 <= to; i += 2) {
